@@ -1,0 +1,128 @@
+"""Positive-semidefinite matrices: square roots, factors, and the Bures–Wasserstein geometry.
+
+Everything acts on the last two axes and keeps leading batch axes. Nothing here forms an inverse square
+root: distances and maps come from factors (G = A Aᵀ) and an orthogonal polar factor, which keeps full
+normwise accuracy for ill-conditioned and singular matrices, where G^(-1/2) loses half the digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgram.errors import InputError
+
+Array = npt.NDArray[np.float64]
+
+# A matrix is taken as symmetric, or as semidefinite, when it misses by no more than rounding of a
+# matrix product would: this times its largest entry.
+ROUNDING = 1e-10
+
+
+def transpose(matrix: Array) -> Array:
+    """Swap the last two axes: (..., C, P) -> (..., P, C)."""
+    return np.swapaxes(matrix, -1, -2)
+
+
+def symmetric(matrix: Array) -> Array:
+    """Symmetric part of (..., C, C)."""
+    return 0.5 * (matrix + transpose(matrix))
+
+
+def frobenius(matrix: Array) -> Array:
+    """Frobenius norm over the last two axes: (..., C, P) -> (...)."""
+    return np.sqrt(np.einsum("...ij,...ij->...", matrix, matrix))
+
+
+def relative_error(matrix: Array, reference: Array) -> Array:
+    """e_F(G, G') = ‖G - G'‖_F / ‖G'‖_F over the last two axes."""
+    return frobenius(matrix - reference) / frobenius(reference)
+
+
+def trace(matrix: Array) -> Array:
+    """Trace over the last two axes."""
+    return np.einsum("...ii->...", matrix)
+
+
+def spectral(function: Callable[[Array], Array], matrix: Array) -> Array:
+    """Apply a scalar function to the eigenvalues of symmetric matrices (..., C, C)."""
+    eigenvalues, basis = np.linalg.eigh(matrix)
+    return symmetric((basis * function(eigenvalues)[..., None, :]) @ transpose(basis))
+
+
+def sqrt(matrix: Array) -> Array:
+    """Symmetric square root of semidefinite matrices (..., C, C)."""
+    return spectral(lambda values: np.sqrt(np.maximum(values, 0.0)), matrix)
+
+
+def checked(matrix: Any, name: str, *, definite: bool = False) -> Array:
+    """Return `matrix` as symmetric float64 (..., C, C), or say why it is not semidefinite."""
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
+        raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} has a value that is not finite.", field=name)
+    scale = np.abs(array).max(axis=(-1, -2), initial=0.0)
+    if (np.abs(array - transpose(array)).max(axis=(-1, -2)) > ROUNDING * scale).any():
+        raise InputError(f"{name} is not symmetric; pass a covariance or Gram matrix.", field=name)
+    array = symmetric(array)
+    smallest = np.linalg.eigvalsh(array)[..., 0]
+    if (smallest < -ROUNDING * scale).any():
+        raise InputError(f"{name} has a negative eigenvalue, {smallest.min():.6g}.", field=name)
+    if definite and (smallest <= 0.0).any():
+        raise InputError(f"{name} must be positive definite, but its smallest eigenvalue is 0.", field=name)
+    return array
+
+
+def factor(matrix: Array) -> Array:
+    """A square factor B with B Bᵀ = matrix, for semidefinite (..., C, C)."""
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        values, basis = np.linalg.eigh(matrix)
+        # Eigenvalues of this size are rounding; kept, they would enter the factor as their square root.
+        floor = 4 * matrix.shape[-1] * np.finfo(float).eps * values[..., -1:]
+        return basis * np.sqrt(np.where(values > floor, values, 0.0))[..., None, :]
+
+
+def polar(matrix: Array) -> Array:
+    """Orthogonal polar factor of (..., C, P): the O maximising tr(Oᵀ X) over ‖O‖₂ ≤ 1.
+
+    Directions in which X vanishes are left at zero, so that X of low rank gives a partial isometry.
+    """
+    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+    kept = singular > 1e-15 * singular[..., :1]
+    return (left * kept[..., None, :]) @ right
+
+
+def closest_factor(head: Array, gram: Array) -> Array:
+    """The U with U Uᵀ = gram closest to head: Π(W) of Lemma 1, eq. (6), for any P ≥ C.
+
+    head (..., C, P), gram (..., C, C) -> (..., C, P). With gram = B Bᵀ it is B times the polar factor
+    of Bᵀ W, equal to T(W Wᵀ) W and a hundred times more accurate near singular Grams.
+    """
+    root = factor(gram)
+    return root @ polar(transpose(root) @ head)
+
+
+def distance(first: Array, second: Array) -> Array:
+    """Bures–Wasserstein distance between semidefinite matrices (..., C, C) -> (...).
+
+    The Procrustes form ‖A O - B‖_F: the trace formula of the paper loses half the digits when the two
+    are close, this loses none.
+    """
+    one, two = factor(first), factor(second)
+    return frobenius(one @ polar(transpose(one) @ two) - two)
+
+
+def transport(gram: Array, target: Array) -> Array:
+    """T(G) = G^(-1/2) (G^(1/2) target G^(1/2))^(1/2) G^(-1/2), Lemma 1 (i): T G T = target.
+
+    gram must be positive definite; (..., C, C) each.
+    """
+    root = np.linalg.cholesky(gram)
+    moved = closest_factor(root, target)
+    return symmetric(transpose(np.linalg.solve(transpose(root), transpose(moved))))
