@@ -99,7 +99,7 @@ def polar(matrix: Array) -> Array:
 
 
 def closest_factor(head: Array, gram: Array) -> Array:
-    """The U with U Uᵀ = gram closest to head: Π(W) of Lemma 1, eq. (6), for any P ≥ C.
+    """The U with U Uᵀ = gram closest to head: Π(W) of Lemma 1, eq. (8), for any P ≥ C.
 
     head (..., C, P), gram (..., C, C) -> (..., C, P). With gram = B Bᵀ it is B times the polar factor
     of Bᵀ W, equal to T(W Wᵀ) W and a hundred times more accurate near singular Grams.

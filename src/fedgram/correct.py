@@ -1,0 +1,116 @@
+"""What removes the gap: one exchange of target moments, and what it still leaves to predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.barycenter import next_head
+from fedgram.errors import InputError
+from fedgram.moments import Moments
+from fedgram.predict import Penalty, phi, regularised_gram
+from fedgram.psd import Array, transpose
+
+BiasRule = Literal["shared", "private", "offset"]
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """The moment correction γ C_m of every client, eq. (13), and its consequences.
+
+    strength γ in [0, 1]; deficit Σ_cen - Σ_m (..., M, C, C); grams (..., M, C, C), each client's optimal
+    Gram under γ C_m; centralized G_cen (..., C, C). With γ = 1 all grams are G_cen.
+    """
+
+    moments: Moments
+    penalty: Penalty
+    strength: float
+    deficit: Array
+    grams: Array
+    centralized: Array
+
+    def value(self, head: Array) -> Array:
+        """γ C_m(W) = γ λ_H/2 tr((Σ_cen - Σ_m) A⁻¹): head (..., C, P) -> (..., M)."""
+        solved = np.linalg.solve(self._gram(head), self.deficit)
+        return 0.5 * self.strength * self.penalty.features * psd.trace(solved)
+
+    def gradient(self, head: Array) -> Array:
+        """-γ λ_H A⁻¹ (Σ_cen - Σ_m) A⁻¹ W: head (..., C, P) -> (..., M, C, P)."""
+        inverse = np.linalg.inv(self._gram(head))
+        return -self.strength * self.penalty.features * inverse @ self.deficit @ inverse @ head[..., None, :, :]
+
+    def after_round(self, head: Array) -> Array:
+        """Gram of the shared head after one corrected round with exact selection, Proposition 2.
+
+        head (..., C, P) -> (..., C, C); equal to G_cen when γ = 1, whatever the head.
+        """
+        moved = next_head(head, self.grams, self.moments.client_weights)
+        return psd.symmetric(moved @ transpose(moved))
+
+    def feature_offset(self, head: Array) -> Array:
+        """Wᵀ A⁻¹ d_m: what corrected features miss, eq. (18). head (..., C, P) -> (..., M, P).
+
+        A client that adds this to the bias of its last feature layer predicts, with the shared bias, as
+        centralized training does; d_m is known to it after the same exchange.
+        """
+        return np.einsum("...cp,...mc->...mp", head, self._solved_offset(head))
+
+    def prediction_difference(self, head: Array, bias: BiasRule) -> Array:
+        """Corrected minus centralized predictions on client m, constant over its samples: (..., M, C).
+
+        At a head with W Wᵀ = G_cen: -G A⁻¹ d_m with the shared bias μ_g, λ_H A⁻¹ d_m with the client's
+        private bias μ_m, and zero with the shared bias and the feature offset (Appendix C.3).
+        """
+        offset = self.feature_offset(head)
+        features = -offset + (offset if bias == "offset" else 0.0)  # eq. (18), and what the client adds
+        shift = self.moments.offset if bias == "private" else 0.0
+        return np.einsum("...cp,...mp->...mc", head, features) + shift
+
+    def _gram(self, head: Array) -> Array:
+        return regularised_gram(head, self.penalty)[..., None, :, :]
+
+    def _solved_offset(self, head: Array) -> Array:
+        return np.linalg.solve(self._gram(head), self.moments.offset[..., None])[..., 0]
+
+
+def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 1.0) -> Correction:
+    """The correction that turns every client's profiled objective into that of the pooled data."""
+    penalty = penalty or Penalty()
+    if not 0.0 <= strength <= 1.0:
+        raise InputError(f"strength must lie between 0 and 1, not {strength:g}.", field="strength")
+    pooled = moments.pooled.covariance
+    deficit = pooled[..., None, :, :] - moments.covariance
+    return Correction(
+        moments=moments,
+        penalty=penalty,
+        strength=strength,
+        deficit=deficit,
+        # F is affine in T, so γ C_m moves client m's covariance the fraction γ of the way to Σ_cen. The
+        # convex combination, unlike Σ_m + γ (Σ_cen - Σ_m), is exactly Σ_cen at γ = 1.
+        grams=phi((1 - strength) * moments.covariance + strength * pooled[..., None, :, :], penalty),
+        centralized=phi(pooled, penalty),
+    )
+
+
+def contributions(moments: Moments) -> Array:
+    """What each client adds to the sum that the server needs: (M, 1 + C + C²).
+
+    Rows hold p_m, p_m μ_m and p_m (Σ_m + μ_m μ_mᵀ). Only their sum over clients is needed to know μ_g and
+    Σ_cen (Appendix C.2), so the exchange can run through secure aggregation. Targets should be roughly
+    centered first: these are raw second moments.
+    """
+    second = moments.covariance + moments.mean[..., :, None] * moments.mean[..., None, :]
+    flat = second.reshape(*second.shape[:-2], -1)
+    ones = np.ones((*moments.mean.shape[:-1], 1))
+    return moments.client_weights[..., None] * np.concatenate([ones, moments.mean, flat], axis=-1)
+
+
+def pooled_from_sum(total: Array) -> tuple[Array, Array]:
+    """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
+    size = int(round((np.sqrt(4 * total.shape[-1] - 3) - 1) / 2))
+    scaled = total[..., 1:] / total[..., :1]
+    mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
+    return mean, psd.symmetric(second - mean[..., :, None] * mean[..., None, :])

@@ -1,0 +1,231 @@
+"""Where federated averaging of a shared head ends, from each client's target moments alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgram import psd
+from fedgram.averaging import average
+from fedgram.barycenter import Barycenter, barycenter, trajectory
+from fedgram.errors import InputError
+from fedgram.moments import Moments
+from fedgram.psd import Array, transpose
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Feature and head penalties of the local objective, eq. (1): λ_H = features, λ_W = head."""
+
+    features: float = 0.01
+    head: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, flag in (("features", "lambda_h"), ("head", "lambda_w")):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{flag} must be a positive number, not {value:g}.", field=flag)
+
+    @property
+    def threshold(self) -> float:
+        """λ_H λ_W: target variance at or below this is not worth a feature."""
+        return self.features * self.head
+
+    @property
+    def scale(self) -> float:
+        """α = sqrt(λ_H / λ_W)."""
+        return float(np.sqrt(self.features / self.head))
+
+
+def phi(covariance: Array, penalty: Penalty) -> Array:
+    """Optimal head Gram φ(T) = α T^(1/2) - λ_H I, eq. (7); inactive eigenvalues are clipped to 0.
+
+    covariance (..., C, C) -> (..., C, C).
+    """
+
+    def optimum(variance: Array) -> Array:
+        # (α² s - λ_H²) / (α √s + λ_H): the difference of the two terms without their cancellation.
+        root = penalty.scale * np.sqrt(np.maximum(variance, 0.0))
+        return np.maximum(variance - penalty.threshold, 0.0) * penalty.scale**2 / (root + penalty.features)
+
+    return psd.spectral(optimum, covariance)
+
+
+def local_optimum(covariance: Array, penalty: Penalty) -> Array:
+    """L⋆: the least value of the local objective, inactive eigenvalues included. (..., C, C) -> (...)."""
+    variance = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
+    active = np.sqrt(penalty.threshold * variance) - 0.5 * penalty.threshold
+    return np.where(variance > penalty.threshold, active, 0.5 * variance).sum(axis=-1)
+
+
+def regularised_gram(head: Array, penalty: Penalty) -> Array:
+    """A = W Wᵀ + λ_H I: head (..., C, P) -> (..., C, C)."""
+    return psd.symmetric(head @ transpose(head)) + penalty.features * np.eye(head.shape[-2])
+
+
+def profiled_objective(head: Array, covariance: Array, penalty: Penalty) -> Array:
+    """F(W; T) = λ_H/2 tr(T A⁻¹) + λ_W/2 ‖W‖², eq. (6): head (..., C, P), covariance (..., C, C) -> (...)."""
+    fit = psd.trace(np.linalg.solve(regularised_gram(head, penalty), covariance))
+    return 0.5 * penalty.features * fit + 0.5 * penalty.head * psd.frobenius(head) ** 2
+
+
+def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple[Array, Array]:
+    """Bias and features that minimise the local objective at a fixed head, Section 4.1.
+
+    head (..., C, P), targets (..., C, N) -> bias μ (..., C), features Wᵀ A⁻¹ (Y - μ 1ᵀ) (..., P, N).
+    """
+    bias = targets.mean(axis=-1)
+    centered = targets - bias[..., None]
+    return bias, transpose(head) @ np.linalg.solve(regularised_gram(head, penalty), centered)
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """Whether λ_min(Σ_m) > λ_H λ_W at each client: the fully active regime of Section 3.
+
+    eigenvalue (..., M), the smallest of each covariance; direction (..., M, C), its eigenvector;
+    threshold λ_H λ_W.
+    """
+
+    eigenvalue: Array
+    direction: Array
+    threshold: float
+
+    @classmethod
+    def of(cls, covariance: Array, penalty: Penalty) -> Activity:
+        """Activity of client covariances (..., M, C, C)."""
+        eigenvalues, basis = np.linalg.eigh(covariance)
+        return cls(eigenvalues[..., 0], basis[..., :, 0], penalty.threshold)
+
+    @property
+    def margin(self) -> Array:
+        """λ_min(Σ_m) - λ_H λ_W, (..., M): positive where the client is fully active."""
+        return self.eigenvalue - self.threshold
+
+    @property
+    def active(self) -> npt.NDArray[np.bool_]:
+        """Clients whose optimal Gram is positive definite, (..., M)."""
+        return self.margin > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The end of federated averaging under the selection rule, beside centralized training.
+
+    grams G_m (..., M, C, C); barycenter G_⋆ with its residual; within G_within and centralized G_cen
+    (..., C, C); loss_optimum L⋆_m (..., M); activity of each client.
+    """
+
+    moments: Moments
+    penalty: Penalty
+    activity: Activity
+    grams: Array
+    barycenter: Barycenter
+    within: Array
+    centralized: Array
+    loss_optimum: Array
+
+    @property
+    def fully_active(self) -> bool:
+        """Whether every client is fully active, so that the paper's theorems apply as they stand."""
+        return bool(self.activity.active.all())
+
+    @property
+    def relative_gap(self) -> Array:
+        """‖G_⋆ - G_cen‖_F / ‖G_cen‖_F, (...)."""
+        return psd.relative_error(self.barycenter.gram, self.centralized)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
+        if self.fully_active:
+            return ()
+        clients = zip(self.moments.clients, *_clientwise(self.activity), strict=True)
+        notes = [_inactive(self, *client) for client in clients if client[1] <= self.activity.threshold]
+        notes.append("Inactive directions were clipped: the three terms of the gap need not be positive.")
+        if not self.activity.active.any():
+            notes.append("No client is active in every direction, so the limit may depend on the start.")
+        return tuple(notes)
+
+    def trajectory(self, initial: Any, rounds: int) -> Array:
+        """Predicted Grams of the shared head over rounds 0..T from an initial Gram (C, C): (T + 1, C, C)."""
+        gram = psd.checked(initial, "The initial Gram", definite=True)
+        if gram.shape[-1] != self.centralized.shape[-1]:
+            size = self.centralized.shape[-1]
+            raise InputError(f"The initial Gram must be {size} by {size}.", field="initial")
+        return trajectory(psd.factor(gram), self.grams, self.moments.client_weights, rounds)
+
+
+def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
+    """Predict the limit of federated averaging and the optimum of centralized training.
+
+    Clients that are not fully active are computed with φ clipped at zero and named in `notes`; a
+    direction in which no client is active is refused, because no limit is defined there.
+    """
+    penalty = penalty or Penalty()
+    grams = phi(moments.covariance, penalty)
+    _refuse_if_undefined(grams, moments, penalty)
+    return Prediction(
+        moments=moments,
+        penalty=penalty,
+        activity=Activity.of(moments.covariance, penalty),
+        grams=grams,
+        barycenter=barycenter(grams, moments.client_weights),
+        within=phi(moments.pooled.within, penalty),
+        centralized=phi(moments.pooled.covariance, penalty),
+        loss_optimum=local_optimum(moments.covariance, penalty),
+    )
+
+
+def describe_direction(direction: Array, targets: tuple[str, ...]) -> str:
+    """A target direction in words: its leading targets with their loadings."""
+    order = np.argsort(-np.abs(direction))
+    if abs(direction[order[0]]) > 0.99:
+        return f"target '{targets[order[0]]}'"
+    sign = np.sign(direction[order[0]])
+    parts = [f"{sign * direction[i]:+.2f} {targets[i]}" for i in order[:3] if abs(direction[i]) > 0.05]
+    return "direction (" + ", ".join(parts) + ")"
+
+
+def _clientwise(activity: Activity) -> tuple[Array, Array]:
+    """Smallest eigenvalue and its direction for each client, the worst over leading axes."""
+    eigenvalue = activity.eigenvalue.reshape(-1, activity.eigenvalue.shape[-1])
+    direction = activity.direction.reshape(*eigenvalue.shape, -1)
+    worst = eigenvalue.argmin(axis=0)
+    clients = np.arange(eigenvalue.shape[1])
+    return eigenvalue[worst, clients], direction[worst, clients]
+
+
+def _inactive(prediction: Prediction, client: str, eigenvalue: float, direction: Array) -> str:
+    where = describe_direction(direction, prediction.moments.targets)
+    smallest = float(prediction.activity.eigenvalue.min())
+    remedy = (
+        f"a product below {smallest:.6g} would make every client active"
+        if smallest > 0
+        else "no positive product would make every client active"
+    )
+    return (
+        f"Client '{client}' is not fully active: along {where} its target variance {max(eigenvalue, 0.0):.6g} "
+        f"does not exceed lambda_h * lambda_w = {prediction.penalty.threshold:.6g}; {remedy}."
+    )
+
+
+def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> None:
+    values, basis = np.linalg.eigh(average(moments.client_weights, grams))
+    rounding = 4 * grams.shape[-1] * np.finfo(float).eps
+    if (values[..., 0] > rounding * values[..., -1]).all():
+        return
+    at = np.unravel_index(np.argmin(values[..., 0]), values.shape[:-1])
+    direction = basis[at][:, 0]
+    variance = np.einsum("i,...mij,j->...m", direction, moments.covariance, direction)[at]
+    best = int(variance.argmax())
+    raise InputError(
+        f"No client is active along {describe_direction(direction, moments.targets)}: the largest target "
+        f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', does not exceed "
+        f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties or leave out the target.",
+        client=moments.clients[best],
+        field="covariance",
+    )

@@ -1,0 +1,89 @@
+"""The selection rule, made to hold after ordinary training: by aligning a head, or by solving for it.
+
+Both leave the client's predictions and penalties as good as it had them and return the head closest to
+the broadcast. The exact rule itself, Π of eq. (8), is `closest_head`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.errors import InputError
+from fedgram.predict import Penalty, phi, regularised_gram
+from fedgram.psd import Array, closest_factor, transpose
+
+closest_head = closest_factor
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """rotation Q (..., P, P), orthogonal, and head Ŵ Q (..., C, P), closest to the broadcast."""
+
+    rotation: Array
+    head: Array
+
+    def layer(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        """The feature layer u ↦ weight u + bias followed by Qᵀ, so that predictions stay the same.
+
+        weight (..., P, D), bias (..., P) -> the same shapes.
+        """
+        turned = np.einsum("...qp,...q->...p", self.rotation, bias)
+        return transpose(self.rotation) @ weight, turned
+
+
+def align(head: Array, broadcast: Array) -> Alignment:
+    """Q = argmin ‖Ŵ Q - W‖_F over orthogonal Q (Appendix F.5): heads (..., C, P) each.
+
+    Q is unique on the heads' row spaces only; there it is the polar factor of Ŵᵀ W, and the completion
+    takes one orthogonal complement to the other. Works in C dimensions, P is touched by two QRs.
+    """
+    rows = head.shape[-2]
+    ours, ours_r = np.linalg.qr(transpose(head), mode="complete")
+    theirs, theirs_r = np.linalg.qr(transpose(broadcast), mode="complete")
+    left, _, right = np.linalg.svd(ours_r[..., :rows, :] @ transpose(theirs_r[..., :rows, :]))
+    rotation = ours[..., :rows] @ (left @ right) @ transpose(theirs[..., :rows])
+    rotation = rotation + ours[..., rows:] @ transpose(theirs[..., rows:])
+    return Alignment(rotation, head @ rotation)
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedReturn:
+    """The exact minimiser of a client's loss over its last feature layer, head and both biases.
+
+    head W (C, P) closest to the broadcast, bias μ (C,); the feature layer u ↦ layer_weight u + layer_bias
+    with shapes (P, D) and (P,); explained Ŝ (C, C), the target covariance that the inputs u explain;
+    clipped, how many directions of Ŝ (with the correction) were not active.
+    """
+
+    head: Array
+    bias: Array
+    layer_weight: Array
+    layer_bias: Array
+    explained: Array
+    clipped: int
+
+
+def solve(
+    inputs: Array, targets: Array, broadcast: Array, penalty: Penalty, deficit: Array | None = None
+) -> SolvedReturn:
+    """Solve for the last layers on frozen inputs u of the last feature layer.
+
+    inputs (N, D), targets (N, C), broadcast (C, P); deficit γ (Σ_cen - Σ_m) (C, C) adds the moment
+    correction. With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the
+    profiled loss is F(W; Ŝ + deficit) + const, so W Wᵀ = φ(Ŝ + deficit) and the features are
+    Wᵀ A⁻¹ B (u - ū).
+    """
+    if len(inputs) != len(targets):
+        raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
+    center, bias = inputs.mean(axis=0), targets.mean(axis=0)
+    fitted = np.linalg.lstsq(inputs - center, targets - bias, rcond=None)[0].T
+    values = (inputs - center) @ fitted.T
+    explained = values.T @ values / len(targets)
+    desired = explained if deficit is None else explained + deficit
+    head = closest_head(broadcast, phi(desired, penalty))
+    weight = head.T @ np.linalg.solve(regularised_gram(head, penalty), fitted)
+    clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
+    return SolvedReturn(head, bias, weight, -weight @ center, explained, clipped)
