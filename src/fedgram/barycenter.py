@@ -1,7 +1,7 @@
 """The Gram recursion of federated averaging under the selection rule, and its limit (Theorem 1).
 
 Written on factors: with G = A Aᵀ and G_m = B_m B_mᵀ, one round is A⁺ = Σ p_m B_m O_m, where O_m is the
-orthogonal polar factor of B_mᵀ A. It is the map of eq. (7) without any inverse.
+orthogonal polar factor of B_mᵀ A. It is the map of eq. (9) without any inverse.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def next_head(head: Array, grams: Array, client_weights: Array) -> Array:
 
 
 def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) -> Array:
-    """Gram matrices of the shared head over rounds 0..T, eq. (7): (T + 1, ..., C, C).
+    """Gram matrices of the shared head over rounds 0..T, eq. (9): (T + 1, ..., C, C).
 
     head (..., C, P) is the broadcast of round 0; for a given Gram pass any factor of it.
     """
@@ -55,7 +55,7 @@ def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) ->
 
 
 def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
-    """Bures–Wasserstein barycenter of client Grams (..., M, C, C), eq. (8).
+    """Bures–Wasserstein barycenter of client Grams (..., M, C, C), eq. (10).
 
     client_weights (..., M) are positive and need not sum to one; equal when left out.
     """

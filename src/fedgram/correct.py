@@ -40,7 +40,9 @@ class Correction:
     def gradient(self, head: Array) -> Array:
         """-γ λ_H A⁻¹ (Σ_cen - Σ_m) A⁻¹ W: head (..., C, P) -> (..., M, C, P)."""
         inverse = np.linalg.inv(self._gram(head))
-        return -self.strength * self.penalty.features * inverse @ self.deficit @ inverse @ head[..., None, :, :]
+        return (
+            -self.strength * self.penalty.features * inverse @ self.deficit @ inverse @ head[..., None, :, :]
+        )
 
     def after_round(self, head: Array) -> Array:
         """Gram of the shared head after one corrected round with exact selection, Proposition 2.
@@ -110,7 +112,7 @@ def contributions(moments: Moments) -> Array:
 
 def pooled_from_sum(total: Array) -> tuple[Array, Array]:
     """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
-    size = int(round((np.sqrt(4 * total.shape[-1] - 3) - 1) / 2))
+    size = round((np.sqrt(4 * total.shape[-1] - 3) - 1) / 2)  # C of 1 + C + C²
     scaled = total[..., 1:] / total[..., :1]
     mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
     return mean, psd.symmetric(second - mean[..., :, None] * mean[..., None, :])

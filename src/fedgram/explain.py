@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fedgram import psd
 from fedgram.averaging import average
@@ -78,12 +77,12 @@ class Gap:
         return values[..., ::-1], basis[..., ::-1]
 
     @property
-    def chain_holds(self) -> npt.NDArray[np.bool_]:
+    def chain_holds(self) -> Array:
         """G_⋆ ≼ Σ p_m G_m ≼ G_within ≼ G_cen up to rounding, (...)."""
-        return (self.smallest_eigenvalue >= -LOEWNER_ROUNDING * self.scale[..., None]).all(axis=-1)
+        return np.all(self.smallest_eigenvalue >= -LOEWNER_ROUNDING * self.scale[..., None], axis=-1)
 
     @property
-    def bounds_hold(self) -> npt.NDArray[np.bool_]:
+    def bounds_hold(self) -> Array:
         """D ≤ tr M_A ≤ 2D up to rounding, eq. (17), (...)."""
         rounding = LOEWNER_ROUNDING * self.scale
         spread = self.traces[..., 2]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgram import psd
+from fedgram import checks, interchange, psd
 from fedgram.averaging import average, normalised
 from fedgram.errors import InputError
 from fedgram.psd import Array
@@ -61,13 +62,17 @@ class Moments:
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
-        _check_names(self.clients, clients, "client")
-        _check_names(self.targets, targets, "target")
+        checks.check_names(self.clients, clients, "client")
+        checks.check_names(self.targets, targets, "target")
         if clients < 2:
-            raise InputError(f"A federation needs at least two clients, but there is {clients}.", field="clients")
-        _check_counts(self.count, self.clients, targets)
-        _check_finite(mean, self.clients, "mean")
-        object.__setattr__(self, "covariance", _checked_covariance(self.covariance, self.clients, targets))
+            raise InputError(
+                f"A federation needs at least two clients, but there is {clients}.", field="clients"
+            )
+        checks.check_counts(self.count, self.clients, targets)
+        checks.check_mean(mean, self.clients)
+        object.__setattr__(
+            self, "covariance", checks.checked_covariance(self.covariance, self.clients, targets)
+        )
         weights = self.count if self.client_weights is None else self.client_weights
         object.__setattr__(self, "client_weights", normalised(weights, clients))
 
@@ -80,8 +85,9 @@ class Moments:
         client_weights: Any = None,
     ) -> Moments:
         """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name."""
-        named = targets if isinstance(targets, Mapping) else dict(_numbered(targets))
-        arrays = {str(name): _checked_targets(values, str(name)) for name, values in named.items()}
+        if not isinstance(targets, Mapping):
+            targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
+        arrays = {str(name): checks.checked_targets(values, str(name)) for name, values in targets.items()}
         if len({array.shape[1] for array in arrays.values()}) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
         return cls(
@@ -93,19 +99,39 @@ class Moments:
             client_weights=client_weights,
         )
 
+    @classmethod
+    def load(cls, path: str | Path) -> Moments:
+        """Moments from a file of format `fedgram-moments/1`."""
+        return cls(**interchange.moments_fields(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the moments file that `load` and other programs read."""
+        interchange.write_json(path, self.document())
+
+    def document(self) -> dict[str, Any]:
+        """The moments file as plain lists and numbers; weights stand in it only if they are not N_m/N."""
+        by_count = np.array_equal(self.client_weights, normalised(self.count, len(self.clients)))
+        clients = [
+            {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
+            | ({} if by_count else {"weight": float(weight)})
+            for name, count, mean, covariance, weight in zip(
+                self.clients, self.count, self.mean, self.covariance, self.client_weights, strict=True
+            )
+        ]
+        return {"format": interchange.FORMAT, "targets": list(self.targets), "clients": clients}
+
     @cached_property
     def pooled(self) -> Pooled:
         """Moments of all clients' data together, under the client weights."""
         mean = np.einsum("...m,...mc->...c", self.client_weights, self.mean)
-        offset = self.offset
+        offset = self.mean - mean[..., None, :]
         between = np.einsum("...m,...mi,...mj->...ij", self.client_weights, offset, offset)
         return Pooled(mean, average(self.client_weights, self.covariance), psd.symmetric(between))
 
-    @cached_property
+    @property
     def offset(self) -> Array:
         """d_m = μ_m - μ_g, (..., M, C)."""
-        mean = np.einsum("...m,...mc->...c", self.client_weights, self.mean)
-        return self.mean - mean[..., None, :]
+        return self.mean - self.pooled.mean[..., None, :]
 
     def weighted(self, client_weights: Any) -> Moments:
         """The same moments under other client weights."""
@@ -128,7 +154,7 @@ class Moments:
             for name, *part in zip(
                 moments.clients, moments.count, moments.mean, moments.covariance, strict=True
             ):
-                parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)  # type: ignore[assignment]
+                parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
         count, mean, covariance = (np.array(values) for values in zip(*parts.values(), strict=True))
         return Moments(count, mean, covariance, tuple(parts), self.targets)
 
@@ -147,85 +173,3 @@ def _scatter(targets: Array) -> Array:
     """Covariance (1/N) of rows (N, C) -> (C, C), centered first so that large offsets cost no digits."""
     centered = targets - targets.mean(axis=0)
     return centered.T @ centered / len(targets)
-
-
-def _numbered(targets: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(f"client {m + 1}", values) for m, values in enumerate(targets)]
-
-
-def _checked_targets(values: Any, client: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 2:
-        raise InputError(
-            f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}.",
-            client=client,
-            field="targets",
-        )
-    if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0]
-        raise InputError(
-            f"Client '{client}' has a target that is not finite, in row {row + 1}, column {column + 1}; "
-            "drop or fill it first.",
-            client=client,
-            field="targets",
-        )
-    constant = np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else []
-    if len(constant):
-        raise InputError(
-            f"Target column {constant[0] + 1} of client '{client}' is constant, so it cannot be predicted; "
-            "leave out the target or the client.",
-            client=client,
-            field="targets",
-        )
-    return array
-
-
-def _check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
-    if len(names) != expected:
-        raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise InputError(
-            f"The {kind} name '{repeated}' appears more than once; give each {kind} its own name.",
-            client=repeated if kind == "client" else None,
-            field=f"{kind}s",
-        )
-
-
-def _check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
-    if count.shape != (len(clients),):
-        raise InputError(f"There are {len(clients)} clients but {count.size} counts.", field="count")
-    for client, rows in zip(clients, count, strict=True):
-        if not (np.isfinite(rows) and rows >= targets + 1 and rows == int(rows)):
-            raise InputError(
-                f"Client '{client}' has {rows:g} rows, but {targets} targets need at least {targets + 1}; "
-                "add rows, use fewer targets, or leave the client out.",
-                client=client,
-                field="count",
-            )
-
-
-def _check_finite(mean: Array, clients: tuple[str, ...], field: str) -> None:
-    bad = np.argwhere(~np.isfinite(mean))
-    if bad.size:
-        client = clients[bad[0][-2]]
-        raise InputError(
-            f"The {field} of client '{client}' has a value that is not finite.", client=client, field=field
-        )
-
-
-def _checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
-    array = np.asarray(covariance, dtype=np.float64)
-    if array.shape[-3:] != (len(clients), targets, targets):
-        raise InputError(
-            f"covariance must have shape (..., {len(clients)}, {targets}, {targets}), not {array.shape}.",
-            field="covariance",
-        )
-    return np.stack([_checked_client(array[..., m, :, :], name) for m, name in enumerate(clients)], axis=-3)
-
-
-def _checked_client(covariance: Array, client: str) -> Array:
-    try:
-        return psd.checked(covariance, f"The covariance of client '{client}'")
-    except InputError as error:
-        raise InputError(error.message, client=client, field="covariance") from None

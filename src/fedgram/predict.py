@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedgram import psd
 from fedgram.averaging import average
@@ -106,7 +105,7 @@ class Activity:
         return self.eigenvalue - self.threshold
 
     @property
-    def active(self) -> npt.NDArray[np.bool_]:
+    def active(self) -> Array:
         """Clients whose optimal Gram is positive definite, (..., M)."""
         return self.margin > 0
 
@@ -208,8 +207,9 @@ def _inactive(prediction: Prediction, client: str, eigenvalue: float, direction:
         else "no positive product would make every client active"
     )
     return (
-        f"Client '{client}' is not fully active: along {where} its target variance {max(eigenvalue, 0.0):.6g} "
-        f"does not exceed lambda_h * lambda_w = {prediction.penalty.threshold:.6g}; {remedy}."
+        f"Client '{client}' is not fully active: along {where} its target variance "
+        f"{max(eigenvalue, 0.0):.6g} does not exceed lambda_h * lambda_w = "
+        f"{prediction.penalty.threshold:.6g}; {remedy}."
     )
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fedgram.errors import InputError
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
 
 # A matrix is taken as symmetric, or as semidefinite, when it misses by no more than rounding of a
 # matrix product would: this times its largest entry.
@@ -89,13 +89,12 @@ def factor(matrix: Array) -> Array:
 
 
 def polar(matrix: Array) -> Array:
-    """Orthogonal polar factor of (..., C, P): the O maximising tr(Oᵀ X) over ‖O‖₂ ≤ 1.
+    """Orthogonal polar factor of (..., C, P), P ≥ C: the O with O Oᵀ = I that maximises tr(Oᵀ X).
 
-    Directions in which X vanishes are left at zero, so that X of low rank gives a partial isometry.
+    Unique where X has full rank; elsewhere one of the maximisers.
     """
-    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
-    kept = singular > 1e-15 * singular[..., :1]
-    return (left * kept[..., None, :]) @ right
+    left, _, right = np.linalg.svd(matrix, full_matrices=False)
+    return left @ right
 
 
 def closest_factor(head: Array, gram: Array) -> Array:

@@ -1,0 +1,45 @@
+# Each target sets up what it needs in .venv, on a machine with Python 3.11, make and a network.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := build/run
+
+.PHONY: run test test-slow benchmark docs clean
+
+run: $(VENV)/.has-paper  ## predict, explain and correct on the bundled example
+	@mkdir -p $(RUN)
+	@echo "[1/3] moments of examples/three_sites.csv (GENERATED: 3 sites, 256 rows each)"
+	@$(BIN)/fedgram moments examples/three_sites.csv --client site --targets east,north -o $(RUN)/moments.json
+	@echo "[2/3] prediction and explanation"
+	@$(BIN)/fedgram explain $(RUN)/moments.json --lambda-h 0.1 --lambda-w 0.1 --figure $(RUN)/prediction.png \
+	    > $(RUN)/report.txt && cat $(RUN)/report.txt
+	@echo "[3/3] correction"
+	@$(BIN)/fedgram correct $(RUN)/moments.json --lambda-h 0.1 --lambda-w 0.1 -o $(RUN)/correction.json \
+	    >> $(RUN)/report.txt
+	@echo "Report: $(RUN)/report.txt, figure $(RUN)/prediction.png, correction $(RUN)/correction.json"
+
+test: $(VENV)/.has-dev  ## linters, types, import contract, quick tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+test-slow: $(VENV)/.has-dev  ## every test, the slow ones too
+	$(BIN)/pytest -m ""
+
+benchmark: $(VENV)/.has-benchmark  ## side by side with other libraries; prints ratios
+	$(BIN)/python benchmarks/barycenter.py --figure build/barycenter.png
+	$(BIN)/python benchmarks/moments.py
+
+docs: $(VENV)/.has-docs  ## the documentation as pages in site/
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.has-%: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing fedgram[$*] into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build site

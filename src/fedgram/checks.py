@@ -1,0 +1,94 @@
+"""Checks of client moments: each failure is one sentence that names the client and the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+
+def checked_targets(values: Any, client: str) -> Array:
+    """Raw targets of one client as finite float64 (N, C), none of them constant."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2:
+        raise InputError(
+            f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}.",
+            client=client,
+            field="targets",
+        )
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        raise InputError(
+            f"Client '{client}' has a target that is not finite, in row {row + 1}, column {column + 1}; "
+            "drop or fill it first.",
+            client=client,
+            field="targets",
+        )
+    constant = np.flatnonzero((array == array[:1]).all(axis=0)) if len(array) > 1 else np.array([])
+    if constant.size:
+        raise InputError(
+            f"Target column {constant[0] + 1} of client '{client}' is constant, so it cannot be predicted; "
+            "leave out the target or the client.",
+            client=client,
+            field="targets",
+        )
+    return array
+
+
+def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
+    """Names of clients or targets: as many as expected, each once."""
+    if len(names) != expected:
+        raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(
+            f"The {kind} name '{repeated}' appears more than once; give each {kind} its own name.",
+            client=repeated if kind == "client" else None,
+            field=f"{kind}s",
+        )
+
+
+def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
+    """Whole counts (M,), each at least C + 1: fewer rows cannot have a covariance of full rank."""
+    if count.shape != (len(clients),):
+        raise InputError(f"There are {len(clients)} clients but {count.size} counts.", field="count")
+    for client, rows in zip(clients, count, strict=True):
+        if not (np.isfinite(rows) and rows >= targets + 1 and rows == int(rows)):
+            raise InputError(
+                f"Client '{client}' has {rows:g} rows, but {targets} targets need at least {targets + 1}; "
+                "add rows, use fewer targets, or leave the client out.",
+                client=client,
+                field="count",
+            )
+
+
+def check_mean(mean: Array, clients: tuple[str, ...]) -> None:
+    """Finite means (..., M, C)."""
+    bad = np.argwhere(~np.isfinite(mean))
+    if bad.size:
+        client = clients[bad[0][-2]]
+        raise InputError(
+            f"The mean of client '{client}' has a value that is not finite.", client=client, field="mean"
+        )
+
+
+def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
+    """Symmetric semidefinite covariances (..., M, C, C)."""
+    array = np.asarray(covariance, dtype=np.float64)
+    if array.shape[-3:] != (len(clients), targets, targets):
+        raise InputError(
+            f"covariance must have shape (..., {len(clients)}, {targets}, {targets}), not {array.shape}.",
+            field="covariance",
+        )
+    return np.stack([_checked_client(array[..., m, :, :], name) for m, name in enumerate(clients)], axis=-3)
+
+
+def _checked_client(covariance: Array, client: str) -> Array:
+    try:
+        return psd.checked(covariance, f"The covariance of client '{client}'")
+    except InputError as error:
+        raise InputError(error.message, client=client, field="covariance") from None

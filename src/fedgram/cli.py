@@ -1,0 +1,276 @@
+"""The command line: moments, predict, explain, correct."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from fedgram.errors import AccuracyError, InputError
+
+if TYPE_CHECKING:
+    from fedgram.moments import Moments
+    from fedgram.predict import Penalty, Prediction
+    from fedgram.psd import Array
+
+app = typer.Typer(
+    name="fedgram",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Federated regression whose outcome is known before it is trained.\n\n"
+    "Several sites train one regression head together by averaging it. From each site's target mean and "
+    "covariance alone, fedgram says where that ends (`predict`), why it differs from training on the pooled "
+    "data (`explain`), and what removes the difference (`correct`).",
+    epilog="Start with:  fedgram explain data.csv --client site --targets y1,y2",
+)
+
+Data = Annotated[
+    list[str],
+    typer.Argument(
+        help="A moments file (.json), or data: CSV, TSV, Parquet (also .gz), folders, quoted globs.",
+        show_default=False,
+    ),
+]
+Client = Annotated[str | None, typer.Option(help="Column that names the client (site) of each row.")]
+Targets = Annotated[str | None, typer.Option(help="Target columns, separated by commas.")]
+Where = Annotated[
+    str | None, typer.Option(help="Keep only rows that meet this SQL condition: 'year = 2016'.")
+]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing target.")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Client weights: 'equal', numbers in client order, or NAME=NUMBER pairs; default: rows."
+    ),
+]
+LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
+LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
+Figure = Annotated[str | None, typer.Option(help="Draw the Gram ellipses to this .png, .svg or .pdf file.")]
+Initial = Annotated[
+    str | None, typer.Option(help="JSON file with the initial Gram matrix; default: the identity.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
+
+
+@app.command()
+def moments(
+    data: Data,
+    client: Client = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="File to write.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Summarise each client's targets: count, mean and covariance.
+
+    The file this writes (moments.json) is all that the other commands need; no row of data is in it, so
+    sites can make it where the data is and send it.
+    """
+    summary = _load(data, client, targets, where, drop_missing, weights)
+    if output is None or as_json:
+        _print_json(summary.document())
+    if output is not None:
+        summary.save(output)
+        rows = f"{summary.count.sum():,.0f} rows of {len(summary.clients)} clients"
+        typer.echo(f"Wrote {output}: {len(summary.targets)} targets, {rows}.", err=as_json)
+
+
+@app.command()
+def predict(
+    data: Data,
+    client: Client = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    lambda_h: LambdaH = 0.01,
+    lambda_w: LambdaW = 0.01,
+    rounds: Annotated[
+        int | None, typer.Option(help="Also predict the Gram after each of this many rounds.")
+    ] = None,
+    initial: Initial = None,
+    figure: Figure = None,
+    as_json: Json = False,
+) -> None:
+    """Say where federated averaging of the head will end, and how far that is from pooled training."""
+    from fedgram import documents, terminal
+
+    prediction, gap = _predict(_load(data, client, targets, where, drop_missing, weights), lambda_h, lambda_w)
+    path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
+    _draw(prediction, gap, figure, data)
+    if as_json:
+        _print_json(documents.prediction_document(prediction, gap, path))
+    else:
+        terminal.print_prediction(prediction, gap, path)
+    _check_accuracy(prediction)
+
+
+@app.command()
+def explain(
+    data: Data,
+    client: Client = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    lambda_h: LambdaH = 0.01,
+    lambda_w: LambdaW = 0.01,
+    figure: Figure = None,
+    as_json: Json = False,
+) -> None:
+    """Say why it ends there: the three causes, and the clients and targets behind them."""
+    from fedgram import documents, terminal
+
+    prediction, gap = _predict(_load(data, client, targets, where, drop_missing, weights), lambda_h, lambda_w)
+    _draw(prediction, gap, figure, data)
+    if as_json:
+        _print_json(documents.explanation_document(prediction, gap))
+    else:
+        terminal.print_explanation(prediction, gap)
+    _check_accuracy(prediction)
+
+
+@app.command()
+def correct(
+    data: Data,
+    client: Client = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    lambda_h: LambdaH = 0.01,
+    lambda_w: LambdaW = 0.01,
+    strength: Annotated[float, typer.Option(help="Scale gamma of the correction, from 0 to 1.")] = 1.0,
+    initial: Initial = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="File to write the correction to.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Work out the correction that removes the gap: what to exchange, and what each client then does."""
+    from fedgram import documents, terminal
+    from fedgram.correct import correct as correction_of
+
+    summary = _load(data, client, targets, where, drop_missing, weights)
+    correction = correction_of(summary, _penalty(lambda_h, lambda_w), strength)
+    document = documents.correction_document(correction, _initial_factor(initial, len(summary.targets)))
+    if output is not None:
+        from fedgram.interchange import write_json
+
+        write_json(output, document)
+    if as_json:
+        _print_json(document)
+    else:
+        terminal.print_correction(correction, output)
+
+
+def main() -> None:
+    """Run the command line; bad input exits with 2, an accuracy that was not reached with 1."""
+    try:
+        code = app(standalone_mode=False)
+    except AccuracyError as error:
+        code = _fail(str(error), 1)
+    except InputError as error:
+        code = _fail(error.message, 2, client=error.client, field=error.field)
+    except typer.Abort:
+        code = 130
+    except click.ClickException as error:
+        code = _fail(error.format_message(), 2)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int, client: str | None = None, field: str | None = None) -> int:
+    if "--json" in sys.argv:
+        problem = {"error": {"message": message, "client": client, "field": field}}
+        typer.echo(json.dumps(problem), err=True)
+    else:
+        typer.echo(f"fedgram: {message}", err=True)
+    return code
+
+
+def _load(
+    data: list[str],
+    client: str | None,
+    targets: str | None,
+    where: str | None,
+    drop_missing: bool,
+    weights: str | None,
+) -> Moments:
+    from fedgram.moments import Moments
+    from fedgram.weights import parse_weights
+
+    if len(data) == 1 and data[0].endswith(".json"):
+        summary = Moments.load(data[0])
+    else:
+        from fedgram.tables import read_moments
+
+        if client is None or targets is None:
+            missing = "--client" if client is None else "--targets"
+            raise InputError(
+                f"Reading data needs {missing}; only a moments file (.json) does not.", field=missing
+            )
+        names = [name.strip() for name in targets.split(",")]
+        summary = read_moments(data, client=client, targets=names, where=where, drop_missing=drop_missing)
+    return summary if weights is None else summary.weighted(parse_weights(weights, summary.clients))
+
+
+def _penalty(lambda_h: float, lambda_w: float) -> Penalty:
+    from fedgram.predict import Penalty
+
+    return Penalty(features=lambda_h, head=lambda_w)
+
+
+def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Prediction, Any]:
+    from fedgram.explain import explain as gap_of
+    from fedgram.predict import predict as prediction_of
+
+    prediction = prediction_of(summary, _penalty(lambda_h, lambda_w))
+    return prediction, gap_of(prediction)
+
+
+def _initial_factor(path: str | None, size: int) -> Array:
+    import numpy as np
+
+    from fedgram import psd
+    from fedgram.interchange import read_matrix
+
+    gram = np.eye(size) if path is None else read_matrix(path)
+    gram = psd.checked(gram, "The initial Gram", definite=True)
+    if gram.shape != (size, size):
+        raise InputError(f"The initial Gram in '{path}' must be {size} by {size}.", field="initial")
+    return psd.factor(gram)
+
+
+def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None) -> Array:
+    from fedgram.barycenter import trajectory
+
+    if rounds is None:
+        raise InputError("--initial needs --rounds: say how many rounds to predict.", field="rounds")
+    if rounds < 0:
+        raise InputError(f"--rounds must be 0 or more, not {rounds}.", field="rounds")
+    factor = _initial_factor(initial, len(prediction.moments.targets))
+    return trajectory(factor, prediction.grams, prediction.moments.client_weights, rounds)
+
+
+def _draw(prediction: Prediction, gap: Any, path: str | None, data: list[str]) -> None:
+    if path is not None:
+        from fedgram.figure import draw_prediction
+
+        draw_prediction(prediction, gap, path, source=f"Predicted from {', '.join(data)}")
+
+
+def _check_accuracy(prediction: Prediction) -> None:
+    star = prediction.barycenter
+    if not star.converged:
+        raise AccuracyError(f"The limit was reached only to a relative residual of {star.residual:.1e}.")
+
+
+def _print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, allow_nan=False))

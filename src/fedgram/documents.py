@@ -1,0 +1,105 @@
+"""What the command line prints with --json: the contract that other programs rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedgram.correct import Correction
+from fedgram.explain import Gap
+from fedgram.predict import Prediction
+from fedgram.psd import Array
+
+
+def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | None = None) -> dict[str, Any]:
+    """`fedgram predict --json`."""
+    moments, activity, star = prediction.moments, prediction.activity, prediction.barycenter
+    clients = [
+        {
+            "name": name,
+            "weight": float(moments.client_weights[m]),
+            "active": bool(activity.active[m]),
+            "margin": float(activity.margin[m]),
+            "gram": prediction.grams[m].tolist(),
+            "loss_optimum": float(prediction.loss_optimum[m]),
+        }
+        for m, name in enumerate(moments.clients)
+    ]
+    document = {
+        "targets": list(moments.targets),
+        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "fully_active": prediction.fully_active,
+        "clients": clients,
+        "barycenter": {
+            "gram": star.gram.tolist(),
+            "residual": float(star.residual),
+            "iterations": int(star.iterations),
+            "converged": bool(star.converged),
+        },
+        "within": prediction.within.tolist(),
+        "centralized": prediction.centralized.tolist(),
+        "gap": gap_summary(gap),
+        "notes": list(prediction.notes),
+    }
+    return document if trajectory is None else document | {"trajectory": trajectory.tolist()}
+
+
+def gap_summary(gap: Gap) -> dict[str, float]:
+    """The gap in six numbers: relative size, traces of the three terms and their sum, and D."""
+    mean, covariance, averaging = gap.traces.tolist()
+    return {
+        "relative": float(gap.relative),
+        "trace": float(gap.trace),
+        "mean": mean,
+        "covariance": covariance,
+        "averaging": averaging,
+        "pairwise_dispersion": float(gap.dispersion),
+    }
+
+
+def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
+    """`fedgram explain --json`: the gap with its matrices, and the share of each client and target."""
+    values, basis = gap.directions
+    mean, covariance, averaging = gap.by_client.tolist()
+    clients = [
+        {"name": name, "share": share, "mean": m, "covariance": c, "averaging": a}
+        for name, share, m, c, a in zip(
+            prediction.moments.clients, gap.client_shares.tolist(), mean, covariance, averaging, strict=True
+        )
+    ]
+    return {
+        "targets": list(prediction.moments.targets),
+        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "fully_active": prediction.fully_active,
+        "gap": gap_summary(gap),
+        "terms": {
+            "mean": gap.mean.tolist(),
+            "covariance": gap.covariance.tolist(),
+            "averaging": gap.averaging.tolist(),
+        },
+        "smallest_eigenvalues": gap.smallest_eigenvalue.tolist(),
+        "variance": float(gap.variance),
+        "chain_holds": bool(gap.chain_holds),
+        "bounds_hold": bool(gap.bounds_hold),
+        "clients": clients,
+        "target_shares": gap.target_shares.tolist(),
+        "directions": [
+            {"eigenvalue": float(value), "direction": basis[:, i].tolist()} for i, value in enumerate(values)
+        ],
+        "notes": list(prediction.notes),
+    }
+
+
+def correction_document(correction: Correction, initial: Array) -> dict[str, Any]:
+    """`fedgram correct --json`; initial (C, C) is a factor of the Gram before the round."""
+    moments = correction.moments
+    return {
+        "strength": correction.strength,
+        "pooled_mean": moments.pooled.mean.tolist(),
+        "pooled_covariance": moments.pooled.covariance.tolist(),
+        "clients": [
+            {"name": name, "gram": gram.tolist(), "mean_offset": offset.tolist()}
+            for name, gram, offset in zip(moments.clients, correction.grams, moments.offset, strict=True)
+        ],
+        "centralized": correction.centralized.tolist(),
+        "after_one_round": correction.after_round(initial).tolist(),
+    }

@@ -1,0 +1,117 @@
+"""The picture of a prediction: Gram ellipses of the clients, the federated limit and centralized training."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.errors import InputError
+from fedgram.explain import Gap
+from fedgram.interchange import write_whole
+from fedgram.predict import Prediction, describe_direction
+from fedgram.psd import Array
+from fedgram.words import percent
+
+SUFFIXES = (".png", ".svg", ".pdf")
+COLOURS = {"clients": "#9aa3ad", "limit": "#1b7f4d", "centralized": "#22252a"}
+TERM_COLOURS = ("#2f6db5", "#e08a1e", "#1b7f4d")
+TERM_LABELS = ("client means", "client covariances", "averaging heads")
+
+
+def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: str) -> None:
+    """Draw the Grams as ellipses {G^(1/2) u : |u| = 1} and the three terms of the gap; write png, svg or pdf.
+
+    Two targets give one plane and three give three; more give the plane of the two leading
+    eigenvectors of the centralized Gram. `source` says what data the picture is from.
+    """
+    plt = _pyplot(path)
+    planes = _planes(prediction)
+    width = 3.4 * len(planes) + 2.6
+    figure, axes = plt.subplots(
+        1,
+        len(planes) + 1,
+        figsize=(width, 3.9),
+        width_ratios=[3.4] * len(planes) + [2.2],
+        layout="constrained",
+    )
+    for axis, (plane, labels) in zip(axes, planes, strict=False):
+        _draw_plane(axis, prediction, plane, labels)
+    axes[0].legend(loc="upper left", fontsize=8, frameon=False)
+    _draw_terms(axes[-1], gap)
+    penalty = prediction.penalty
+    figure.supxlabel(
+        f"{source} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}", fontsize=7, color="0.4"
+    )
+    content = BytesIO()
+    figure.savefig(content, dpi=200, format=Path(path).suffix[1:].lower())
+    plt.close(figure)
+    write_whole(path, content.getvalue())
+
+
+def ellipse(gram: Array, points: int = 181) -> Array:
+    """Outline {G^(1/2) u : |u| = 1} of a Gram matrix (2, 2): (2, points)."""
+    angle = np.linspace(0.0, 2 * np.pi, points)
+    return psd.sqrt(gram) @ np.stack([np.cos(angle), np.sin(angle)])
+
+
+def _pyplot(path: str | Path) -> Any:
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError(
+            "Drawing needs matplotlib: install it with pip install 'fedgram[paper]'.", field="figure"
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
+    """Planes to look at: orthonormal bases (C, 2) with a label for each axis."""
+    targets = prediction.moments.targets
+    if len(targets) < 2:
+        raise InputError("A figure of Gram ellipses needs at least two targets.", field="figure")
+    if len(targets) <= 3:
+        axes = np.eye(len(targets))
+        return [(axes[:, [i, j]], (targets[i], targets[j])) for i, j in combinations(range(len(targets)), 2)]
+    basis = np.linalg.eigh(prediction.centralized)[1][:, :-3:-1]
+    return [(basis, (describe_direction(basis[:, 0], targets), describe_direction(basis[:, 1], targets)))]
+
+
+def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[str, str]) -> None:
+    # The shadow of the ellipsoid of G on a plane with basis V is the ellipse of Vᵀ G V.
+    for m, gram in enumerate(prediction.grams):
+        outline = ellipse(plane.T @ gram @ plane)
+        axis.plot(*outline, color=COLOURS["clients"], lw=1, label="clients" if m == 0 else None)
+    axis.plot(
+        *ellipse(plane.T @ prediction.barycenter.gram @ plane),
+        color=COLOURS["limit"], lw=2.2, label="federated limit $G_\\star$",
+    )  # fmt: skip
+    axis.plot(
+        *ellipse(plane.T @ prediction.centralized @ plane),
+        color=COLOURS["centralized"], lw=1.8, ls="--", label="centralized $G_{cen}$",
+    )  # fmt: skip
+    reach = 1.1 * max(abs(bound) for bound in (*axis.get_xlim(), *axis.get_ylim()))
+    axis.set(
+        xlabel=labels[0], ylabel=labels[1], xlim=(-reach, reach), ylim=(-reach, 1.35 * reach), aspect="equal"
+    )
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_terms(axis: Any, gap: Gap) -> None:
+    places = np.arange(3)[::-1]
+    axis.barh(places, gap.traces, color=TERM_COLOURS, height=0.55)
+    for place, trace, share in zip(places, gap.traces, gap.shares, strict=True):
+        axis.text(trace, place, f" {percent(share)}", va="center", fontsize=8)
+    axis.set_yticks(places, TERM_LABELS, fontsize=8)
+    axis.set(xlabel="trace of the term", xlim=(0, 1.3 * max(float(gap.traces.max()), 1e-300)))
+    axis.set_title(f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)

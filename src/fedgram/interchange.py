@@ -1,0 +1,157 @@
+"""The moments file that programs exchange: JSON, format `fedgram-moments/1`.
+
+    {"format": "fedgram-moments/1", "targets": [names],
+     "clients": [{"name", "count", "mean": [C], "covariance": [[C]], "weight": optional}]}
+
+Reading checks the shape of the document and names the client and field at fault; whether the numbers
+make sense is checked by `Moments`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedgram.errors import InputError
+
+FORMAT = "fedgram-moments/1"
+
+
+def write_whole(path: str | Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    path = Path(path)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".fedgram-", delete=False) as file:
+            file.write(content)
+        os.chmod(file.name, 0o666 & ~_umask())
+        os.replace(file.name, path)
+    except OSError as error:
+        raise InputError(f"Cannot write '{path}': {error.strerror}.", field=str(path)) from None
+
+
+def write_json(path: str | Path, document: Any) -> None:
+    """Write a JSON document in full double precision."""
+    write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: str | Path) -> Any:
+    """The JSON document in a file, or one sentence about why there is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is not a text file, so it cannot be JSON.", field=str(path)) from None
+    if not text.strip():
+        raise InputError(f"'{path}' is empty.", field=str(path))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"'{path}' is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            field=str(path),
+        ) from None
+
+
+def read_matrix(path: str | Path) -> Any:
+    """A JSON matrix as a float array (C, C); squareness and definiteness are for the caller to check."""
+    return _numbers(read_json(path), f"The matrix in '{path}'", dimensions=2)
+
+
+def moments_fields(path: str | Path) -> dict[str, Any]:
+    """Keyword arguments of `Moments` from a moments file."""
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise InputError(
+            f"'{path}' is not a moments file: its format is {found!r}, not '{FORMAT}'; "
+            "make one with 'fedgram moments'.",
+            field="format",
+        )
+    targets = document.get("targets")
+    if not (isinstance(targets, list) and targets and all(isinstance(name, str) for name in targets)):
+        raise InputError(f"'targets' in '{path}' must be a list of target names.", field="targets")
+    clients = document.get("clients")
+    if not (isinstance(clients, list) and all(isinstance(client, dict) for client in clients) and clients):
+        raise InputError(f"'clients' in '{path}' must be a list of objects.", field="clients")
+    parsed = [_client(client, number, len(targets)) for number, client in enumerate(clients, start=1)]
+    return {
+        "clients": tuple(client["name"] for client in parsed),
+        "targets": tuple(targets),
+        **{
+            field: np.array([client[field] for client in parsed]) for field in ("count", "mean", "covariance")
+        },
+        "client_weights": _weights(parsed),
+    }
+
+
+def _client(client: dict[str, Any], number: int, targets: int) -> dict[str, Any]:
+    name = client.get("name")
+    if not (isinstance(name, str) and name):
+        raise InputError(f"Client number {number} has no name.", field="name")
+    fields: dict[str, Any] = {"name": name}
+    for field, dimensions in (("count", 0), ("mean", 1), ("covariance", 2), ("weight", 0)):
+        if field in client:
+            fields[field] = _field(client[field], name, field, dimensions, targets)
+        elif field != "weight":
+            raise InputError(f"Client '{name}' has no '{field}'.", client=name, field=field)
+    return fields
+
+
+def _field(value: Any, client: str, field: str, dimensions: int, targets: int) -> Any:
+    array = _numbers(value, f"The {field} of client '{client}'", dimensions, client=client, field=field)
+    if array.shape != (targets,) * dimensions:
+        wanted = " by ".join([str(targets)] * dimensions)
+        found = " by ".join(str(size) for size in array.shape)
+        raise InputError(
+            f"The {field} of client '{client}' must be {wanted}, one per target, but is {found}.",
+            client=client,
+            field=field,
+        )
+    return array
+
+
+def _numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:
+    def refuse() -> NoReturn:
+        kind = ("a number", "a list of numbers", "a list of equally long lists of numbers")[dimensions]
+        raise InputError(f"{what} must be {kind}.", **place)
+
+    def numeric(item: Any) -> bool:
+        if isinstance(item, list):
+            return all(numeric(entry) for entry in item)
+        return isinstance(item, int | float) and not isinstance(item, bool)
+
+    if not numeric(value):
+        refuse()
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (ValueError, OverflowError):
+        refuse()
+    if array.ndim != dimensions:
+        refuse()
+    return array
+
+
+def _weights(clients: list[dict[str, Any]]) -> Any:
+    missing = [client["name"] for client in clients if "weight" not in client]
+    if not missing:
+        return np.array([client["weight"] for client in clients])
+    if len(missing) < len(clients):
+        raise InputError(
+            f"Client '{missing[0]}' has no weight but others do; give a weight to all clients or to none.",
+            client=missing[0],
+            field="weight",
+        )
+    return None
+
+
+def _umask() -> int:
+    """The process's umask, which temporary files ignore; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,118 @@
+"""Predictions set for a terminal: sentences first, then the tables behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+from fedgram import words
+from fedgram.correct import Correction
+from fedgram.explain import Gap
+from fedgram.predict import Prediction
+from fedgram.psd import Array
+
+console = Console(highlight=False, markup=False)
+
+
+def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:
+    """`fedgram predict` for people."""
+    _say([words.setting(prediction)])
+    _say(words.outcome(gap))
+    _print_clients(prediction)
+    targets = prediction.moments.targets
+    _print_matrix(
+        "Federated limit, Gram matrix G_star of the shared head:", prediction.barycenter.gram, targets
+    )
+    _print_matrix("Centralized training, G_cen:", prediction.centralized, targets)
+    star = prediction.barycenter
+    _say([f"The limit solves its equation to {star.residual:.1e}, in {star.iterations} iterations."])
+    if trajectory is not None:
+        _print_trajectory(prediction, trajectory)
+    _say(f"Note: {note}" for note in prediction.notes)
+
+
+def print_explanation(prediction: Prediction, gap: Gap) -> None:
+    """`fedgram explain` for people."""
+    _say([words.setting(prediction)])
+    _say(words.outcome(gap))
+    table = _table("Cause", "trace", "share", *prediction.moments.clients)
+    for cause, trace, share, parts in zip(words.CAUSES, gap.traces, gap.shares, gap.by_client, strict=True):
+        table.add_row(cause, f"{trace:.4g}", words.percent(share), *(f"{part:.3g}" for part in parts))
+    if len(prediction.moments.clients) <= 6:
+        _show(table)
+    if gap.relative > words.NO_GAP:
+        _say(["Clients behind it, by their part of the gap's trace:"])
+        listed = words.clients_behind(gap, prediction.moments.clients)
+        _say(f"  {line}" for line in listed[:10])
+        if len(listed) > 10:
+            _say([f"  and {len(listed) - 10} more"])
+        _say([words.directions_behind(gap, prediction.moments.targets)])
+    _say([words.checks(gap)])
+    _say(f"Note: {note}" for note in prediction.notes)
+
+
+def print_correction(correction: Correction, output: str | None) -> None:
+    """`fedgram correct` for people."""
+    _say(words.correction_plan(correction))
+    table = _table("Client", *(f"offset of {name}" for name in correction.moments.targets))
+    for name, offset in zip(correction.moments.clients, correction.moments.offset, strict=True):
+        table.add_row(name, *(f"{value:.4g}" for value in offset))
+    _show(table)
+    pooled = correction.moments.pooled.covariance
+    _print_matrix("Pooled covariance to send:", pooled, correction.moments.targets)
+    if output is not None:
+        _say([f"Wrote {output}."])
+
+
+def _print_clients(prediction: Prediction) -> None:
+    table = _table("Client", "rows", "weight", "smallest variance", "fully active")
+    moments, activity = prediction.moments, prediction.activity
+    for m, name in enumerate(moments.clients):
+        table.add_row(
+            name,
+            f"{moments.count[m]:,.0f}",
+            f"{moments.client_weights[m]:.3f}",
+            f"{activity.eigenvalue[m]:.4g}",
+            "yes" if activity.active[m] else "NO",
+        )
+    _show(table)
+
+
+def _print_matrix(title: str, matrix: Array, targets: Sequence[str]) -> None:
+    _say([title])
+    table = _table("", *targets)
+    for name, row in zip(targets, matrix, strict=True):
+        table.add_row(name, *(f"{value:.5g}" for value in row))
+    _show(table)
+
+
+def _print_trajectory(prediction: Prediction, trajectory: Array) -> None:
+    table = _table("Round", "away from the limit", "away from centralized")
+    for number, gram in enumerate(trajectory):
+        away = [
+            float(np.linalg.norm(gram - target) / np.linalg.norm(target))
+            for target in (prediction.barycenter.gram, prediction.centralized)
+        ]
+        table.add_row(str(number), *(f"{error:.3e}" for error in away))
+    _show(table)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right")
+    return table
+
+
+def _show(table: Table) -> None:
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal)

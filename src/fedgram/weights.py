@@ -1,0 +1,54 @@
+"""Client weights as a person types them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+
+def parse_weights(text: str, clients: Sequence[str]) -> Array:
+    """'equal', numbers in client order ('1,2,1'), or pairs ('north=1,south=2') as an array (M,)."""
+    if text.strip() == "equal":
+        return np.ones(len(clients))
+    parts = [part.strip() for part in text.split(",")]
+    if all("=" in part for part in parts):
+        parts = _in_order(dict(_pair(part) for part in parts), clients)
+    if len(parts) != len(clients):
+        raise InputError(f"There are {len(clients)} clients but {len(parts)} weights.", field="weight")
+    return np.array([_number(part, client) for part, client in zip(parts, clients, strict=True)])
+
+
+def _pair(part: str) -> tuple[str, str]:
+    name, _, value = part.rpartition("=")
+    return name.strip(), value.strip()
+
+
+def _in_order(given: dict[str, str], clients: Sequence[str]) -> list[str]:
+    unknown = next((name for name in given if name not in clients), None)
+    missing = next((name for name in clients if name not in given), None)
+    if unknown is not None or missing is not None:
+        what = (
+            f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
+        )
+        raise InputError(
+            f"{what}; the clients are {', '.join(clients)}.", client=unknown or missing, field="weight"
+        )
+    return [given[name] for name in clients]
+
+
+def _number(text: str, client: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(
+            f"The weight of client '{client}' must be a positive number, not '{text}'.",
+            client=client,
+            field="weight",
+        )
+    return value

@@ -1,0 +1,91 @@
+"""Predictions in words: what will happen, why, and what to do, for a person with data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedgram.correct import Correction
+from fedgram.explain import Gap
+from fedgram.predict import Prediction, describe_direction
+
+CAUSES = (
+    "different client means",
+    "different client covariances",
+    "averaging heads instead of Gram matrices",
+)
+# A gap this small is rounding of the prediction itself.
+NO_GAP = 1e-12
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage with two significant digits, and no more than whole percents."""
+    value = 100 * fraction
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def setting(prediction: Prediction) -> str:
+    """Who takes part, under which penalties."""
+    moments, penalty = prediction.moments, prediction.penalty
+    return (
+        f"{len(moments.clients)} clients, {moments.count.sum():,.0f} rows, targets "
+        f"{', '.join(moments.targets)}; lambda_h = {penalty.features:g}, lambda_w = {penalty.head:g}."
+    )
+
+
+def outcome(gap: Gap) -> list[str]:
+    """Where federated averaging ends, why, and what removes the difference."""
+    if gap.relative <= NO_GAP:
+        return ["Federated averaging will end where centralized training does: the clients' means and "
+                "covariances agree."]  # fmt: skip
+    shares = [f"{percent(share)} from {cause}" for share, cause in zip(gap.shares, CAUSES, strict=True)]
+    shares[0] = shares[0].replace(" from", " of that comes from")
+    return [
+        f"Federated averaging will end {percent(float(gap.relative))} away from centralized training.",
+        f"{shares[0]}, {shares[1]}, and {shares[2]}.",
+        "Sending each client's mean and covariance once removes it (fedgram correct).",
+    ]
+
+
+def clients_behind(gap: Gap, names: Sequence[str]) -> list[str]:
+    """The clients in the order of their share in the gap, each with its main cause."""
+    order = np.argsort(-gap.client_shares)
+    causes = gap.by_client.argmax(axis=0)
+    return [f"{names[m]}: {percent(gap.client_shares[m])}, mostly {CAUSES[causes[m]]}" for m in order]
+
+
+def directions_behind(gap: Gap, targets: tuple[str, ...]) -> str:
+    """Where in target space the gap lies."""
+    values, basis = gap.directions
+    leading = describe_direction(basis[:, 0], targets)
+    share = values[0] / gap.trace if gap.trace > 0 else 0.0
+    parts = ", ".join(f"{name} {percent(s)}" for name, s in zip(targets, gap.target_shares, strict=True))
+    return f"By target: {parts}. {percent(share)} of it lies along {leading}."
+
+
+def checks(gap: Gap) -> str:
+    """Which of the paper's identities these numbers satisfy, and how well."""
+    chain = "holds" if gap.chain_holds else "does not hold"
+    bounds = "hold" if gap.bounds_hold else "do not hold"
+    return (
+        f"Checks: the ordering G_star <= sum p G <= G_within <= G_cen {chain}; the pairwise bounds "
+        f"{gap.dispersion:.4g} <= {gap.traces[2]:.4g} <= {2 * gap.dispersion:.4g} {bounds}; the averaging "
+        f"term equals the scatter of the selected heads to {gap.scatter_residual:.1e}."
+    )
+
+
+def correction_plan(correction: Correction) -> list[str]:
+    """What the exchange costs, and what each client does with it."""
+    size = correction.centralized.shape[-1]
+    largest = float(np.abs(correction.moments.offset).max())
+    return [
+        f"Each client sends {1 + size + size * (size + 1) // 2} numbers once: count, mean and covariance.",
+        "The server sends back the pooled mean and covariance; each client adds "
+        f"{correction.strength:g} C_m to its loss.",
+        "After one round with exact selection the shared head has the centralized Gram matrix."
+        if correction.strength == 1
+        else "A strength below 1 leaves part of the gap.",
+        f"Client means differ from the pooled mean by up to {largest:.4g}: for centralized predictions each "
+        "client also adds W^T (W W^T + lambda_h I)^-1 mean_offset to its last feature layer's bias.",
+    ]

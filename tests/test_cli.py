@@ -1,0 +1,232 @@
+"""The command line as a newcomer uses it: words, JSON contract, exit codes, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram import Moments, Penalty, correct, explain, predict, psd
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
+DATA = [str(EXAMPLE), "--client", "site", "--targets", "east,north"]
+LAMBDA = ["--lambda-h", "0.1", "--lambda-w", "0.1"]
+
+
+def fedgram(*arguments, cwd=None):
+    """Run the real command in a process of its own."""
+    command = [sys.executable, "-W", "error", "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "120"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def moments_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("moments") / "moments.json"
+    done = fedgram("moments", *DATA, "-o", path)
+    assert done.returncode == 0, done.stderr
+    assert "768 rows of 3 clients" in done.stdout
+    return path
+
+
+def printed(*arguments):
+    done = fedgram(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_moments_are_those_of_the_rows(moments_file):
+    rows = np.genfromtxt(EXAMPLE, delimiter=",", skip_header=1, dtype=None, encoding="utf-8")
+    read = Moments.load(moments_file)
+    assert read.clients == ("coast", "ridge", "valley")
+    for m, name in enumerate(read.clients):
+        values = np.array([(row[1], row[2]) for row in rows if row[0] == name])
+        np.testing.assert_allclose(read.mean[m], values.mean(axis=0), atol=1e-14)
+        np.testing.assert_allclose(read.covariance[m], np.cov(values.T, bias=True), rtol=1e-12)
+    assert printed("moments", *DATA) == json.loads(moments_file.read_text())
+
+
+def test_predict_prints_the_documented_object(moments_file):
+    document = printed("predict", moments_file, *LAMBDA)
+    prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
+    gap = explain(prediction)
+    assert document["targets"] == ["east", "north"]
+    assert document["penalty"] == {"features": 0.1, "head": 0.1}
+    assert document["fully_active"] is True
+    for m, client in enumerate(document["clients"]):
+        assert client["name"] == prediction.moments.clients[m]
+        assert client["weight"] == prediction.moments.client_weights[m]
+        assert client["active"] is True
+        assert client["margin"] == prediction.activity.margin[m]
+        assert client["loss_optimum"] == prediction.loss_optimum[m]
+        np.testing.assert_array_equal(client["gram"], prediction.grams[m])
+    star = document["barycenter"]
+    assert set(star) == {"gram", "residual", "iterations", "converged"}
+    assert star["converged"] is True
+    np.testing.assert_array_equal(star["gram"], prediction.barycenter.gram)
+    np.testing.assert_array_equal(document["within"], prediction.within)
+    np.testing.assert_array_equal(document["centralized"], prediction.centralized)
+    numbers = document["gap"]
+    assert [numbers["mean"], numbers["covariance"], numbers["averaging"]] == gap.traces.tolist()
+    assert numbers["trace"] == gap.trace
+    assert numbers["relative"] == gap.relative
+    assert numbers["pairwise_dispersion"] == gap.dispersion
+    assert "trajectory" not in document
+
+
+def test_predict_takes_data_directly(moments_file):
+    assert printed("predict", *DATA, *LAMBDA) == printed("predict", moments_file, *LAMBDA)
+
+
+def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
+    initial = tmp_path / "initial.json"
+    initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
+    path = printed("predict", moments_file, *LAMBDA, "--rounds", 5, "--initial", initial)["trajectory"]
+    expected = predict(Moments.load(moments_file), Penalty(0.1, 0.1)).trajectory([[2.0, 0.1], [0.1, 1.0]], 5)
+    np.testing.assert_allclose(path, expected, rtol=1e-14)
+    assert len(path) == 6
+
+
+def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path):
+    initial, output = tmp_path / "initial.json", tmp_path / "correction.json"
+    initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
+    document = printed("correct", moments_file, *LAMBDA, "--strength", 0.9, "--initial", initial, "-o", output)
+    moments = Moments.load(moments_file)
+    correction = correct(moments, Penalty(0.1, 0.1), 0.9)
+    assert document == json.loads(output.read_text())
+    assert document["strength"] == 0.9
+    np.testing.assert_array_equal(document["pooled_mean"], moments.pooled.mean)
+    np.testing.assert_array_equal(document["pooled_covariance"], moments.pooled.covariance)
+    np.testing.assert_array_equal(document["centralized"], correction.centralized)
+    np.testing.assert_array_equal([c["gram"] for c in document["clients"]], correction.grams)
+    np.testing.assert_array_equal([c["mean_offset"] for c in document["clients"]], moments.offset)
+    factor = psd.factor(np.array([[2.0, 0.1], [0.1, 1.0]]))
+    np.testing.assert_array_equal(document["after_one_round"], correction.after_round(factor))
+
+
+def test_explain_prints_matrices_and_shares(moments_file):
+    document = printed("explain", moments_file, *LAMBDA)
+    gap = explain(predict(Moments.load(moments_file), Penalty(0.1, 0.1)))
+    for term in ("mean", "covariance", "averaging"):
+        np.testing.assert_array_equal(document["terms"][term], getattr(gap, term))
+    assert sum(client["share"] for client in document["clients"]) == pytest.approx(1)
+    assert document["chain_holds"] is True
+
+
+def test_the_words_say_what_happens_and_what_to_do(moments_file):
+    said = fedgram("predict", moments_file, *LAMBDA).stdout
+    assert "Federated averaging will end 58 % away from centralized training." in said
+    assert "68 % of that comes from different client means, 19 % from different client covariances, and 13 %" in said
+    assert "Sending each client's mean and covariance once removes it" in said
+    explained = fedgram("explain", moments_file, *LAMBDA).stdout
+    assert "coast: 50 %, mostly different client means" in explained
+    corrected = fedgram("correct", moments_file, *LAMBDA).stdout
+    assert "Each client sends 6 numbers once" in corrected
+
+
+def test_weights_in_three_spellings(moments_file):
+    equal = printed("predict", moments_file, *LAMBDA, "--weights", "equal")
+    assert [client["weight"] for client in equal["clients"]] == pytest.approx([1 / 3] * 3)
+    for spelling in ("1,2,1", "valley=1,coast=1,ridge=2"):
+        document = printed("predict", moments_file, *LAMBDA, "--weights", spelling)
+        assert [client["weight"] for client in document["clients"]] == [0.25, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_figures_are_drawn(moments_file, tmp_path, suffix):
+    path = tmp_path / f"figure.{suffix}"
+    assert fedgram("explain", moments_file, *LAMBDA, "--figure", path).returncode == 0
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("targets", [3, 5])
+def test_figures_of_more_targets(tmp_path, targets):
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal((40, targets)) @ rng.standard_normal((targets, targets)) for _ in range(4)]
+    Moments.from_arrays(data).save(tmp_path / "moments.json")
+    done = fedgram("predict", tmp_path / "moments.json", "--figure", tmp_path / "figure.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_not_fully_active_is_flagged(moments_file):
+    document = printed("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4)
+    assert document["fully_active"] is False
+    assert [client["active"] for client in document["clients"]] == [False, False, True]
+    assert "Client 'coast' is not fully active" in document["notes"][0]
+    said = fedgram("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4).stdout
+    assert "Note: Client 'coast' is not fully active" in said
+
+
+BAD_CALLS = [
+    (["predict", "nowhere.json"], "Cannot read 'nowhere.json'"),
+    (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
+    (["predict", "{example}"], "needs --client"),
+    (["predict", "{example}", "--client", "site"], "needs --targets"),
+    (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
+    (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),
+    (["predict", "{moments}", "--lambda-h", "0"], "lambda_h must be a positive number"),
+    (["predict", "{moments}", "--lambda-w", "-1"], "lambda_w must be a positive number"),
+    (["predict", "{moments}", "--lambda-h", "many"], "not a valid float"),
+    (["predict", "{moments}", "--lambda-h", "9", "--lambda-w", "9"], "No client is active"),
+    (["predict", "{moments}", "--weights", "1,2"], "3 clients but 2 weights"),
+    (["predict", "{moments}", "--weights", "1,0,2"], "weight of client 'ridge'"),
+    (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "no client 'a'"),
+    (["predict", "{moments}", "--weights", "coast=1,ridge=2"], "Client 'valley' has no weight"),
+    (["predict", "{moments}", "--initial", "{moments}", "--rounds", "2"], "must be a list of equally long"),
+    (["predict", "{moments}", "--initial", "{moments}"], "needs --rounds"),
+    (["predict", "{moments}", "--rounds", "-1"], "0 or more"),
+    (["predict", "{moments}", "--figure", "figure.jpeg"], "must end in"),
+    (["predict", "{moments}", "--figure", "nowhere/figure.png"], "Cannot write"),
+    (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
+    (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
+    (["predict"], "Missing argument"),
+    (["foretell"], "No such command"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD_CALLS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+def test_bad_calls_exit_with_2_and_one_sentence(moments_file, tmp_path, call, words, as_json):
+    filled = [part.format(example=EXAMPLE, moments=moments_file) for part in call]
+    done = fedgram(*filled, *(["--json"] if as_json else []), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    message = json.loads(done.stderr)["error"]["message"] if as_json else done.stderr.strip()
+    assert words in message
+    assert "\n" not in message
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_errors_name_the_client_and_the_field(tmp_path):
+    document = {
+        "format": "fedgram-moments/1",
+        "targets": ["a", "b"],
+        "clients": [
+            {"name": "x", "count": 9, "mean": [0, 0], "covariance": [[1, 0], [0, 1]]},
+            {"name": "y", "count": 9, "mean": [0, 0], "covariance": [[1, 2], [2, 1]]},
+        ],
+    }
+    (tmp_path / "moments.json").write_text(json.dumps(document))
+    error = json.loads(fedgram("predict", tmp_path / "moments.json", "--json").stderr)["error"]
+    assert (error["client"], error["field"]) == ("y", "covariance")
+
+
+def test_every_command_has_help_that_teaches():
+    for command in ("moments", "predict", "explain", "correct"):
+        done = fedgram(command, "--help")
+        assert done.returncode == 0
+        assert "--client" in done.stdout
+        assert "--json" in done.stdout
+
+
+def test_starting_up_loads_nothing_heavy():
+    code = "import sys, fedgram.cli; print(sorted({'duckdb', 'matplotlib', 'pandas', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,88 @@
+"""The moment correction: one-round recovery, its gradient, and what it leaves to predictions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, Moments, Penalty, correct, phi, predict, psd
+from fedgram.correct import contributions, pooled_from_sum
+from fedgram.predict import conditional_solution, profiled_objective
+from tests.instances import random_moments
+
+SEEDS = st.integers(0, 10_000)
+PENALTY = Penalty(0.1, 0.2)
+
+
+@given(SEEDS, st.integers(2, 5), st.integers(1, 4), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_corrected_objectives_are_the_centralized_one(seed, clients, size, extra):
+    rng = np.random.default_rng(seed)
+    moments, head = random_moments(rng, clients, size), rng.standard_normal((size, size + extra))
+    corrected = profiled_objective(head, moments.covariance, PENALTY) + correct(moments, PENALTY).value(head)
+    np.testing.assert_allclose(corrected, profiled_objective(head, moments.pooled.covariance, PENALTY), rtol=1e-13)
+
+
+def test_gradient_is_the_derivative_of_the_value():
+    rng = np.random.default_rng(0)
+    correction = correct(random_moments(rng), PENALTY, strength=0.7)
+    head, step = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
+    slope = (correction.value(head + 1e-6 * step) - correction.value(head - 1e-6 * step)) / 2e-6
+    np.testing.assert_allclose(np.einsum("mij,ij->m", correction.gradient(head), step), slope, rtol=1e-7, atol=1e-9)
+
+
+@given(SEEDS, st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_one_round_recovers_the_centralized_gram(seed, extra):
+    rng = np.random.default_rng(seed)
+    moments, head = random_moments(rng), rng.standard_normal((3, 3 + extra))
+    correction = correct(moments, PENALTY)
+    assert psd.relative_error(correction.after_round(head), predict(moments, PENALTY).centralized) < 1e-13
+
+
+def test_partial_strength_leaves_an_error_in_proportion():
+    moments = random_moments(np.random.default_rng(1))
+    errors = [
+        psd.relative_error(correct(moments, PENALTY, 1 - d).after_round(np.eye(3)), correct(moments, PENALTY).centralized)
+        for d in (1e-3, 1e-4, 1e-5)
+    ]
+    np.testing.assert_allclose(np.array(errors[:-1]) / errors[1:], 10, rtol=2e-2)
+    np.testing.assert_array_equal(correct(moments, PENALTY, 0.0).grams, phi(moments.covariance, PENALTY))
+
+
+@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
+def test_strength_lies_between_zero_and_one(strength):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        correct(random_moments(np.random.default_rng(0)), PENALTY, strength)
+
+
+def test_predictions_on_real_samples_differ_as_stated():
+    """Train both in closed form on samples, and compare their predictions with the formulas."""
+    rng = np.random.default_rng(2)
+    data = [rng.standard_normal((30, 2)) @ rng.standard_normal((2, 2)) + shift for shift in (-1.0, 0.5, 3.0)]
+    moments = Moments.from_arrays(data)
+    correction = correct(moments, PENALTY)
+    head = psd.factor(correction.centralized) @ np.linalg.qr(rng.standard_normal((4, 4)))[0][:2]
+    _, pooled_features = conditional_solution(head, np.concatenate(data).T, PENALTY)
+    start = 0
+    for m, rows in enumerate(data):
+        own_mean, features = conditional_solution(head, rows.T, PENALTY)
+        central = head @ pooled_features[:, start : start + 30] + moments.pooled.mean[:, None]
+        start += 30
+        shared = head @ features + moments.pooled.mean[:, None]
+        moved = head @ (features + correction.feature_offset(head)[m][:, None]) + moments.pooled.mean[:, None]
+        private = head @ features + own_mean[:, None]
+        for rule, ours in {"shared": shared, "private": private, "offset": moved}.items():
+            stated = correction.prediction_difference(head, rule)[m]
+            np.testing.assert_allclose(ours - central, np.tile(stated[:, None], 30), atol=1e-13)
+    np.testing.assert_allclose(correction.prediction_difference(head, "offset"), 0, atol=1e-14)
+    inverse = np.linalg.inv(correction.centralized + PENALTY.features * np.eye(2))
+    private = PENALTY.features * moments.offset @ inverse
+    np.testing.assert_allclose(correction.prediction_difference(head, "private"), private, atol=1e-13)
+
+
+def test_only_a_sum_needs_to_be_exchanged():
+    moments = random_moments(np.random.default_rng(3))
+    mean, covariance = pooled_from_sum(contributions(moments).sum(axis=-2))
+    np.testing.assert_allclose(mean, moments.pooled.mean, atol=1e-15)
+    np.testing.assert_allclose(covariance, moments.pooled.covariance, atol=1e-14)

@@ -1,0 +1,96 @@
+"""The three terms of the gap: Proposition 1, the pairwise bounds, and who causes what."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import Moments, Penalty, explain, predict, psd
+from fedgram.explain import pairwise_dispersion
+from tests.instances import random_moments
+
+SEEDS = st.integers(0, 10_000)
+PENALTY = Penalty(0.1, 0.1)
+
+
+def gap_of(moments, penalty=PENALTY):
+    return explain(predict(moments, penalty))
+
+
+@given(SEEDS, st.integers(2, 6), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_proposition_1_holds_on_random_clients(seed, clients, size):
+    prediction = predict(random_moments(np.random.default_rng(seed), clients, size), PENALTY)
+    gap = explain(prediction)
+    np.testing.assert_allclose(gap.total, prediction.centralized - prediction.barycenter.gram, atol=1e-13)
+    assert gap.chain_holds
+    assert gap.bounds_hold
+    assert (gap.smallest_eigenvalue > -1e-13).all()
+    assert gap.variance == pytest.approx(gap.traces[2], rel=1e-9, abs=1e-14)
+    assert gap.scatter_residual < 1e-13
+
+
+@given(SEEDS, st.integers(2, 6), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_shares_are_nonnegative_and_complete(seed, clients, size):
+    gap = gap_of(random_moments(np.random.default_rng(seed), clients, size))
+    assert (gap.by_client >= 0).all()
+    np.testing.assert_allclose(gap.by_client.sum(axis=-1), gap.traces, rtol=1e-9, atol=1e-13)
+    for shares in (gap.shares, gap.client_shares, gap.target_shares):
+        assert shares.sum() == pytest.approx(1.0)
+        assert (shares >= -1e-12).all()
+    assert gap.directions[0].sum() == pytest.approx(gap.trace)
+
+
+def test_client_parts_need_no_rescaling_when_all_are_active():
+    # The quadrature and the Bregman parts must themselves sum to the traces; compare before scaling.
+    from fedgram.explain import _mean_slope
+
+    moments = random_moments(np.random.default_rng(1))
+    pooled, gap = moments.pooled, gap_of(moments)
+    slope = _mean_slope(pooled.within, pooled.between, PENALTY.scale)
+    parts = moments.client_weights * np.einsum("mi,ij,mj->m", moments.offset, slope, moments.offset)
+    np.testing.assert_allclose(parts, gap.by_client[0], rtol=1e-12)
+
+
+def test_equal_means_remove_the_mean_term_and_equal_covariances_the_others():
+    moments = random_moments(np.random.default_rng(0))
+    means = np.broadcast_to(moments.pooled.mean, moments.mean.shape)
+    covariances = np.broadcast_to(moments.pooled.within, moments.covariance.shape)
+    weights = moments.client_weights
+    same_mean = gap_of(Moments(moments.count, means, moments.covariance, client_weights=weights))
+    same_covariance = gap_of(Moments(moments.count, moments.mean, covariances, client_weights=weights))
+    same = gap_of(Moments(moments.count, means, covariances, client_weights=weights))
+    full = gap_of(moments)
+    np.testing.assert_allclose(same_mean.traces, [0, *full.traces[1:]], atol=2e-14)
+    np.testing.assert_allclose(same_covariance.traces, [full.traces[0], 0, 0], atol=2e-14)
+    np.testing.assert_allclose(same.traces, 0, atol=2e-14)
+    assert same.relative < 1e-14
+
+
+def test_two_clients_attain_the_lower_bound():
+    gap = gap_of(random_moments(np.random.default_rng(2), clients=2))
+    assert gap.traces[2] == pytest.approx(float(gap.dispersion), rel=1e-10)
+
+
+def test_dispersion_is_the_double_sum():
+    moments = random_moments(np.random.default_rng(3))
+    grams, p = predict(moments, PENALTY).grams, moments.client_weights
+    expected = sum(
+        p[m] * p[n] * psd.distance(grams[m], grams[n]) ** 2 for m in range(4) for n in range(m + 1, 4)
+    )
+    assert pairwise_dispersion(grams, p) == pytest.approx(expected, rel=1e-13)
+
+
+def test_the_fixed_instance_of_the_paper():
+    def turned(degrees, *values):
+        c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+        turn = np.array([[c, -s], [s, c]])
+        return turn @ np.diag(values) @ turn.T
+
+    covariance = [turned(-40, 3, 0.11), turned(10, 1.1, 0.45), turned(55, 2.4, 0.13)]
+    gap = gap_of(Moments([256] * 3, [[0, -2.2], [0, 0], [0, 2.2]], covariance))
+    np.testing.assert_allclose(gap.traces, [1.02, 0.290, 0.193], rtol=5e-3)
+    assert float(gap.relative) == pytest.approx(0.578, abs=5e-4)
+    assert gap.by_client[0, 1] == pytest.approx(0.0, abs=1e-15)
+    assert gap.client_shares.argmin() == 1

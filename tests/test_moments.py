@@ -1,0 +1,198 @@
+"""Client moments: from arrays, pooled, merged, and the file other programs read."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, Moments
+from tests.instances import random_moments
+
+
+def sample(seed=0, sizes=(20, 31, 12), targets=3):
+    rng = np.random.default_rng(seed)
+    return {f"site {m}": rng.standard_normal((n, targets)) @ rng.standard_normal((targets, targets)) + m
+            for m, n in enumerate(sizes)}  # fmt: skip
+
+
+@given(st.integers(0, 1000), st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_pooled_moments_are_those_of_the_concatenated_data(seed, targets):
+    data = sample(seed, targets=targets)
+    moments, everything = Moments.from_arrays(data), np.concatenate(list(data.values()))
+    np.testing.assert_allclose(moments.pooled.mean, everything.mean(axis=0), atol=1e-13)
+    covariance = np.cov(everything.T, bias=True).reshape(targets, targets)
+    np.testing.assert_allclose(moments.pooled.covariance, covariance, atol=1e-12)
+    np.testing.assert_allclose(moments.client_weights, np.array([20, 31, 12]) / 63)
+
+
+def test_pooled_moments_split_into_within_and_between():
+    moments = random_moments(np.random.default_rng(0))
+    p, mean = moments.client_weights, moments.client_weights @ moments.mean
+    within = sum(w * s for w, s in zip(p, moments.covariance, strict=True))
+    between = sum(w * np.outer(m - mean, m - mean) for w, m in zip(p, moments.mean, strict=True))
+    np.testing.assert_allclose(moments.pooled.within, within, rtol=1e-14)
+    np.testing.assert_allclose(moments.pooled.between, between, atol=1e-15)
+
+
+@given(st.integers(0, 1000), st.integers(5, 25))
+@settings(max_examples=25, deadline=None)
+def test_merging_disjoint_samples_is_exact(seed, cut):
+    data = sample(seed, sizes=(40, 40))
+    first = Moments.from_arrays({name: rows[:cut] for name, rows in data.items()})
+    second = Moments.from_arrays({name: rows[cut:] for name, rows in data.items()})
+    merged, whole = first.merged(second), Moments.from_arrays(data)
+    np.testing.assert_array_equal(merged.count, whole.count)
+    np.testing.assert_allclose(merged.mean, whole.mean, atol=1e-13)
+    np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-12, atol=1e-12)
+
+
+def test_merging_keeps_clients_that_only_one_side_has():
+    data = sample()
+    merged = Moments.from_arrays({k: data[k] for k in ("site 0", "site 1")}).merged(
+        Moments.from_arrays({k: data[k] + 1 for k in ("site 1", "site 2")})
+    )
+    assert merged.clients == ("site 0", "site 1", "site 2")
+    assert merged.count.tolist() == [20, 62, 12]
+
+
+def test_merging_different_targets_is_refused():
+    data = sample()
+    first = Moments.from_arrays(data, target_names=("a", "b", "c"))
+    with pytest.raises(InputError, match="different targets"):
+        first.merged(Moments.from_arrays(data, target_names=("a", "b", "d")))
+
+
+def test_covariance_survives_a_large_offset():
+    data = {name: np.round(rows, 3) for name, rows in sample().items()}
+    shifted = {name: rows + 2.0**27 for name, rows in data.items()}
+    exact = {name: rows - 2.0**27 for name, rows in shifted.items()}
+    np.testing.assert_allclose(
+        Moments.from_arrays(shifted).covariance, Moments.from_arrays(exact).covariance, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_saving_and_loading_keeps_every_bit(tmp_path):
+    moments = Moments.from_arrays(sample(), target_names=("a", "b", "c"))
+    for written in (moments, moments.weighted([1.0, 2.0, 3.0])):
+        written.save(tmp_path / "moments.json")
+        read = Moments.load(tmp_path / "moments.json")
+        assert read.clients == written.clients
+        assert read.targets == written.targets
+        for field in ("count", "mean", "covariance", "client_weights"):
+            np.testing.assert_array_equal(getattr(read, field), getattr(written, field))
+    assert [path.name for path in tmp_path.iterdir()] == ["moments.json"]
+
+
+def test_the_file_is_the_documented_format(tmp_path):
+    Moments.from_arrays(sample(), target_names=("a", "b", "c")).save(tmp_path / "moments.json")
+    document = json.loads((tmp_path / "moments.json").read_text())
+    assert document["format"] == "fedgram-moments/1"
+    assert document["targets"] == ["a", "b", "c"]
+    assert set(document["clients"][0]) == {"name", "count", "mean", "covariance"}
+    assert document["clients"][1]["count"] == 31
+
+
+GOOD = {
+    "format": "fedgram-moments/1",
+    "targets": ["a", "b"],
+    "clients": [
+        {"name": "x", "count": 9, "mean": [0, 1], "covariance": [[2, 0.5], [0.5, 1]]},
+        {"name": "y", "count": 9, "mean": [1, 1], "covariance": [[1, 0], [0, 3]]},
+    ],
+}
+
+
+def broken(**change):
+    """GOOD with fields of the second client replaced."""
+    return GOOD | {"clients": [GOOD["clients"][0], GOOD["clients"][1] | change]}
+
+
+@pytest.mark.parametrize(
+    ("document", "words", "client", "field"),
+    [
+        (broken(covariance=[[1, 0.5], [0, 3]]), "not symmetric", "y", "covariance"),
+        (broken(covariance=[[1, 3], [3, 1]]), "negative eigenvalue", "y", "covariance"),
+        (broken(covariance=[[1, 0, 0], [0, 1, 0], [0, 0, 1]]), "must be 2 by 2", "y", "covariance"),
+        (broken(covariance=[[1, 0], [0]]), "equally long lists", "y", "covariance"),
+        (broken(covariance=[[1, float("nan")], [float("nan"), 1]]), "not finite", "y", "covariance"),
+        (broken(mean=[1, float("inf")]), "not finite", "y", "mean"),
+        (broken(mean=[1]), "must be 2", "y", "mean"),
+        (broken(mean="none"), "list of numbers", "y", "mean"),
+        (broken(mean=[1, True]), "list of numbers", "y", "mean"),
+        (broken(count=2), "need at least 3", "y", "count"),
+        (broken(count=9.5), "9.5 rows", "y", "count"),
+        (broken(name="x"), "more than once", "x", "clients"),
+        (broken(name=""), "has no name", None, "name"),
+        (broken(weight=1), "has no weight but others do", "x", "weight"),
+        (GOOD | {"clients": GOOD["clients"][:1]}, "needs at least two clients", None, "clients"),
+        (GOOD | {"clients": []}, "list of objects", None, "clients"),
+        (GOOD | {"targets": ["a", "a"]}, "more than once", None, "targets"),
+        (GOOD | {"targets": []}, "list of target names", None, "targets"),
+        (GOOD | {"format": "other/2"}, "not a moments file", None, "format"),
+        ([1, 2], "not a moments file", None, "format"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_sentence(tmp_path, document, words, client, field):
+    path = tmp_path / "moments.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=words) as caught:
+        Moments.load(path)
+    assert (caught.value.client, caught.value.field) == (client, field)
+    assert caught.value.message.endswith(".")
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("missing", ["count", "mean", "covariance"])
+def test_missing_fields_are_named(tmp_path, missing):
+    client = {key: value for key, value in GOOD["clients"][1].items() if key != missing}
+    path = tmp_path / "moments.json"
+    path.write_text(json.dumps(GOOD | {"clients": [GOOD["clients"][0], client]}))
+    with pytest.raises(InputError, match=f"Client 'y' has no '{missing}'"):
+        Moments.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b'{"format": "fedg', "not complete JSON"), (b"\xff\xfe\x00", "not a text file")],
+)
+def test_unreadable_files_are_refused(tmp_path, content, words):
+    path = tmp_path / "moments.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        Moments.load(path)
+
+
+def test_a_missing_file_and_an_unwritable_place(tmp_path):
+    with pytest.raises(InputError, match="Cannot read"):
+        Moments.load(tmp_path / "nowhere.json")
+    with pytest.raises(InputError, match="Cannot write"):
+        Moments.from_arrays(sample()).save(tmp_path / "no folder" / "moments.json")
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [([1, 2], "3 clients but 2"), ([1, -1, 1], "positive"), ([1, 0, 1], "positive"), ([1, np.nan, 1], "positive")],
+)
+def test_bad_weights_are_refused(weights, words):
+    with pytest.raises(InputError, match=words) as caught:
+        Moments.from_arrays(sample(), client_weights=weights)
+    assert caught.value.field == "weight"
+
+
+def test_bad_arrays_are_refused():
+    good = np.random.default_rng(0).standard_normal((9, 2))
+    bad, flat = good.copy(), good.copy()
+    bad[3, 1], flat[:, 0] = np.nan, 7.0
+    with pytest.raises(InputError, match="client 'b'.*row 4, column 2|Client 'b'.*row 4, column 2"):
+        Moments.from_arrays({"a": good, "b": bad})
+    with pytest.raises(InputError, match="column 1 of client 'b' is constant"):
+        Moments.from_arrays({"a": good, "b": flat})
+    with pytest.raises(InputError, match="same number of targets"):
+        Moments.from_arrays({"a": good, "b": good[:, :1]})
+    with pytest.raises(InputError, match="must have shape"):
+        Moments.from_arrays({"a": good, "b": good[:, 0]})
+    with pytest.raises(InputError, match="Client 'b' has 2 rows"):
+        Moments.from_arrays({"a": good, "b": good[:2]})

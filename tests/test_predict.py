@@ -1,0 +1,209 @@
+"""The prediction against forty digits, closed forms, and direct minimisation."""
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, Moments, Penalty, explain, phi, predict, psd
+from fedgram.predict import conditional_solution, describe_direction, local_optimum, profiled_objective
+from tests.instances import covariances, mp_barycenter, mp_phi, random_moments, rotations, to_float
+
+SEEDS = st.integers(0, 10_000)
+
+
+@given(SEEDS, st.integers(1, 5), st.floats(0.01, 0.3), st.floats(0.01, 0.3))
+@settings(max_examples=40, deadline=None)
+def test_phi_solves_its_stationarity_equation(seed, size, features, head):
+    penalty = Penalty(features, head)
+    covariance = covariances(np.random.default_rng(seed), size=size)
+    regularised = phi(covariance, penalty) + features * np.eye(size)
+    np.testing.assert_allclose(regularised @ regularised, features / head * covariance, rtol=1e-12, atol=1e-12)
+
+
+def test_phi_clips_inactive_directions():
+    gram = phi(np.diag([4.0, 1e-5, 0.0]), Penalty(0.01, 0.01))
+    np.testing.assert_allclose(gram, np.diag([1.99, 0.0, 0.0]), atol=1e-15)
+
+
+def test_phi_is_the_minimiser_of_the_profiled_objective():
+    rng = np.random.default_rng(0)
+    penalty, covariance = Penalty(0.1, 0.2), covariances(rng, size=3)
+
+    def objective(flat):
+        return float(profiled_objective(flat.reshape(3, 3), covariance, penalty))
+
+    found = scipy.optimize.minimize(objective, rng.standard_normal(9), options={"gtol": 1e-9})
+    head = found.x.reshape(3, 3)
+    np.testing.assert_allclose(head @ head.T, phi(covariance, penalty), atol=1e-5)
+    assert found.fun == pytest.approx(float(local_optimum(covariance, penalty)), rel=1e-9)
+
+
+@given(SEEDS, st.floats(1e-3, 2.0))
+@settings(max_examples=25, deadline=None)
+def test_least_loss_also_where_directions_are_inactive(seed, product):
+    covariance, penalty = covariances(np.random.default_rng(seed), size=3), Penalty(np.sqrt(product), np.sqrt(product))
+    head = psd.factor(phi(covariance, penalty))
+    expected = profiled_objective(head, covariance, penalty)
+    assert float(local_optimum(covariance, penalty)) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_profiling_leaves_the_joint_loss():
+    rng = np.random.default_rng(1)
+    penalty, head, targets = Penalty(0.2, 0.3), rng.standard_normal((2, 5)), rng.standard_normal((2, 40))
+    bias, features = conditional_solution(head, targets, penalty)
+
+    def loss(b, h):
+        fit = np.sum((head @ h + b[:, None] - targets) ** 2) + penalty.features * np.sum(h**2)
+        return fit / (2 * 40) + penalty.head / 2 * np.sum(head**2)
+
+    least = loss(bias, features)
+    assert least == pytest.approx(float(profiled_objective(head, np.cov(targets, bias=True), penalty)), rel=1e-13)
+    for _ in range(20):
+        step = 1e-3 * rng.standard_normal(features.shape)
+        assert loss(bias + 1e-3 * rng.standard_normal(2), features + step) > least
+
+
+@pytest.mark.parametrize(("clients", "size", "seed"), [(3, 2, 0), (4, 3, 1), (3, 5, 2)])
+def test_prediction_to_thirteen_digits(clients, size, seed):
+    moments, penalty = random_moments(np.random.default_rng(seed), clients, size), Penalty(0.1, 0.2)
+    prediction = predict(moments, penalty)
+    with mpmath.workdps(45):
+        grams = [mp_phi(covariance, 0.1, 0.2) for covariance in moments.covariance]
+        star = to_float(mp_barycenter(grams, moments.client_weights))
+        pooled = sum((mpmath.mpf(w) * mpmath.matrix(s.tolist())
+                      for w, s in zip(moments.client_weights, moments.covariance, strict=True)),
+                     mpmath.zeros(size))  # fmt: skip
+        within = to_float(mp_phi(np.array(pooled.tolist()), 0.1, 0.2))
+    assert psd.relative_error(prediction.barycenter.gram, star) < 1e-13
+    assert psd.relative_error(prediction.within, within) < 1e-13
+    for ours, exact in zip(prediction.grams, grams, strict=True):
+        assert psd.relative_error(ours, to_float(exact)) < 1e-13
+    assert prediction.barycenter.converged
+
+
+@pytest.mark.parametrize("margin", [1e-2, 1e-4, 1e-6])
+def test_prediction_near_the_activity_threshold(margin):
+    rng = np.random.default_rng(3)
+    basis = rotations(rng, 3, size=3)
+    values = np.array([[1 + margin, 1 + 2 * margin, 1 + 3 * margin]] * 3) * rng.uniform(1, 1 + margin, (3, 3))
+    covariance = psd.symmetric((basis * values[:, None, :]) @ np.swapaxes(basis, -1, -2))
+    prediction = predict(Moments(np.full(3, 9), np.zeros((3, 3)), covariance), Penalty(1.0, 1.0))
+    with mpmath.workdps(45):
+        exact = to_float(mp_barycenter([mp_phi(c, 1, 1) for c in covariance], [1, 1, 1]))
+    assert psd.relative_error(prediction.barycenter.gram, exact) < 1e-9
+
+
+def test_one_near_threshold_direction_costs_no_normwise_accuracy():
+    rng = np.random.default_rng(4)
+    basis = rotations(rng, 3, size=2)
+    covariance = psd.symmetric((basis * np.array([2.0, 1 + 1e-6])[None, None, :]) @ np.swapaxes(basis, -1, -2))
+    prediction = predict(Moments(np.full(3, 9), np.zeros((3, 2)), covariance), Penalty(1.0, 1.0))
+    with mpmath.workdps(45):
+        exact = to_float(mp_barycenter([mp_phi(c, 1, 1) for c in covariance], [1, 1, 1]))
+    assert psd.relative_error(prediction.barycenter.gram, exact) < 1e-9
+
+
+def test_commuting_clients_have_a_closed_form():
+    rng = np.random.default_rng(5)
+    basis = rotations(rng, size=3)
+    covariance = psd.symmetric((basis * rng.uniform(0.5, 3, (4, 1, 3))) @ basis.T)
+    moments = Moments(np.full(4, 9), rng.standard_normal((4, 3)), covariance, client_weights=[1, 2, 3, 4])
+    prediction = predict(moments, Penalty(0.1, 0.1))
+    root = np.einsum("m,mij->ij", moments.client_weights, psd.sqrt(prediction.grams))
+    assert psd.relative_error(prediction.barycenter.gram, root @ root) < 1e-14
+
+
+@given(SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_prediction_is_equivariant(seed):
+    rng = np.random.default_rng(seed)
+    moments = random_moments(rng)
+    turn, order = rotations(rng, size=3), rng.permutation(4)
+    turned = Moments(
+        moments.count,
+        (moments.mean @ turn.T)[order],
+        (turn @ moments.covariance @ turn.T)[order],
+        client_weights=moments.client_weights[order],
+    )
+    ours, theirs = predict(moments), predict(turned)
+    for field in ("within", "centralized"):
+        np.testing.assert_allclose(turn @ getattr(ours, field) @ turn.T, getattr(theirs, field), atol=1e-12)
+    np.testing.assert_allclose(
+        turn @ ours.barycenter.gram @ turn.T, theirs.barycenter.gram, rtol=1e-12, atol=1e-12
+    )
+
+
+def test_batches_equal_loops():
+    moments = random_moments(np.random.default_rng(6), batch=(5,))
+    stacked = predict(moments, Penalty(0.1, 0.1))
+    gap = explain(stacked)
+    for k in range(5):
+        one = predict(Moments(moments.count, moments.mean[k], moments.covariance[k],
+                              client_weights=moments.client_weights[k]), Penalty(0.1, 0.1))  # fmt: skip
+        np.testing.assert_allclose(stacked.barycenter.gram[k], one.barycenter.gram, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(gap.traces[k], explain(one).traces, rtol=1e-10)
+
+
+def test_trajectory_starts_at_the_initial_gram_and_ends_at_the_limit():
+    prediction = predict(random_moments(np.random.default_rng(7)), Penalty(0.1, 0.1))
+    initial = np.diag([2.0, 0.1, 1.0])
+    path = prediction.trajectory(initial, 30)
+    assert path.shape == (31, 3, 3)
+    np.testing.assert_allclose(path[0], initial, atol=1e-15)
+    assert psd.relative_error(path[-1], prediction.barycenter.gram) < 1e-13
+    with pytest.raises(InputError, match="3 by 3"):
+        prediction.trajectory(np.eye(2), 1)
+    with pytest.raises(InputError, match="positive definite"):
+        prediction.trajectory(np.diag([1.0, 1.0, 0.0]), 1)
+
+
+def test_a_client_that_is_not_fully_active_is_computed_and_named():
+    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 5e-5])], ("a", "b"), ("u", "v"))
+    prediction = predict(moments)
+    assert not prediction.fully_active
+    assert prediction.activity.active.tolist() == [True, False]
+    assert prediction.barycenter.converged
+    np.testing.assert_allclose(
+        prediction.barycenter.gram[1, 1], (0.5 * np.sqrt(np.sqrt(2.0) - 0.01)) ** 2, rtol=1e-13
+    )
+    first = prediction.notes[0]
+    assert "Client 'b'" in first
+    assert "target 'v'" in first
+    assert "5e-05" in first
+    assert "a product below 5e-05" in first
+
+
+def test_a_zero_variance_has_no_remedy():
+    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 0.0])], ("a", "b"), ("u", "v"))
+    assert "no positive product" in predict(moments).notes[0]
+
+
+def test_without_a_fully_active_client_the_limit_may_depend_on_the_start():
+    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 0.0]), np.diag([0.0, 3.0])])
+    prediction = predict(moments)
+    assert any("may depend on the start" in note for note in prediction.notes)
+    np.testing.assert_allclose(
+        prediction.barycenter.gram, 0.25 * np.diag([0.99, np.sqrt(3) - 0.01]), atol=1e-14
+    )
+
+
+def test_a_direction_in_which_no_client_is_active_is_refused():
+    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 1e-5]), np.diag([3.0, 9e-5])], ("a", "b"), ("u", "v"))
+    with pytest.raises(InputError, match=r"No client is active along target 'v'.*9e-05 at client 'b'") as caught:
+        predict(moments)
+    assert caught.value.client == "b"
+
+
+@pytest.mark.parametrize(("features", "head", "field"), [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h")])
+def test_penalties_must_be_positive(features, head, field):
+    with pytest.raises(InputError, match="must be a positive number") as caught:
+        Penalty(features, head)
+    assert caught.value.field == field
+
+
+def test_directions_are_described_by_their_leading_targets():
+    assert describe_direction(np.array([0.0, -1.0]), ("u", "v")) == "target 'v'"
+    assert describe_direction(np.array([0.6, -0.8]), ("u", "v")) == "direction (+0.80 v, -0.60 u)"

@@ -1,0 +1,99 @@
+"""Selection after training: alignment, and the closed-form solve of the last layers."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, Penalty, align, closest_head, phi, psd, solve
+from fedgram.predict import profiled_objective
+
+SEEDS = st.integers(0, 10_000)
+PENALTY = Penalty(0.1, 0.2)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_alignment_is_orthogonal_closest_and_keeps_predictions(seed, size, extra):
+    rng = np.random.default_rng(seed)
+    width = size + extra
+    head, broadcast = rng.standard_normal((2, size, width))
+    weight, bias, inputs = rng.standard_normal((width, 3)), rng.standard_normal(width), rng.standard_normal((3, 7))
+    aligned = align(head, broadcast)
+    np.testing.assert_allclose(aligned.rotation.T @ aligned.rotation, np.eye(width), atol=1e-13)
+    np.testing.assert_allclose(aligned.head, closest_head(broadcast, psd.symmetric(head @ head.T)), atol=1e-6)
+    np.testing.assert_allclose(aligned.head @ aligned.head.T, head @ head.T, atol=1e-12)
+    new_weight, new_bias = aligned.layer(weight, bias)
+    before, after = weight @ inputs + bias[:, None], new_weight @ inputs + new_bias[:, None]
+    np.testing.assert_allclose(aligned.head @ after, head @ before, atol=1e-12)
+    np.testing.assert_allclose(np.sum(after**2), np.sum(before**2), rtol=1e-12)
+
+
+def test_alignment_of_stacked_heads():
+    rng = np.random.default_rng(0)
+    heads, broadcast = rng.standard_normal((4, 2, 5)), rng.standard_normal((2, 5))
+    stacked = align(heads, np.broadcast_to(broadcast, heads.shape))
+    for m in range(4):
+        np.testing.assert_allclose(stacked.head[m], align(heads[m], broadcast).head, atol=1e-13)
+
+
+def client(seed, rows=60, inputs=6, targets=2, width=4):
+    rng = np.random.default_rng(seed)
+    u = rng.standard_normal((rows, inputs)) + 1.5
+    y = np.tanh(u @ rng.standard_normal((inputs, targets))) + 0.3 * rng.standard_normal((rows, targets))
+    return u, y, rng.standard_normal((targets, width)), rng
+
+
+def loss(u, y, head, bias, weight, layer_bias, deficit):
+    features = u @ weight.T + layer_bias
+    fit = np.sum((features @ head.T + bias - y) ** 2) + PENALTY.features * np.sum(features**2)
+    gram = head @ head.T + PENALTY.features * np.eye(len(head))
+    correction = 0.5 * PENALTY.features * np.trace(np.linalg.solve(gram, deficit))
+    return fit / (2 * len(u)) + PENALTY.head / 2 * np.sum(head**2) + correction
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("corrected", [False, True])
+def test_solved_layers_are_stationary_and_least(seed, corrected):
+    u, y, broadcast, rng = client(seed)
+    deficit = np.array([[0.4, 0.1], [0.1, 0.3]]) if corrected else np.zeros((2, 2))
+    solved = solve(u, y, broadcast, PENALTY, deficit if corrected else None)
+    point = (solved.head, solved.bias, solved.layer_weight, solved.layer_bias)
+    least = loss(u, y, *point, deficit)
+    for _ in range(30):
+        step = [rng.standard_normal(part.shape) for part in point]
+        up, down = ([p + sign * 1e-5 * s for p, s in zip(point, step, strict=True)] for sign in (1, -1))
+        slope = (loss(u, y, *up, deficit) - loss(u, y, *down, deficit)) / 2e-5
+        assert abs(slope) < 1e-6
+        far = [p + 0.3 * s for p, s in zip(point, step, strict=True)]
+        assert loss(u, y, *far, deficit) > least
+
+
+def test_solved_head_is_the_selected_factor_of_the_explained_optimum():
+    u, y, broadcast, _ = client(5)
+    solved = solve(u, y, broadcast, PENALTY)
+    np.testing.assert_allclose(solved.head, closest_head(broadcast, phi(solved.explained, PENALTY)), atol=1e-14)
+    residual = np.cov(y.T, bias=True) - solved.explained
+    least = loss(u, y, solved.head, solved.bias, solved.layer_weight, solved.layer_bias, np.zeros((2, 2)))
+    profiled = profiled_objective(solved.head, solved.explained, PENALTY) + 0.5 * np.trace(residual)
+    assert least == pytest.approx(float(profiled), rel=1e-12)
+    assert np.linalg.eigvalsh(residual)[0] > -1e-12
+
+
+def test_interpolating_inputs_explain_all_of_the_covariance():
+    rng = np.random.default_rng(6)
+    u, y = rng.standard_normal((20, 30)), rng.standard_normal((20, 2))
+    solved = solve(u, y, rng.standard_normal((2, 4)), PENALTY)
+    np.testing.assert_allclose(solved.explained, np.cov(y.T, bias=True), atol=1e-12)
+    assert solved.clipped == 0
+
+
+def test_clipped_directions_are_counted():
+    u, y, broadcast, _ = client(7)
+    assert solve(u, y, broadcast, PENALTY, deficit=-10 * np.eye(2)).clipped == 2
+
+
+def test_inputs_and_targets_must_match():
+    u, y, broadcast, _ = client(8)
+    with pytest.raises(InputError, match="60 inputs but 59 targets"):
+        solve(u, y[1:], broadcast, PENALTY)
