@@ -1,0 +1,1 @@
+"""Every experiment of the paper, redone beside the paper's numbers."""

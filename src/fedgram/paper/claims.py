@@ -1,0 +1,179 @@
+"""The numbers that the paper prints, and how ours are held against them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+
+Verdict = Literal["match", "miss", "partial", "not run"]
+
+ROUNDING = 1e-13
+# "The same order" means within a factor of this, either way.
+ORDER = 10**0.5
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One number of the paper: where it stands, our words for it, its value, and how to compare.
+
+    value is one number, or [low, high] for a range, or absent for a statement that always holds.
+    `tolerance` is relative. A `note` says why a claim is compared in another way than its words suggest.
+    """
+
+    id: str
+    experiment: str
+    where: str
+    says: str
+    comparison: str
+    value: float | tuple[float, float] | None = None
+    tolerance: float = 0.0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.comparison not in COMPARISONS:
+            raise ValueError(f"Claim {self.id} has an unknown comparison '{self.comparison}'.")
+
+    @property
+    def paper(self) -> str:
+        """The paper's value for a table."""
+        return self.comparison if self.value is None else format_value(self.value)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What we found for one claim.
+
+    value is a number, (low, high), or whether a statement held. spread holds one interval (low, high) for
+    each number of the claim, over our own random draws, where the paper's draws cannot be repeated. run
+    and needed count what the claim is about; fewer run than needed makes the verdict partial.
+    """
+
+    value: float | bool | tuple[float, float]
+    spread: tuple[tuple[float, float], ...] = ()
+    run: int = 1
+    needed: int = 1
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim beside what we measured, with the verdict and, where it needs one, a reason."""
+
+    claim: Claim
+    verdict: Verdict
+    ours: str = "-"
+    reason: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `fedgram reproduce --json`."""
+        claim = self.claim
+        return {
+            "id": claim.id,
+            "where": claim.where,
+            "says": claim.says,
+            "paper": claim.paper,
+            "ours": self.ours,
+            "comparison": claim.comparison,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+
+def load_claims(experiment: str | None = None) -> list[Claim]:
+    """All claims of claims.toml, or those of one experiment."""
+    entries = tomllib.loads(files("fedgram.paper").joinpath("claims.toml").read_text("utf-8"))["claim"]
+    claims = [Claim(**entry | _as_tuple(entry.get("value"))) for entry in entries]
+    return [claim for claim in claims if experiment in (None, claim.experiment)]
+
+
+def judge(claim: Claim, measured: Measured | None) -> Judged:
+    """Hold one claim against what we measured."""
+    if measured is None:
+        return Judged(claim, "not run")
+    ours = format_value(measured.value)
+    if measured.run < measured.needed:
+        return Judged(claim, "partial", ours, f"{measured.run:,} of {measured.needed:,} run")
+    if measured.spread:
+        spread = "; ".join(format_value(interval) for interval in measured.spread)
+        verdict: Verdict = "match" if _inside(claim, measured.spread) else "miss"
+        return Judged(claim, verdict, ours, f"our own draws spread over {spread}")
+    holds = COMPARISONS[claim.comparison](claim, measured.value)
+    return Judged(claim, "match" if holds else "miss", ours, claim.note)
+
+
+def judge_all(claims: list[Claim], measured: Mapping[str, Measured]) -> list[Judged]:
+    """Hold the claims of an experiment against its measurements, none of which may be without a claim."""
+    unknown = set(measured) - {claim.id for claim in claims}
+    if unknown:
+        raise ValueError(f"No claim is called {', '.join(sorted(unknown))}.")
+    return [judge(claim, measured.get(claim.id)) for claim in claims]
+
+
+def format_value(value: Any) -> str:
+    """A value of a claim for a table: four digits, ranges with a dash."""
+    if isinstance(value, bool | np.bool_):
+        return "holds" if value else "fails"
+    if isinstance(value, tuple):
+        return " – ".join(format_value(part) for part in value)
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e6 else f"{value:.4g}"
+
+
+def _as_tuple(value: Any) -> dict[str, Any]:
+    return {"value": tuple(value)} if isinstance(value, list) else {}
+
+
+def _inside(claim: Claim, spread: tuple[tuple[float, float], ...]) -> bool:
+    """Whether each number of the claim lies in its interval, up to the digits that the paper prints."""
+    pairs = zip(_numbers(claim.value), spread, strict=True)
+    return all(
+        low - claim.tolerance * abs(number) <= number <= high + claim.tolerance * abs(number)
+        for number, (low, high) in pairs
+    )
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _pairs(claim: Claim, ours: Any) -> list[tuple[float, float]]:
+    return list(zip(_numbers(claim.value), _numbers(ours), strict=True))
+
+
+def _equal(claim: Claim, ours: Any) -> bool:
+    return all(abs(mine - paper) <= claim.tolerance * abs(paper) for paper, mine in _pairs(claim, ours))
+
+
+def _range(claim: Claim, ours: Any) -> bool:
+    (low, high), mine = _numbers(claim.value), _numbers(ours)
+    slack = claim.tolerance
+    return min(mine) >= low - slack * abs(low) and max(mine) <= high + slack * abs(high)
+
+
+def _bound(claim: Claim, ours: Any) -> bool:
+    return bool(max(_numbers(ours)) <= _numbers(claim.value)[0])
+
+
+def _order(claim: Claim, ours: Any) -> bool:
+    return all(paper / ORDER <= mine <= paper * ORDER for paper, mine in _pairs(claim, ours))
+
+
+def _rounding(claim: Claim, ours: Any) -> bool:
+    return bool(max(abs(number) for number in _numbers(ours)) <= ROUNDING)
+
+
+def _always(claim: Claim, ours: Any) -> bool:
+    return bool(ours) is True
+
+
+COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
+    "equal": _equal,  # relative tolerance
+    "range": _range,  # all of ours lies inside the paper's range
+    "bound": _bound,  # ours is at most the paper's number
+    "order": _order,  # same order of magnitude, number by number
+    "rounding": _rounding,  # the paper's number is rounding; ours must be below 1e-13
+    "always": _always,  # a statement without a number
+}
