@@ -23,6 +23,7 @@ from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.tables import Table, digest, read_table, write_table
 
+SCALES: tuple[Scale, ...] = ("full", "quick")
 LIBRARIES = ("numpy", "scipy", "duckdb", "matplotlib")
 
 

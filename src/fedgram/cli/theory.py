@@ -1,33 +1,18 @@
-"""The command line: moments, predict, explain, correct."""
+"""Commands for people with data: moments, predict, explain, correct."""
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
+from fedgram.cli.app import app, print_json
 from fedgram.errors import AccuracyError, InputError
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
     from fedgram.predict import Penalty, Prediction
     from fedgram.psd import Array
-
-app = typer.Typer(
-    name="fedgram",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Federated regression whose outcome is known before it is trained.\n\n"
-    "Several sites train one regression head together by averaging it. From each site's target mean and "
-    "covariance alone, fedgram says where that ends (`predict`), why it differs from training on the pooled "
-    "data (`explain`), and what removes the difference (`correct`).",
-    epilog="Start with:  fedgram explain data.csv --client site --targets y1,y2",
-)
 
 Data = Annotated[
     list[str],
@@ -75,7 +60,7 @@ def moments(
     """
     summary = _load(data, client, targets, where, drop_missing, weights)
     if output is None or as_json:
-        _print_json(summary.document())
+        print_json(summary.document())
     if output is not None:
         summary.save(output)
         rows = f"{summary.count.sum():,.0f} rows of {len(summary.clients)} clients"
@@ -106,7 +91,7 @@ def predict(
     path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
     _draw(prediction, gap, figure, data)
     if as_json:
-        _print_json(documents.prediction_document(prediction, gap, path))
+        print_json(documents.prediction_document(prediction, gap, path))
     else:
         terminal.print_prediction(prediction, gap, path)
     _check_accuracy(prediction)
@@ -131,7 +116,7 @@ def explain(
     prediction, gap = _predict(_load(data, client, targets, where, drop_missing, weights), lambda_h, lambda_w)
     _draw(prediction, gap, figure, data)
     if as_json:
-        _print_json(documents.explanation_document(prediction, gap))
+        print_json(documents.explanation_document(prediction, gap))
     else:
         terminal.print_explanation(prediction, gap)
     _check_accuracy(prediction)
@@ -166,33 +151,9 @@ def correct(
 
         write_json(output, document)
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         terminal.print_correction(correction, output)
-
-
-def main() -> None:
-    """Run the command line; bad input exits with 2, an accuracy that was not reached with 1."""
-    try:
-        code = app(standalone_mode=False)
-    except AccuracyError as error:
-        code = _fail(str(error), 1)
-    except InputError as error:
-        code = _fail(error.message, 2, client=error.client, field=error.field)
-    except typer.Abort:
-        code = 130
-    except click.ClickException as error:
-        code = _fail(error.format_message(), 2)
-    sys.exit(code)
-
-
-def _fail(message: str, code: int, client: str | None = None, field: str | None = None) -> int:
-    if "--json" in sys.argv:
-        problem = {"error": {"message": message, "client": client, "field": field}}
-        typer.echo(json.dumps(problem), err=True)
-    else:
-        typer.echo(f"fedgram: {message}", err=True)
-    return code
 
 
 def _load(
@@ -270,7 +231,3 @@ def _check_accuracy(prediction: Prediction) -> None:
     star = prediction.barycenter
     if not star.converged:
         raise AccuracyError(f"The limit was reached only to a relative residual of {star.residual:.1e}.")
-
-
-def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, allow_nan=False))

@@ -1,0 +1,91 @@
+"""Reproductions set for a terminal: progress, the table of claims, the list of experiments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedgram.paper.claims import Verdict
+from fedgram.paper.registry import GROUPS, MODULES, PLANNED, experiment
+from fedgram.paper.runner import SCALES, Outcome, folder_of
+
+STYLES: dict[Verdict, str] = {"match": "green", "miss": "bold red", "partial": "yellow", "not run": "dim"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Progress of a run, on standard error so that results can be piped."""
+
+    bar: Progress
+    task: TaskID
+
+    def started(self, finished: int, total: int) -> None:
+        """Show how many parts there are, and how many are finished already."""
+        self.bar.update(self.task, completed=finished, total=total, description="running")
+        if finished:
+            self.bar.console.print(f"{finished} of {total} parts are finished already.")
+
+    def advanced(self, name: str) -> None:
+        """Count one more part."""
+        self.bar.update(self.task, advance=1, description=name)
+        if not self.bar.console.is_terminal:
+            self.bar.console.print(f"finished {name}")
+
+    def warned(self, sentence: str) -> None:
+        """Say something that the reader should know."""
+        self.bar.console.print(sentence)
+
+
+@contextmanager
+def progress() -> Iterator[Shown]:
+    """A progress bar over parts."""
+    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield Shown(bar, bar.add_task("looking"))
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """The claims of one experiment, beside ours, with a verdict."""
+    console = Console(highlight=False, markup=False)
+    console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
+    console.print(f"GENERATED data, {outcome.scale} scale")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    for judged in outcome.judged:
+        verdict = judged.verdict + (f": {judged.reason}" if judged.verdict in ("miss", "partial") else "")
+        table.add_row(
+            judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
+        )
+    console.print(table)
+    counts = Counter(judged.verdict for judged in outcome.judged)
+    console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
+    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def print_list(out: Path) -> None:
+    """All experiments of the paper, what each costs here, and which are finished."""
+    console = Console(highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for heading in ("name", "what", "where", "cost (2 cores)", "finished"):
+        table.add_column(heading)
+    for name in MODULES:
+        found = experiment(name)
+        done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
+        table.add_row(name, found.title, found.where, found.cost, ", ".join(done) or "no")
+    for planned in PLANNED:
+        table.add_row(planned.name, planned.title, planned.where, "needs trained networks", "not run")
+    console.print(table)
+    groups = "; ".join(
+        f"'{name}' runs all {len(members)} {name}-... experiments" for name, members in GROUPS.items()
+    )
+    console.print(f"{groups}.", soft_wrap=True)

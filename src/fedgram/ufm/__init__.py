@@ -1,0 +1,1 @@
+"""The unconstrained feature model: losses with derivatives, solvers, rounds, finite steps, instances."""

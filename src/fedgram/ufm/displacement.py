@@ -1,0 +1,111 @@
+"""First-order theory of finite profiled steps: where their fixed point moves, and how fast it attracts.
+
+The objects of Theorem 2, each as a function of Gram matrices (..., C, C) and client covariances
+(..., M, C, C), with leading batch axes kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.averaging import average
+from fedgram.predict import Penalty, phi
+from fedgram.psd import Array, transpose
+
+
+def slope(gram: Array, covariance: Array, penalty: Penalty) -> Array:
+    """Λ_T(G) = λ_W/2 I - λ_H/2 (G + λ_H I)⁻¹ T (G + λ_H I)⁻¹, so that ∇F(W; T) = 2 Λ_T(W Wᵀ) W.
+
+    gram (..., C, C), covariance (..., C, C) -> (..., C, C).
+    """
+    inverse = _inverse(gram, penalty)
+    identity = np.eye(gram.shape[-1])
+    return 0.5 * penalty.head * identity - 0.5 * penalty.features * (inverse @ covariance @ inverse)
+
+
+def slope_derivative(gram: Array, covariance: Array, direction: Array, penalty: Penalty) -> Array:
+    """DΛ_T(G)[X], self-adjoint in X: gram, covariance and symmetric direction (..., C, C) -> (..., C, C)."""
+    inverse = _inverse(gram, penalty)
+    half = inverse @ direction @ (inverse @ covariance @ inverse)
+    return 0.5 * penalty.features * (half + transpose(half))
+
+
+def psi(gram: Array, covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
+    """ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19): the weighted squared norm of the local head gradients.
+
+    gram (..., C, C), covariance (..., M, C, C), client_weights (..., M) -> (...).
+    """
+    gram = gram[..., None, :, :]
+    local = slope(gram, covariance, penalty)
+    return 2.0 * psd.trace(average(client_weights, local @ gram @ local))
+
+
+def psi_gradient(gram: Array, covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
+    """∇ψ(G) = 2 Σ_m p_m (Λ_m² + DΛ_m(G)[G Λ_m + Λ_m G]), by the product rule and self-adjointness.
+
+    gram (..., C, C), covariance (..., M, C, C), client_weights (..., M) -> (..., C, C).
+    """
+    gram = gram[..., None, :, :]
+    local = slope(gram, covariance, penalty)
+    moved = slope_derivative(gram, covariance, gram @ local + local @ gram, penalty)
+    return 2.0 * psd.symmetric(average(client_weights, local @ local + moved))
+
+
+def hessian(within: Array, direction: Array, penalty: Penalty) -> Array:
+    """H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2).
+
+    within Σ_within and symmetric direction X (..., C, C) -> (..., C, C).
+    """
+    curvature, basis = _curvature(within, penalty)
+    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
+
+
+def inverse_hessian(within: Array, gradient: Array, penalty: Penalty) -> Array:
+    """H⁻¹[Y]: within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C)."""
+    curvature, basis = _curvature(within, penalty)
+    return basis @ ((transpose(basis) @ gradient @ basis) / curvature) @ transpose(basis)
+
+
+def displacement(covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
+    """Δ = ½ H⁻¹[∇ψ(G_within)], Theorem 2: the fixed point moves by η(E - 1) Δ + O((ηE)²).
+
+    covariance (..., M, C, C), client_weights (..., M) -> (..., C, C).
+    """
+    within = average(client_weights, covariance)
+    gradient = psi_gradient(phi(within, penalty), covariance, client_weights, penalty)
+    return 0.5 * inverse_hessian(within, gradient, penalty)
+
+
+def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: Penalty) -> Array:
+    """Δ_i = s (s - ¾ √λ̄_i) Σ_m p_m (λ_mi/λ̄_i - 1)², eq. (20), with s = √(λ_H λ_W).
+
+    The diagonal of Δ in the common eigenbasis of commuting clients: eigenvalues λ_mi (..., M, C),
+    client_weights (..., M) -> (..., C). Positive exactly where λ̄_i < 16 λ_H λ_W / 9.
+    """
+    mean = np.einsum("...m,...mi->...i", client_weights, eigenvalues)
+    deviation = eigenvalues / mean[..., None, :] - 1.0
+    spread = np.einsum("...m,...mi->...i", client_weights, deviation**2)
+    root = np.sqrt(penalty.threshold)
+    return root * (root - 0.75 * np.sqrt(mean)) * spread
+
+
+def contraction(within: Array, penalty: Penalty) -> Array:
+    """θ_min = 2 λ_W (1 - √(λ_H λ_W / λ_min(Σ_within))), Theorem 2: within (..., C, C) -> (...).
+
+    A round of h = ηE contracts Gram errors by 1 - 2 h θ_min + O(h²).
+    """
+    smallest = np.linalg.eigvalsh(within)[..., 0]
+    return 2.0 * penalty.head * (1.0 - np.sqrt(penalty.threshold / smallest))
+
+
+def _inverse(gram: Array, penalty: Penalty) -> Array:
+    return np.linalg.inv(gram + penalty.features * np.eye(gram.shape[-1]))
+
+
+def _curvature(within: Array, penalty: Penalty) -> tuple[Array, Array]:
+    """Entries λ_W/(2α) (1/r_i + 1/r_j) by which H multiplies in an eigenbasis of R, and that basis."""
+    variance, basis = np.linalg.eigh(within)
+    inverse_root = 1.0 / np.sqrt(variance)
+    pairs = inverse_root[..., :, None] + inverse_root[..., None, :]
+    return penalty.head / (2.0 * penalty.scale) * pairs, basis

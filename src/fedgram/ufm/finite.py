@@ -1,0 +1,189 @@
+"""Finitely many profiled steps per round: the server update Φ of Theorem 2 and its derivative.
+
+A profiled step minimises the local loss over features and bias at the current head, then takes one
+full-batch gradient step on the head. The server's Gram depends on the broadcast's Gram only, yet every
+map here works on heads: E steps on a factor keep a digit more than products of E multipliers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.averaging import average, normalised
+from fedgram.errors import InputError
+from fedgram.predict import Penalty, phi
+from fedgram.psd import Array, transpose
+from fedgram.ufm.displacement import slope, slope_derivative
+
+
+def gram_of(head: Array) -> Array:
+    """G = W Wᵀ: head (..., C, P) -> (..., C, C)."""
+    return psd.symmetric(head @ transpose(head))
+
+
+def profiled_step(head: Array, covariance: Array, rate: Array, penalty: Penalty) -> Array:
+    """W - η ∇F(W; T) with ∇F = 2 Λ_T(W Wᵀ) W, the gradient of eq. (6).
+
+    head (..., C, P), covariance (..., C, C), rate (..., 1, 1) -> (..., C, P).
+    """
+    return head - 2.0 * rate * (slope(head @ transpose(head), covariance, penalty) @ head)
+
+
+def lift(head: Array, direction: Array) -> Array:
+    """½ X G⁻¹ W: the tangent V of the head with V Wᵀ + W Vᵀ = X.
+
+    head (..., C, P) of full row rank, symmetric direction (..., C, C) -> (..., C, P).
+    """
+    return 0.5 * direction @ np.linalg.solve(gram_of(head), head)
+
+
+def symmetric_basis(size: int) -> Array:
+    """An orthonormal basis of Sym(C) in the Frobenius inner product: (C (C + 1)/2, C, C)."""
+    rows, columns = np.triu_indices(size)
+    basis = np.zeros((len(rows), size, size))
+    entry = np.where(rows == columns, 1.0, np.sqrt(0.5))
+    index = np.arange(len(rows))
+    basis[index, rows, columns] = basis[index, columns, rows] = entry
+    return basis
+
+
+@dataclass(frozen=True, eq=False)
+class ProfiledUpdate:
+    """The server update Φ_{η,E}: E profiled steps of rate η at every client, then averaging.
+
+    covariance Σ_m (..., M, C, C), each above λ_H λ_W; client_weights p_m (..., M), scaled to sum to one;
+    rate η (...); steps E. Leading axes broadcast, so that instances and rates make a grid.
+    """
+
+    covariance: Array
+    client_weights: Array
+    penalty: Penalty
+    rate: Array
+    steps: int
+
+    def __post_init__(self) -> None:
+        covariance = psd.checked(self.covariance, "covariance")
+        weights = normalised(self.client_weights, covariance.shape[-3])
+        rate = np.asarray(self.rate, dtype=np.float64)
+        _check_schedule(rate, self.steps)
+        _check_active(covariance, self.penalty)
+        batch = np.broadcast_shapes(covariance.shape[:-3], weights.shape[:-1], rate.shape)
+        fill = {
+            "covariance": np.broadcast_to(covariance, batch + covariance.shape[-3:]),
+            "client_weights": np.broadcast_to(weights, batch + weights.shape[-1:]),
+            "rate": np.broadcast_to(rate, batch),
+        }
+        for name, value in fill.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def horizon(self) -> Array:
+        """h = η E, (...)."""
+        return self.rate * self.steps
+
+    @cached_property
+    def within(self) -> Array:
+        """Σ_within = Σ_m p_m Σ_m, (..., C, C)."""
+        return average(self.client_weights, self.covariance)
+
+    def client_heads(self, head: Array) -> Array:
+        """What the clients return, GD_η^E[F_m](W): head (..., C, P) -> (..., M, C, P)."""
+        rate = self.rate[..., None, None, None]
+        heads = head[..., None, :, :]
+        for _ in range(self.steps):
+            heads = profiled_step(heads, self.covariance, rate, self.penalty)
+        return heads
+
+    def next_head(self, head: Array) -> Array:
+        """Φ(W) = Σ_m p_m GD_η^E[F_m](W): head (..., C, P) -> (..., C, P)."""
+        return average(self.client_weights, self.client_heads(head))
+
+    def next_gram(self, gram: Array) -> Array:
+        """Φ^G(G) = Φ(W) Φ(W)ᵀ for any factor W of G: gram (..., C, C) -> (..., C, C)."""
+        return gram_of(self.next_head(psd.factor(gram)))
+
+    def push_forward(self, head: Array, tangents: Array) -> tuple[Array, Array]:
+        """Φ(W) and DΦ(W)[V]: head (..., C, P), D tangents (..., D, C, P) -> the same shapes.
+
+        Each head step is differentiated as it is taken: D(Λ W)[V] = DΛ[V Wᵀ + W Vᵀ] W + Λ V.
+        """
+        # Axes are (..., client, tangent, C, P); the head itself has one tangent axis of length 1.
+        covariance, rate = self.covariance[..., None, :, :], 2.0 * self.rate[..., None, None, None, None]
+        heads, moves = head[..., None, None, :, :], tangents[..., None, :, :, :]
+        for _ in range(self.steps):
+            grams, half = heads @ transpose(heads), moves @ transpose(heads)
+            local = slope(grams, covariance, self.penalty)
+            bend = slope_derivative(grams, covariance, half + transpose(half), self.penalty)
+            moves = moves - rate * (bend @ heads + local @ moves)
+            heads = heads - rate * (local @ heads)
+        pushed = np.einsum("...m,...mdij->...dij", self.client_weights, moves)
+        return average(self.client_weights, heads[..., 0, :, :]), pushed
+
+    def linearised(self, head: Array) -> tuple[Array, Array]:
+        """Φ^G and its Jacobian DΦ^G at G = W Wᵀ, exact up to rounding.
+
+        head (..., C, P) of full row rank -> (..., C, C) and (..., D, D), the latter in the orthonormal
+        basis of Sym(C), D = C (C + 1)/2.
+        """
+        basis = symmetric_basis(head.shape[-2])
+        moved, tangents = self.push_forward(head, lift(head[..., None, :, :], basis))
+        half = tangents @ transpose(moved)[..., None, :, :]
+        jacobian = np.einsum("aij,...bij->...ab", basis, half + transpose(half))
+        return gram_of(moved), jacobian
+
+    def at(self, index: Array) -> ProfiledUpdate:
+        """The updates at flat positions (B,) of the leading axes, as one axis."""
+        return replace(
+            self,
+            covariance=self.covariance.reshape(-1, *self.covariance.shape[-3:])[index],
+            client_weights=self.client_weights.reshape(-1, self.client_weights.shape[-1])[index],
+            rate=self.rate.reshape(-1)[index],
+        )
+
+
+def spectral_radius(jacobian: Array) -> Array:
+    """Largest modulus of the eigenvalues: (..., D, D) -> (...)."""
+    return np.abs(np.linalg.eigvals(jacobian)).max(axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class ReturnErrors:
+    """How far the clients' returns are from the selection rule, the worst client of each problem.
+
+    gram (...): ‖U_m U_mᵀ - G_m‖ / ‖G_m‖; selection (...): ‖U_m - Π_m(W)‖ / ‖Π_m(W)‖, both Frobenius.
+    """
+
+    gram: Array
+    selection: Array
+
+
+def return_errors(update: ProfiledUpdate, head: Array) -> ReturnErrors:
+    """Compare the clients' returns for a broadcast head (..., C, P) with optimal and with closest heads."""
+    returned = update.client_heads(head)
+    optima = phi(update.covariance, update.penalty)
+    closest = psd.closest_factor(head[..., None, :, :], optima)
+    return ReturnErrors(
+        gram=psd.relative_error(gram_of(returned), optima).max(axis=-1),
+        selection=psd.relative_error(returned, closest).max(axis=-1),
+    )
+
+
+def _check_schedule(rate: Array, steps: int) -> None:
+    if not (np.isfinite(rate).all() and (rate > 0).all()):
+        raise InputError("Every learning rate must be a finite positive number.", field="rate")
+    if steps < 1:
+        raise InputError(f"There must be at least one local step, not {steps}.", field="steps")
+
+
+def _check_active(covariance: Array, penalty: Penalty) -> None:
+    smallest = float(np.linalg.eigvalsh(covariance)[..., 0].min(initial=np.inf))
+    if smallest <= penalty.threshold:
+        raise InputError(
+            f"Finite steps need fully active clients, but a target variance of {smallest:.6g} does not "
+            f"exceed lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
+            field="covariance",
+        )

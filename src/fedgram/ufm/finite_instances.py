@@ -1,0 +1,121 @@
+"""Random clients for the checks of finite profiled steps (Appendix G.4), N independent instances at a time.
+
+All use λ_H = λ_W = 0.1, four clients and three targets. The paper gives neither seeds nor weights: client
+weights are Dirichlet(2), the generator is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.averaging import average
+from fedgram.predict import Penalty
+from fedgram.psd import Array, transpose
+
+PENALTY = Penalty(features=0.1, head=0.1)
+CLIENTS, TARGETS = 4, 3
+VARIANCES = (0.3, 3.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """covariance Σ_m (N, M, C, C) and client_weights p_m (N, M)."""
+
+    covariance: Array
+    client_weights: Array
+
+
+@dataclass(frozen=True, eq=False)
+class CommutingClients(Clients):
+    """Clients with a common eigenbasis (N, C, C), its columns, and eigenvalues λ_mi (N, M, C)."""
+
+    basis: Array
+    eigenvalues: Array
+
+    def in_basis(self, matrix: Array) -> Array:
+        """Diagonal of symmetric matrices (N, C, C) in the common eigenbasis: (N, C)."""
+        return np.einsum("...ji,...jk,...ki->...i", self.basis, matrix, self.basis)
+
+
+def initial_heads(rng: np.random.Generator, instances: int, features: int = TARGETS) -> Array:
+    """Standard-normal W_0: (N, C, P)."""
+    return rng.standard_normal((instances, TARGETS, features))
+
+
+def generic(rng: np.random.Generator, instances: int) -> Clients:
+    """Every client its own Haar eigenbasis, eigenvalues uniform in [0.3, 3]."""
+    basis = _eigenbasis(rng, (instances, CLIENTS))
+    spectrum = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
+    return Clients(_assembled(basis, spectrum), _client_weights(rng, instances))
+
+
+def repeated(rng: np.random.Generator, instances: int) -> Clients:
+    """Generic clients moved by a congruence to a Σ_within with a double eigenvalue, still not commuting."""
+    clients = generic(rng, instances)
+    spectrum = rng.uniform(*VARIANCES, (instances, TARGETS))
+    spectrum[:, 1] = spectrum[:, 0]
+    within = average(clients.client_weights, clients.covariance)
+    # L L_within⁻¹ takes L_within L_withinᵀ = Σ_within to L Lᵀ, the Σ_within that we want.
+    wanted = _eigenbasis(rng, (instances,)) * np.sqrt(spectrum)[:, None, :]
+    move = (wanted @ np.linalg.inv(np.linalg.cholesky(within)))[:, None]
+    return Clients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
+
+
+def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
+    """Every client has a variance 1 to 20 % above λ_H λ_W, along directions that nearly agree.
+
+    Were they independent, Σ_within would have no weak direction; were they equal, it would decouple.
+    """
+    spectrum = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
+    spectrum[..., 0] = PENALTY.threshold * rng.uniform(1.01, 1.2, (instances, CLIENTS))
+    frame = rng.standard_normal((instances, CLIENTS, TARGETS, TARGETS))
+    frame[..., 0] = _eigenbasis(rng, (instances, 1))[..., 0] + 0.03 * frame[..., 0]
+    return Clients(_assembled(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
+
+
+def commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
+    """One Haar eigenbasis for all clients, eigenvalues uniform in [0.3, 3]: every Δ_i is negative."""
+    return _commuting(rng, rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS)))
+
+
+def commuting_both_signs(rng: np.random.Generator, instances: int) -> CommutingClients:
+    """Commuting clients whose first eigenvalues lie between 1.1 and 1.7 λ_H λ_W.
+
+    Their mean is below 16/9 λ_H λ_W, so that Δ_1 > 0 in eq. (20), while the other Δ_i are negative.
+    """
+    eigenvalues = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
+    eigenvalues[..., 0] = PENALTY.threshold * rng.uniform(1.1, 1.7, (instances, CLIENTS))
+    return _commuting(rng, eigenvalues)
+
+
+# The families of the stability check with the number of instances of each: 52 in all.
+FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] = {
+    "generic": (generic, 20),
+    "repeated": (repeated, 16),
+    "near_threshold": (near_threshold, 16),
+}
+
+
+def _commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
+    instances = len(eigenvalues)
+    basis = _eigenbasis(rng, (instances,))
+    covariance = _assembled(basis[:, None], eigenvalues)
+    return CommutingClients(covariance, _client_weights(rng, instances), basis, eigenvalues)
+
+
+def _client_weights(rng: np.random.Generator, instances: int) -> Array:
+    return rng.dirichlet(np.full(CLIENTS, 2.0), instances)
+
+
+def _assembled(basis: Array, spectrum: Array) -> Array:
+    """U diag(λ) Uᵀ: basis (..., C, C), spectrum (..., C) -> (..., C, C)."""
+    return psd.symmetric((basis * spectrum[..., None, :]) @ transpose(basis))
+
+
+def _eigenbasis(rng: np.random.Generator, batch: tuple[int, ...]) -> Array:
+    """Haar-distributed orthonormal columns (*batch, C, C), up to signs that no covariance sees."""
+    return np.linalg.qr(rng.standard_normal((*batch, TARGETS, TARGETS))).Q

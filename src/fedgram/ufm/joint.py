@@ -1,0 +1,190 @@
+"""The local loss of the unconstrained feature model, eq. (1), jointly over head, bias and features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.predict import Penalty, regularised_gram
+from fedgram.psd import Array, transpose
+from fedgram.ufm.profiled import (
+    Profiled,
+    fit_gradient,
+    fit_hessian,
+    fit_hessian_product,
+    two_sided,
+    two_sided_transposed,
+)
+from fedgram.ufm.sample import Sample, outer
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """L_m(W, b, H) + ρ/2 ‖W - W_t‖², eq. (1) with the proximal term, at the point (W, b, H).
+
+    W (..., C, P), b (..., C) and H (..., P, K), flattened and joined: n = C P + C + P K. broadcast W_t
+    (..., C, P); proximal ρ.
+    """
+
+    sample: Sample
+    penalty: Penalty
+    broadcast: Array
+    proximal: float = 0.0
+
+    def join(self, head: Array, bias: Array, features: Array) -> Array:
+        """W (..., C, P), b (..., C) and H (..., P, K) as one point (..., n)."""
+        batch = bias.shape[:-1]
+        return np.concatenate([head.reshape(*batch, -1), bias, features.reshape(*batch, -1)], axis=-1)
+
+    def split(self, point: Array) -> tuple[Array, Array, Array]:
+        """W (..., C, P), b (..., C) and H (..., P, K) of a point (..., n)."""
+        w, b, h = (point[..., block] for block in self._blocks)
+        targets, width = self.broadcast.shape[-2:]
+        return w.reshape(*b.shape[:-1], targets, width), b, h.reshape(*b.shape[:-1], width, -1)
+
+    def start(self, head: Array) -> Array:
+        """The best points with this head, b = μ and H = Wᵀ A⁻¹ (Y - μ 1ᵀ), Section 4.1.
+
+        head (..., C, P), with the sample's leading axes or 1 in their place -> (..., n).
+        """
+        mean = self.sample.mean
+        solved = np.linalg.solve(regularised_gram(head, self.penalty), self.sample.centered)
+        return self.join(np.broadcast_to(head, (*mean.shape, head.shape[-1])), mean, transpose(head) @ solved)
+
+    def head(self, point: Array) -> Array:
+        """W (..., C, P) of a point (..., n)."""
+        return self.split(point)[0]
+
+    @cached_property
+    def profile(self) -> Profiled:
+        """This loss with bias and features minimised out, eq. (6)."""
+        return Profiled(self.sample.covariance, self.penalty, self.broadcast, self.proximal)
+
+    def value(self, point: Array) -> Array:
+        """The loss as written, (...)."""
+        head, bias, features = self.split(point)
+        error = psd.frobenius(self._residual(head, bias, features)) ** 2
+        size = self.penalty.features * psd.frobenius(features) ** 2
+        ridge = self.penalty.head * psd.frobenius(head) ** 2
+        proximity = self.proximal * psd.frobenius(head - self.broadcast) ** 2
+        return 0.5 * ((error + size) / self.sample.count + ridge + proximity)
+
+    def excess(self, point: Array) -> Array:
+        """The loss less `profile.floor`, as a sum of nonnegative terms that lose no digits, (...).
+
+        The profile's excess, λ_H/2 (b - μ)ᵀ A⁻¹ (b - μ), and the distance of H from the ridge-optimal
+        features at (W, b) in the metric (WᵀW + λ_H I)/2N.
+        """
+        head, bias, features = self.split(point)
+        inverse = np.linalg.inv(regularised_gram(head, self.penalty))
+        shift = bias - self.sample.mean
+        offset = np.einsum("...i,...ij,...j->...", shift, inverse, shift)
+        off = features - transpose(head) @ inverse @ self._remaining(bias)
+        spread = psd.frobenius(head @ off) ** 2 + self.penalty.features * psd.frobenius(off) ** 2
+        profile = self.profile.excess(self.profile.start(head))
+        return profile + 0.5 * (self.penalty.features * offset + spread / self.sample.count)
+
+    def gradient(self, point: Array) -> Array:
+        """(R Hᵀ/N + λ_W W + ρ (W - W_t), R 1/N, (Wᵀ R + λ_H H)/N), R the residual, (..., n)."""
+        head, bias, features = self.split(point)
+        residual = self._residual(head, bias, features) / self.sample.count
+        pull = self.penalty.head * head + self.proximal * (head - self.broadcast)
+        shrink = (self.penalty.features / self.sample.count) * features
+        return self.join(
+            residual @ transpose(features) + pull,
+            (residual @ self.sample.ones[..., None])[..., 0],
+            transpose(head) @ residual + shrink,
+        )
+
+    def hessian_product(self, point: Array, direction: Array) -> Array:
+        """The Hessian applied to a direction (..., n)."""
+        (head, bias, features), (head_step, bias_step, features_step) = map(self.split, (point, direction))
+        count, ones = self.sample.count, self.sample.ones
+        residual = self._residual(head, bias, features) / count
+        change = (head_step @ features + head @ features_step + outer(bias_step, ones)) / count  # δR/N
+        pull = (self.penalty.head + self.proximal) * head_step
+        shrink = (self.penalty.features / count) * features_step
+        return self.join(
+            change @ transpose(features) + residual @ transpose(features_step) + pull,
+            (change @ ones[..., None])[..., 0],
+            transpose(head) @ change + transpose(head_step) @ residual + shrink,
+        )
+
+    def hessian(self, point: Array) -> Array:
+        """The Hessian as a matrix (..., n, n): `hessian_product` block by block."""
+        head, bias, features = self.split(point)
+        count, ones = self.sample.count, self.sample.ones
+        eye_c, eye_p, eye_k = (np.eye(size) for size in (*head.shape[-2:], features.shape[-1]))
+        ridge = (self.penalty.head + self.proximal) * eye_p
+        hessian = np.zeros((*point.shape, point.shape[-1]))
+        w, b, h = self._blocks
+        hessian[..., w, w] = two_sided(eye_c, features @ transpose(features) / count + ridge)
+        hessian[..., w, b] = two_sided(eye_c, features @ ones[..., None] / count)
+        hessian[..., b, b] = eye_c
+        residual = self._residual(head, bias, features) / count
+        hessian[..., w, h] = two_sided(head / count, features) + two_sided_transposed(residual, eye_p)
+        hessian[..., b, h] = two_sided(head / count, ones[..., None, :])
+        metric = transpose(head) @ head + self.penalty.features * eye_p
+        hessian[..., h, h] = two_sided(metric / count, eye_k)
+        hessian[..., b, w] = transpose(hessian[..., w, b])
+        hessian[..., h, w] = transpose(hessian[..., w, h])
+        hessian[..., h, b] = transpose(hessian[..., b, h])
+        return hessian
+
+    @cached_property
+    def _blocks(self) -> tuple[slice, slice, slice]:
+        """Where W, b and H lie in a point."""
+        targets, width = self.broadcast.shape[-2:]
+        middle, end = targets * width, targets * (width + 1)
+        return slice(middle), slice(middle, end), slice(end, None)
+
+    def _remaining(self, bias: Array) -> Array:
+        """Y - b 1ᵀ, (..., C, K)."""
+        return self.sample.targets - outer(bias, self.sample.ones)
+
+    def _residual(self, head: Array, bias: Array, features: Array) -> Array:
+        """R = W H + b 1ᵀ - Y, (..., C, K)."""
+        return head @ features - self._remaining(bias)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorrectedJoint(Joint):
+    """`Joint` + γ C_m(W), eq. (13); deficit γ (Σ_cen - Σ_m) (..., C, C)."""
+
+    deficit: Array
+
+    @cached_property
+    def profile(self) -> Profiled:
+        """Eq. (6) with T = Σ_m + γ (Σ_cen - Σ_m), because F is affine in T."""
+        covariance = self.sample.covariance + self.deficit
+        return Profiled(covariance, self.penalty, self.broadcast, self.proximal)
+
+    def value(self, point: Array) -> Array:
+        """The loss as written, (...)."""
+        solved = np.linalg.solve(regularised_gram(self.head(point), self.penalty), self.deficit)
+        return super().value(point) + 0.5 * self.penalty.features * psd.trace(solved)
+
+    def gradient(self, point: Array) -> Array:
+        """That of `Joint`, with γ ∇C_m added to its head part, (..., n)."""
+        gradient = super().gradient(point)
+        correction = fit_gradient(self.head(point), self.deficit, self.penalty)
+        gradient[..., self._blocks[0]] += self.profile.start(correction)
+        return gradient
+
+    def hessian_product(self, point: Array, direction: Array) -> Array:
+        """The Hessian applied to a direction (..., n)."""
+        product = super().hessian_product(point, direction)
+        heads = self.head(point), self.head(direction)
+        correction = fit_hessian_product(*heads, self.deficit, self.penalty)
+        product[..., self._blocks[0]] += self.profile.start(correction)
+        return product
+
+    def hessian(self, point: Array) -> Array:
+        """The Hessian as a matrix (..., n, n)."""
+        hessian = super().hessian(point)
+        head = self._blocks[0]
+        hessian[..., head, head] += fit_hessian(self.head(point), self.deficit, self.penalty)
+        return hessian

@@ -1,0 +1,138 @@
+"""The profiled local loss, eq. (6): the unconstrained feature model as a function of the head alone.
+
+Bias and features are minimised out in closed form. Losses here and in `joint` are functions of one flat
+point (..., n), so that any solver takes either. Leading axes hold independent clients or instances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.predict import Penalty, profiled_objective, regularised_gram
+from fedgram.psd import Array, transpose
+
+
+@dataclass(frozen=True, eq=False)
+class Profiled:
+    """F(W; T) + ρ/2 ‖W - W_t‖², eq. (6) with the proximal term; n = C P.
+
+    covariance T (..., C, C): Σ_m, or (1 - γ) Σ_m + γ Σ_cen under the correction γ C_m, because F is affine
+    in T; broadcast W_t (..., C, P); proximal ρ.
+    """
+
+    covariance: Array
+    penalty: Penalty
+    broadcast: Array
+    proximal: float = 0.0
+
+    def start(self, head: Array) -> Array:
+        """The head (..., C, P) as a point (..., n)."""
+        return head.reshape(*head.shape[:-2], -1)
+
+    def head(self, point: Array) -> Array:
+        """The point (..., n) as a head (..., C, P)."""
+        return point.reshape(*point.shape[:-1], *self.broadcast.shape[-2:])
+
+    def value(self, point: Array) -> Array:
+        """The loss as written, (...)."""
+        head = self.head(point)
+        return profiled_objective(head, self.covariance, self.penalty) + self._proximity(head)
+
+    def excess(self, point: Array) -> Array:
+        """The loss less `floor`: λ_W/2 tr((S - A) A⁻¹ (S - A)) + ρ/2 ‖W - W_t‖² with S = α T^(1/2).
+
+        Near the optimum F differs from its minimum by less than its own rounding. This form keeps those
+        digits, by which a trust-region method judges its steps: with `value` it stops at gradients of 1e-8.
+        """
+        head = self.head(point)
+        gram = regularised_gram(head, self.penalty)
+        short = self._optimal_gram - gram
+        fit = psd.trace(short @ np.linalg.solve(gram, short))
+        return 0.5 * self.penalty.head * fit + self._proximity(head)
+
+    @cached_property
+    def floor(self) -> Array:
+        """λ_W tr S - λ_H λ_W C/2: the minimum L⋆ of F where T is fully active, else a lower bound, (...)."""
+        size = self.covariance.shape[-1]
+        return self.penalty.head * psd.trace(self._optimal_gram) - 0.5 * self.penalty.threshold * size
+
+    def gradient(self, point: Array) -> Array:
+        """-λ_H A⁻¹ T A⁻¹ W + λ_W W + ρ (W - W_t), (..., n)."""
+        head = self.head(point)
+        fit = fit_gradient(head, self.covariance, self.penalty)
+        return self.start(fit + self.penalty.head * head + self.proximal * (head - self.broadcast))
+
+    def hessian_product(self, point: Array, direction: Array) -> Array:
+        """The Hessian applied to a direction (..., n)."""
+        head, moved = self.head(point), self.head(direction)
+        fit = fit_hessian_product(head, moved, self.covariance, self.penalty)
+        return self.start(fit + (self.penalty.head + self.proximal) * moved)
+
+    def hessian(self, point: Array) -> Array:
+        """The Hessian as a matrix (..., n, n)."""
+        fit = fit_hessian(self.head(point), self.covariance, self.penalty)
+        return fit + (self.penalty.head + self.proximal) * np.eye(fit.shape[-1])
+
+    @cached_property
+    def _optimal_gram(self) -> Array:
+        """S = α T^(1/2) = φ(T) + λ_H I: A at the optimum, (..., C, C)."""
+        return self.penalty.scale * psd.sqrt(self.covariance)
+
+    def _proximity(self, head: Array) -> Array:
+        return 0.5 * self.proximal * psd.frobenius(head - self.broadcast) ** 2
+
+
+def fit_gradient(head: Array, covariance: Array, penalty: Penalty) -> Array:
+    """Gradient of λ_H/2 tr(T A⁻¹), which is -λ_H A⁻¹ T A⁻¹ W: head (..., C, P) -> (..., C, P)."""
+    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    return -penalty.features * (inverse @ covariance @ inverse @ head)
+
+
+def fit_hessian_product(head: Array, moved: Array, covariance: Array, penalty: Penalty) -> Array:
+    """Derivative of `fit_gradient` along moved = δW: (..., C, P) each -> (..., C, P).
+
+    With B = A⁻¹, K = B T B and δA = δW Wᵀ + W δWᵀ it is λ_H (B δA K W + K δA B W - K δW).
+    """
+    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    curved = inverse @ covariance @ inverse
+    turned = moved @ transpose(head) + head @ transpose(moved)
+    return penalty.features * (
+        inverse @ turned @ curved @ head + curved @ turned @ inverse @ head - curved @ moved
+    )
+
+
+def fit_hessian(head: Array, covariance: Array, penalty: Penalty) -> Array:
+    """`fit_hessian_product` as a matrix (..., C P, C P) on row-major heads.
+
+    Multiplied out, it is B δW WᵀKW + BW δWᵀ KW + K δW WᵀBW + KW δWᵀ BW - K δW, times λ_H.
+    """
+    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    curved = inverse @ covariance @ inverse
+    solved, bent = inverse @ head, curved @ head
+    return penalty.features * (
+        two_sided(inverse, transpose(head) @ bent)
+        + two_sided_transposed(solved, transpose(bent))
+        + two_sided(curved, transpose(head) @ solved - np.eye(head.shape[-1]))
+        + two_sided_transposed(bent, transpose(solved))
+    )
+
+
+def two_sided(left: Array, right: Array) -> Array:
+    """Matrix of X ↦ left X rightᵀ on row-major X, the Kronecker product: X (..., j, l).
+
+    left (..., i, j), right (..., k, l) -> (..., i k, j l).
+    """
+    product = left[..., :, None, :, None] * right[..., None, :, None, :]
+    *batch, i, k, j, m = product.shape
+    return product.reshape(*batch, i * k, j * m)
+
+
+def two_sided_transposed(left: Array, right: Array) -> Array:
+    """Matrix of X ↦ left Xᵀ rightᵀ on row-major X (..., l, j): as `two_sided`, with columns (l, j)."""
+    product = left[..., :, None, None, :] * right[..., None, :, :, None]
+    *batch, i, k, m, j = product.shape
+    return product.reshape(*batch, i * k, m * j)

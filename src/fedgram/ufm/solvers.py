@@ -1,0 +1,95 @@
+"""Local training in the unconstrained feature model: from a starting point to the head a client returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from fedgram.psd import Array
+from fedgram.ufm.joint import Joint
+from fedgram.ufm.profiled import Profiled
+
+# Gradient norm at which the SciPy solvers stop; their defaults are too loose to see errors of 1e-7.
+TOLERANCE = 1e-9
+
+Loss = Profiled | Joint
+"""A local loss at points (..., n) that hold all its variables."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What local training returns.
+
+    head (..., C, P); point (..., n), all variables, from which another solve can start; gradient_norm (...)
+    of the loss there; iterations; stopped, the reason in words.
+    """
+
+    head: Array
+    point: Array
+    gradient_norm: Array
+    iterations: int
+    stopped: str
+
+
+def trust_exact(loss: Loss, start: Array, tolerance: float = TOLERANCE) -> Solution:
+    """SciPy's trust-exact with analytic gradient and dense Hessian, from a point (n,)."""
+    return _scipy(loss, start, "trust-exact", hess=loss.hessian, options={"gtol": tolerance})
+
+
+def proximal_path(loss: Loss, weights: Sequence[float]) -> list[Solution]:
+    """Minimisers at decreasing proximal weights: first from the broadcast, then each from the one before."""
+    point, path = loss.start(loss.broadcast), []
+    for weight in weights:
+        # The valley along the optimal heads is only as steep as the weight, so that a gradient g leaves the
+        # head g / weight from its place in it.
+        tolerance = min(TOLERANCE, 1e-6 * weight)
+        path.append(trust_exact(replace(loss, proximal=weight), point, tolerance))
+        point = path[-1].point
+    return path
+
+
+def lbfgs(loss: Loss, start: Array) -> Solution:
+    """SciPy's L-BFGS-B with analytic gradient and ten corrections, from a point (n,)."""
+    options = {"gtol": TOLERANCE, "ftol": 1e-15, "maxcor": 10}
+    return _scipy(loss, start, "L-BFGS-B", options=options)
+
+
+def adam(loss: Loss, start: Array, steps: int, rate: float = 0.02) -> Solution:
+    """Full-batch Adam from points (..., n), each leading index trained by itself."""
+    point = next(islice(adam_path(loss, start, rate), steps, None))
+    return _solution(loss, point, steps, "all steps taken")
+
+
+def adam_path(loss: Loss, start: Array, rate: float = 0.02) -> Iterator[Array]:
+    """The points (..., n) of full-batch Adam after 0, 1, 2, ... steps, without end."""
+    point, first, second = start, np.zeros_like(start), np.zeros_like(start)
+    for step in count(1):
+        yield point
+        gradient = loss.gradient(point)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        size = np.sqrt(second / (1 - 0.999**step)) + 1e-8
+        point = point - rate / (1 - 0.9**step) * first / size
+
+
+def gradient_descent(loss: Loss, start: Array, steps: int, rate: float) -> Solution:
+    """Gradient descent with a fixed rate from points (..., n); on `Profiled`, E profiled steps."""
+    point = start
+    for _ in range(steps):
+        point = point - rate * loss.gradient(point)
+    return _solution(loss, point, steps, "all steps taken")
+
+
+def _scipy(loss: Loss, start: Array, method: str, **keywords: Any) -> Solution:
+    found = minimize(loss.excess, start, jac=loss.gradient, method=method, **keywords)
+    return _solution(loss, found.x, found.nit, found.message)
+
+
+def _solution(loss: Loss, point: Array, iterations: int, stopped: str) -> Solution:
+    norm = np.linalg.norm(loss.gradient(point), axis=-1)
+    return Solution(loss.head(point), point, norm, iterations, stopped)

@@ -1,0 +1,205 @@
+"""Running experiments: what is kept, what is redone, and how claims are judged."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.paper.claims import COMPARISONS, Claim, Measured, judge, judge_all, load_claims
+from fedgram.paper.registry import MODULES, names_of
+from fedgram.paper.runner import run
+from fedgram.paper.tables import digest, read_table, write_table
+from tests.toy_experiment import counted, interrupting, toy
+
+
+def claim(comparison, value=None, tolerance=0.0):
+    return Claim("id", "toy", "here", "something", comparison, value, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("stated", "ours", "verdict"),
+    [
+        (claim("equal", 2.0, 0.01), 2.01, "match"),
+        (claim("equal", 2.0, 0.01), 2.03, "miss"),
+        (claim("equal", 0.0), 0.0, "match"),
+        (claim("equal", 0.0), 1e-300, "miss"),
+        (claim("equal", (1.0, 1.0), 0.05), (0.97, 1.06), "miss"),
+        (claim("range", (1.0, 2.0)), (1.2, 1.9), "match"),
+        (claim("range", (1.0, 2.0)), 2.1, "miss"),
+        (claim("range", (1.0, 2.0), 0.1), 2.1, "match"),
+        (claim("bound", 1e-3), 9e-4, "match"),
+        (claim("bound", 1e-3), 1.1e-3, "miss"),
+        (claim("order", 1.0), 3.0, "match"),
+        (claim("order", 1.0), 4.0, "miss"),
+        (claim("order", (1.0, 10.0)), (0.5, 40.0), "miss"),
+        (claim("rounding"), -9e-14, "match"),
+        (claim("rounding"), 2e-13, "miss"),
+        (claim("always"), True, "match"),
+        (claim("always"), False, "miss"),
+    ],
+)
+def test_comparisons(stated, ours, verdict):
+    assert judge(stated, Measured(ours)).verdict == verdict
+
+
+@pytest.mark.parametrize("comparison", sorted(COMPARISONS))
+def test_nan_never_matches(comparison):
+    value = (1.0, 2.0) if comparison == "range" else 1.0
+    if comparison != "always":
+        assert judge(claim(comparison, value, 10.0), Measured(float("nan"))).verdict == "miss"
+
+
+def test_a_spread_of_our_own_draws_is_compared_and_said():
+    inside = judge(claim("equal", 3.9), Measured(3.5, spread=((3.0, 4.0),)))
+    assert inside.verdict == "match"
+    assert "our own draws spread over 3 – 4" in inside.reason
+    assert judge(claim("equal", 4.1), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
+    assert judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict == "miss"
+
+
+def test_incomplete_and_missing_measurements():
+    partial_ = judge(claim("equal", 3.0), Measured(3.0, run=40, needed=200))
+    assert (partial_.verdict, partial_.reason) == ("partial", "40 of 200 run")
+    assert judge(claim("equal", 3.0), None).verdict == "not run"
+    with pytest.raises(ValueError, match="No claim is called other"):
+        judge_all([claim("equal", 3.0)], {"other": Measured(1.0)})
+
+
+def test_claims_are_complete_and_well_formed():
+    claims = load_claims()
+    assert len({each.id for each in claims}) == len(claims) >= 60
+    assert {each.experiment for each in claims} == set(MODULES)
+    for each in claims:
+        assert (each.value is None) == (each.comparison in ("always", "rounding"))
+        assert each.where
+        assert each.says
+
+
+def test_tables_keep_every_value_and_notice_damage(tmp_path):
+    table = {"x": np.array([1.0, -0.0, np.inf, 5e-324]), "n": np.arange(4), "name": np.array(["a", "é", "", "d'"])}
+    path = tmp_path / "it's a table.parquet"
+    write_table(path, table, {"seed": 1, "why": "it's"})
+    read = read_table(path, {"seed": 1, "why": "it's"})
+    assert digest(read) == digest(table)
+    assert read_table(path, {"seed": 2}) is None
+    assert read_table(tmp_path / "other.parquet") is None
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="it's a table.parquet' is damaged"):
+        read_table(path)
+
+
+def test_finished_parts_are_skipped_and_fresh_redoes_them(tmp_path):
+    log = tmp_path / "log"
+    for fresh, lines in ((False, 2), (False, 2), (True, 4)):
+        run([toy(log)], tmp_path / "out", "full", fresh=fresh)
+        assert len(log.read_text().split()) == lines
+
+
+def test_other_settings_redo_only_what_they_change(tmp_path):
+    log = tmp_path / "log"
+    run([toy(log)], tmp_path, "full")
+    run([toy(log, two=partial(counted, log=str(log), start=7))], tmp_path, "full")
+    assert log.read_text().split() in (["0", "1", "7"], ["1", "0", "7"])
+
+
+def test_a_damaged_file_is_named_and_only_it_is_redone(tmp_path):
+    log, said = tmp_path / "log", []
+    run([toy(log)], tmp_path, "full")
+    (tmp_path / "full" / "toy" / "two.parquet").write_bytes(b"PAR1 nonsense")
+    run([toy(log)], tmp_path, "full", warned=said.append)
+    assert "two.parquet' is damaged and will be redone" in said[0]
+    assert sorted(log.read_text().split()) == ["0", "1", "1"]
+
+
+def test_results_are_the_same_after_an_interruption(tmp_path):
+    log = tmp_path / "log"
+    stop = partial(interrupting, log=str(log), start=1, parent=os.getpid())
+    with pytest.raises(KeyboardInterrupt):
+        run([toy(log, two=stop)], tmp_path / "a", "full")
+    run([toy(log)], tmp_path / "a", "full")
+    run([toy(log)], tmp_path / "b", "full")
+    for name in ("one", "two"):
+        first, second = (read_table(tmp_path / side / "full" / "toy" / f"{name}.parquet") for side in "ab")
+        assert digest(first) == digest(second)
+    assert not list((tmp_path / "a" / "full" / "toy").glob(".*"))
+
+
+def test_manifest_says_what_made_the_figure(tmp_path):
+    (outcome,) = run([toy(tmp_path / "log")], tmp_path, "quick")
+    manifest = json.loads((tmp_path / "quick" / "toy" / "manifest.json").read_text())
+    assert manifest["scale"] == "quick"
+    assert manifest["data"] == "GENERATED"
+    assert manifest["parts"]["two"]["settings"]["start"] == 1
+    table = read_table(tmp_path / "quick" / "toy" / "two.parquet")
+    assert manifest["parts"]["two"]["sha256"] == digest(table)
+    assert set(manifest["versions"]) >= {"fedgram", "python", "numpy", "scipy"}
+    assert all(path.exists() for path in outcome.files)
+
+
+def test_the_same_data_gives_the_same_files(tmp_path):
+    for side in "ab":
+        run([toy("/dev/null")], tmp_path / side, "full")
+    for name in ("figure.png", "figure.pdf", "manifest.json", "claims.json"):
+        first, second = ((tmp_path / side / "full" / "toy" / name).read_bytes() for side in "ab")
+        assert first.replace(b"/a/", b"/b/") == second, name
+
+
+def test_an_unwritable_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputError, match="Cannot write to"):
+        run([toy(tmp_path / "log")], tmp_path / "file", "full")
+
+
+def test_names_and_suggestions():
+    assert names_of("ufm") == tuple(MODULES)
+    assert names_of("ufm-gap") == ("ufm-gap",)
+    with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
+        names_of("ufm-baricentre")
+    with pytest.raises(InputError, match="needs trained networks"):
+        names_of("dnn-main")
+
+
+def fedgram(*arguments):
+    command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "150"})
+
+
+def test_the_command_lists_runs_and_reports(tmp_path):
+    listed = fedgram("reproduce", "--list", "--out", tmp_path).stdout
+    assert all(name in listed for name in MODULES)
+    assert "dnn-main" in listed
+    done = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    document = json.loads(done.stdout)
+    assert set(document) == {"experiment", "scale", "claims", "files"}
+    assert document["scale"] == "quick"
+    assert all(Path(path).exists() for path in document["files"])
+    page = tmp_path / "report.html"
+    said = fedgram("report", "--out", tmp_path, "-o", page)
+    assert said.returncode == 0, said.stderr
+    html = page.read_text()
+    assert "http" not in html.replace("http-equiv", "")
+    assert "data:image/png;base64," in html
+    assert "One-round recovery" in html
+    assert "not run" in html
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["reproduce"], "Name an experiment"),
+        (["reproduce", "ufm-gop"], "did you mean 'ufm-gap'"),
+        (["report", "--out", "nowhere"], "There are no results in 'nowhere'"),
+        (["reproduce", "ufm-finite", "--out", "/dev/null"], "Cannot write to"),
+    ],
+)
+def test_bad_calls_exit_with_2(arguments, words):
+    done = fedgram(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
