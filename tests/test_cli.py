@@ -18,7 +18,14 @@ LAMBDA = ["--lambda-h", "0.1", "--lambda-w", "0.1"]
 
 def fedgram(*arguments, cwd=None):
     """Run the real command in a process of its own."""
-    command = [sys.executable, "-W", "error", "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        "from fedgram.cli import main; main()",
+        *map(str, arguments),
+    ]
     environment = os.environ | {"COLUMNS": "120"}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
 
@@ -94,7 +101,9 @@ def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
 def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path):
     initial, output = tmp_path / "initial.json", tmp_path / "correction.json"
     initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
-    document = printed("correct", moments_file, *LAMBDA, "--strength", 0.9, "--initial", initial, "-o", output)
+    document = printed(
+        "correct", moments_file, *LAMBDA, "--strength", 0.9, "--initial", initial, "-o", output
+    )
     moments = Moments.load(moments_file)
     correction = correct(moments, Penalty(0.1, 0.1), 0.9)
     assert document == json.loads(output.read_text())
@@ -120,7 +129,10 @@ def test_explain_prints_matrices_and_shares(moments_file):
 def test_the_words_say_what_happens_and_what_to_do(moments_file):
     said = fedgram("predict", moments_file, *LAMBDA).stdout
     assert "Federated averaging will end 58 % away from centralized training." in said
-    assert "68 % of that comes from different client means, 19 % from different client covariances, and 13 %" in said
+    assert (
+        "68 % of that comes from different client means, 19 % from different client covariances, and 13 %"
+        in said
+    )
     assert "Sending each client's mean and covariance once removes it" in said
     explained = fedgram("explain", moments_file, *LAMBDA).stdout
     assert "coast: 50 %, mostly different client means" in explained
@@ -190,7 +202,9 @@ BAD_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "words"), BAD_CALLS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("call", "words"), BAD_CALLS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 def test_bad_calls_exit_with_2_and_one_sentence(moments_file, tmp_path, call, words, as_json):
     filled = [part.format(example=EXAMPLE, moments=moments_file) for part in call]
@@ -227,6 +241,7 @@ def test_every_command_has_help_that_teaches():
 
 
 def test_starting_up_loads_nothing_heavy():
-    code = "import sys, fedgram.cli; print(sorted({'duckdb', 'matplotlib', 'pandas', 'scipy'} & set(sys.modules)))"
+    heavy = "{'duckdb', 'matplotlib', 'pandas', 'scipy'}"
+    code = f"import sys, fedgram.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -20,7 +20,9 @@ def test_corrected_objectives_are_the_centralized_one(seed, clients, size, extra
     rng = np.random.default_rng(seed)
     moments, head = random_moments(rng, clients, size), rng.standard_normal((size, size + extra))
     corrected = profiled_objective(head, moments.covariance, PENALTY) + correct(moments, PENALTY).value(head)
-    np.testing.assert_allclose(corrected, profiled_objective(head, moments.pooled.covariance, PENALTY), rtol=1e-13)
+    np.testing.assert_allclose(
+        corrected, profiled_objective(head, moments.pooled.covariance, PENALTY), rtol=1e-13
+    )
 
 
 def test_gradient_is_the_derivative_of_the_value():
@@ -28,7 +30,9 @@ def test_gradient_is_the_derivative_of_the_value():
     correction = correct(random_moments(rng), PENALTY, strength=0.7)
     head, step = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
     slope = (correction.value(head + 1e-6 * step) - correction.value(head - 1e-6 * step)) / 2e-6
-    np.testing.assert_allclose(np.einsum("mij,ij->m", correction.gradient(head), step), slope, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(
+        np.einsum("mij,ij->m", correction.gradient(head), step), slope, rtol=1e-7, atol=1e-9
+    )
 
 
 @given(SEEDS, st.integers(0, 3))
@@ -43,7 +47,9 @@ def test_one_round_recovers_the_centralized_gram(seed, extra):
 def test_partial_strength_leaves_an_error_in_proportion():
     moments = random_moments(np.random.default_rng(1))
     errors = [
-        psd.relative_error(correct(moments, PENALTY, 1 - d).after_round(np.eye(3)), correct(moments, PENALTY).centralized)
+        psd.relative_error(
+            correct(moments, PENALTY, 1 - d).after_round(np.eye(3)), correct(moments, PENALTY).centralized
+        )
         for d in (1e-3, 1e-4, 1e-5)
     ]
     np.testing.assert_allclose(np.array(errors[:-1]) / errors[1:], 10, rtol=2e-2)

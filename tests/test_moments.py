@@ -174,7 +174,12 @@ def test_a_missing_file_and_an_unwritable_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("weights", "words"),
-    [([1, 2], "3 clients but 2"), ([1, -1, 1], "positive"), ([1, 0, 1], "positive"), ([1, np.nan, 1], "positive")],
+    [
+        ([1, 2], "3 clients but 2"),
+        ([1, -1, 1], "positive"),
+        ([1, 0, 1], "positive"),
+        ([1, np.nan, 1], "positive"),
+    ],
 )
 def test_bad_weights_are_refused(weights, words):
     with pytest.raises(InputError, match=words) as caught:
@@ -186,7 +191,7 @@ def test_bad_arrays_are_refused():
     good = np.random.default_rng(0).standard_normal((9, 2))
     bad, flat = good.copy(), good.copy()
     bad[3, 1], flat[:, 0] = np.nan, 7.0
-    with pytest.raises(InputError, match="client 'b'.*row 4, column 2|Client 'b'.*row 4, column 2"):
+    with pytest.raises(InputError, match=r"Client 'b'.*row 4, column 2"):
         Moments.from_arrays({"a": good, "b": bad})
     with pytest.raises(InputError, match="column 1 of client 'b' is constant"):
         Moments.from_arrays({"a": good, "b": flat})

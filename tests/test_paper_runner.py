@@ -60,7 +60,10 @@ def test_a_spread_of_our_own_draws_is_compared_and_said():
     assert inside.verdict == "match"
     assert "our own draws spread over 3 – 4" in inside.reason
     assert judge(claim("equal", 4.1), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
-    assert judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict == "miss"
+    assert (
+        judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict
+        == "miss"
+    )
 
 
 def test_incomplete_and_missing_measurements():
@@ -82,7 +85,11 @@ def test_claims_are_complete_and_well_formed():
 
 
 def test_tables_keep_every_value_and_notice_damage(tmp_path):
-    table = {"x": np.array([1.0, -0.0, np.inf, 5e-324]), "n": np.arange(4), "name": np.array(["a", "é", "", "d'"])}
+    table = {
+        "x": np.array([1.0, -0.0, np.inf, 5e-324]),
+        "n": np.arange(4),
+        "name": np.array(["a", "é", "", "d'"]),
+    }
     path = tmp_path / "it's a table.parquet"
     write_table(path, table, {"seed": 1, "why": "it's"})
     read = read_table(path, {"seed": 1, "why": "it's"})
@@ -90,7 +97,7 @@ def test_tables_keep_every_value_and_notice_damage(tmp_path):
     assert read_table(path, {"seed": 2}) is None
     assert read_table(tmp_path / "other.parquet") is None
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="it's a table.parquet' is damaged"):
+    with pytest.raises(InputError, match=r"it's a table\.parquet' is damaged"):
         read_table(path)
 
 
@@ -167,7 +174,9 @@ def test_names_and_suggestions():
 
 def fedgram(*arguments):
     command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "150"})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "150"}
+    )
 
 
 def test_the_command_lists_runs_and_reports(tmp_path):

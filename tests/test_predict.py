@@ -20,7 +20,9 @@ def test_phi_solves_its_stationarity_equation(seed, size, features, head):
     penalty = Penalty(features, head)
     covariance = covariances(np.random.default_rng(seed), size=size)
     regularised = phi(covariance, penalty) + features * np.eye(size)
-    np.testing.assert_allclose(regularised @ regularised, features / head * covariance, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        regularised @ regularised, features / head * covariance, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_phi_clips_inactive_directions():
@@ -44,7 +46,10 @@ def test_phi_is_the_minimiser_of_the_profiled_objective():
 @given(SEEDS, st.floats(1e-3, 2.0))
 @settings(max_examples=25, deadline=None)
 def test_least_loss_also_where_directions_are_inactive(seed, product):
-    covariance, penalty = covariances(np.random.default_rng(seed), size=3), Penalty(np.sqrt(product), np.sqrt(product))
+    covariance, penalty = (
+        covariances(np.random.default_rng(seed), size=3),
+        Penalty(np.sqrt(product), np.sqrt(product)),
+    )
     head = psd.factor(phi(covariance, penalty))
     expected = profiled_objective(head, covariance, penalty)
     assert float(local_optimum(covariance, penalty)) == pytest.approx(float(expected), rel=1e-9)
@@ -60,7 +65,9 @@ def test_profiling_leaves_the_joint_loss():
         return fit / (2 * 40) + penalty.head / 2 * np.sum(head**2)
 
     least = loss(bias, features)
-    assert least == pytest.approx(float(profiled_objective(head, np.cov(targets, bias=True), penalty)), rel=1e-13)
+    assert least == pytest.approx(
+        float(profiled_objective(head, np.cov(targets, bias=True), penalty)), rel=1e-13
+    )
     for _ in range(20):
         step = 1e-3 * rng.standard_normal(features.shape)
         assert loss(bias + 1e-3 * rng.standard_normal(2), features + step) > least
@@ -99,7 +106,9 @@ def test_prediction_near_the_activity_threshold(margin):
 def test_one_near_threshold_direction_costs_no_normwise_accuracy():
     rng = np.random.default_rng(4)
     basis = rotations(rng, 3, size=2)
-    covariance = psd.symmetric((basis * np.array([2.0, 1 + 1e-6])[None, None, :]) @ np.swapaxes(basis, -1, -2))
+    covariance = psd.symmetric(
+        (basis * np.array([2.0, 1 + 1e-6])[None, None, :]) @ np.swapaxes(basis, -1, -2)
+    )
     prediction = predict(Moments(np.full(3, 9), np.zeros((3, 2)), covariance), Penalty(1.0, 1.0))
     with mpmath.workdps(45):
         exact = to_float(mp_barycenter([mp_phi(c, 1, 1) for c in covariance], [1, 1, 1]))
@@ -161,7 +170,9 @@ def test_trajectory_starts_at_the_initial_gram_and_ends_at_the_limit():
 
 
 def test_a_client_that_is_not_fully_active_is_computed_and_named():
-    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 5e-5])], ("a", "b"), ("u", "v"))
+    moments = Moments(
+        [9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 5e-5])], ("a", "b"), ("u", "v")
+    )
     prediction = predict(moments)
     assert not prediction.fully_active
     assert prediction.activity.active.tolist() == [True, False]
@@ -177,7 +188,9 @@ def test_a_client_that_is_not_fully_active_is_computed_and_named():
 
 
 def test_a_zero_variance_has_no_remedy():
-    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 0.0])], ("a", "b"), ("u", "v"))
+    moments = Moments(
+        [9, 9], np.zeros((2, 2)), [np.diag([1.0, 2.0]), np.diag([3.0, 0.0])], ("a", "b"), ("u", "v")
+    )
     assert "no positive product" in predict(moments).notes[0]
 
 
@@ -191,13 +204,19 @@ def test_without_a_fully_active_client_the_limit_may_depend_on_the_start():
 
 
 def test_a_direction_in_which_no_client_is_active_is_refused():
-    moments = Moments([9, 9], np.zeros((2, 2)), [np.diag([1.0, 1e-5]), np.diag([3.0, 9e-5])], ("a", "b"), ("u", "v"))
-    with pytest.raises(InputError, match=r"No client is active along target 'v'.*9e-05 at client 'b'") as caught:
+    moments = Moments(
+        [9, 9], np.zeros((2, 2)), [np.diag([1.0, 1e-5]), np.diag([3.0, 9e-5])], ("a", "b"), ("u", "v")
+    )
+    with pytest.raises(
+        InputError, match=r"No client is active along target 'v'.*9e-05 at client 'b'"
+    ) as caught:
         predict(moments)
     assert caught.value.client == "b"
 
 
-@pytest.mark.parametrize(("features", "head", "field"), [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h")])
+@pytest.mark.parametrize(
+    ("features", "head", "field"), [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h")]
+)
 def test_penalties_must_be_positive(features, head, field):
     with pytest.raises(InputError, match="must be a positive number") as caught:
         Penalty(features, head)

@@ -34,7 +34,9 @@ def test_distance_agrees_with_pot_and_pyriemann():
     geometry = pytest.importorskip("pyriemann.geometry.distance")
     a, b = covariances(np.random.default_rng(0), 2, size=4)
     zero = np.zeros(4)
-    assert psd.distance(a, b) == pytest.approx(ot.gaussian.bures_wasserstein_distance(zero, zero, a, b), rel=1e-9)
+    assert psd.distance(a, b) == pytest.approx(
+        ot.gaussian.bures_wasserstein_distance(zero, zero, a, b), rel=1e-9
+    )
     assert psd.distance(a, b) == pytest.approx(geometry.distance_wasserstein(a, b), rel=1e-9)
 
 

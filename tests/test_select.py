@@ -18,7 +18,11 @@ def test_alignment_is_orthogonal_closest_and_keeps_predictions(seed, size, extra
     rng = np.random.default_rng(seed)
     width = size + extra
     head, broadcast = rng.standard_normal((2, size, width))
-    weight, bias, inputs = rng.standard_normal((width, 3)), rng.standard_normal(width), rng.standard_normal((3, 7))
+    weight, bias, inputs = (
+        rng.standard_normal((width, 3)),
+        rng.standard_normal(width),
+        rng.standard_normal((3, 7)),
+    )
     aligned = align(head, broadcast)
     np.testing.assert_allclose(aligned.rotation.T @ aligned.rotation, np.eye(width), atol=1e-13)
     np.testing.assert_allclose(aligned.head, closest_head(broadcast, psd.symmetric(head @ head.T)), atol=1e-6)
@@ -72,7 +76,9 @@ def test_solved_layers_are_stationary_and_least(seed, corrected):
 def test_solved_head_is_the_selected_factor_of_the_explained_optimum():
     u, y, broadcast, _ = client(5)
     solved = solve(u, y, broadcast, PENALTY)
-    np.testing.assert_allclose(solved.head, closest_head(broadcast, phi(solved.explained, PENALTY)), atol=1e-14)
+    np.testing.assert_allclose(
+        solved.head, closest_head(broadcast, phi(solved.explained, PENALTY)), atol=1e-14
+    )
     residual = np.cov(y.T, bias=True) - solved.explained
     least = loss(u, y, solved.head, solved.bias, solved.layer_weight, solved.layer_bias, np.zeros((2, 2)))
     profiled = profiled_objective(solved.head, solved.explained, PENALTY) + 0.5 * np.trace(residual)

@@ -16,7 +16,7 @@ from fedgram.predict import phi, profiled_objective
 from fedgram.psd import Array, transpose
 from fedgram.ufm import displacement as theory
 from fedgram.ufm import finite_instances as instances
-from fedgram.ufm.finite import ProfiledUpdate, gram_of, lift, return_errors, spectral_radius, symmetric_basis
+from fedgram.ufm.finite import ProfiledUpdate, lift, return_errors, spectral_radius, symmetric_basis
 from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
 from fedgram.ufm.fixed_point import RESIDUAL, iterate, newton
 
@@ -71,7 +71,7 @@ def test_slope_derivative_against_differences(family: str) -> None:
 def test_psi_is_half_the_squared_gradients(family: str) -> None:
     clients = clients_of(family)
     head = np.random.default_rng(2).standard_normal((4, 3, 5))
-    gram = gram_of(head)
+    gram = psd.gram(head)
     gradients = 2 * theory.slope(gram[:, None], clients.covariance, PENALTY) @ head[:, None]
     squares = np.einsum("nm,nm->n", clients.client_weights, psd.frobenius(gradients) ** 2)
     value = theory.psi(gram, clients.covariance, clients.client_weights, PENALTY)
@@ -130,15 +130,15 @@ def test_one_step_is_gradient_descent_on_the_within_objective() -> None:
     clients = clients_of("generic")
     update = update_of(clients, 0.3, 1)
     head = instances.initial_heads(np.random.default_rng(1), 4)
-    gradient = 2 * theory.slope(gram_of(head), update.within, PENALTY) @ head
+    gradient = 2 * theory.slope(psd.gram(head), update.within, PENALTY) @ head
     np.testing.assert_allclose(update.next_head(head), head - 0.3 * gradient, atol=1e-14)
 
 
 def test_wide_heads_have_the_same_gram_map() -> None:
     update = update_of(clients_of("generic"), 0.2, 7)
     wide = instances.initial_heads(np.random.default_rng(1), 4, features=8)
-    gram = gram_of(wide)
-    np.testing.assert_allclose(gram_of(update.next_head(wide)), update.next_gram(gram), rtol=1e-12)
+    gram = psd.gram(wide)
+    np.testing.assert_allclose(psd.gram(update.next_head(wide)), update.next_gram(gram), rtol=1e-12)
     np.testing.assert_allclose(
         update.linearised(wide)[1], update.linearised(psd.sqrt(gram))[1], rtol=1e-9, atol=1e-12
     )

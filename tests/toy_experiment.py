@@ -37,4 +37,6 @@ def draw(results):
 def toy(log, parts=("one", "two"), **changed):
     """The experiment, logging to a file; `changed` replaces parts by name."""
     plain = {name: partial(counted, log=str(log), start=number) for number, name in enumerate(parts)}
-    return Experiment("toy", "Toy", "nowhere", "nothing", lambda scale: plain | changed, lambda results: {}, draw)
+    return Experiment(
+        "toy", "Toy", "nowhere", "nothing", lambda scale: plain | changed, lambda results: {}, draw
+    )

@@ -12,7 +12,7 @@ from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.predict import Penalty, phi, regularised_gram
-from fedgram.psd import Array, transpose
+from fedgram.psd import Array
 
 BiasRule = Literal["shared", "private", "offset"]
 
@@ -50,7 +50,7 @@ class Correction:
         head (..., C, P) -> (..., C, C); equal to G_cen when γ = 1, whatever the head.
         """
         moved = next_head(head, self.grams, self.moments.client_weights)
-        return psd.symmetric(moved @ transpose(moved))
+        return psd.gram(moved)
 
     def feature_offset(self, head: Array) -> Array:
         """Wᵀ A⁻¹ d_m: what corrected features miss, eq. (18). head (..., C, P) -> (..., M, P).

@@ -62,7 +62,7 @@ def local_optimum(covariance: Array, penalty: Penalty) -> Array:
 
 def regularised_gram(head: Array, penalty: Penalty) -> Array:
     """A = W Wᵀ + λ_H I: head (..., C, P) -> (..., C, C)."""
-    return psd.symmetric(head @ transpose(head)) + penalty.features * np.eye(head.shape[-2])
+    return psd.gram(head) + penalty.features * np.eye(head.shape[-2])
 
 
 def profiled_objective(head: Array, covariance: Array, penalty: Penalty) -> Array:

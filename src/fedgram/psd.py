@@ -32,6 +32,11 @@ def symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + transpose(matrix))
 
 
+def gram(head: Array) -> Array:
+    """G = W Wᵀ: head (..., C, P) -> (..., C, C)."""
+    return symmetric(head @ transpose(head))
+
+
 def frobenius(matrix: Array) -> Array:
     """Frobenius norm over the last two axes: (..., C, P) -> (...)."""
     return np.sqrt(np.einsum("...ij,...ij->...", matrix, matrix))

@@ -20,11 +20,6 @@ from fedgram.psd import Array, transpose
 from fedgram.ufm.displacement import slope, slope_derivative
 
 
-def gram_of(head: Array) -> Array:
-    """G = W Wᵀ: head (..., C, P) -> (..., C, C)."""
-    return psd.symmetric(head @ transpose(head))
-
-
 def profiled_step(head: Array, covariance: Array, rate: Array, penalty: Penalty) -> Array:
     """W - η ∇F(W; T) with ∇F = 2 Λ_T(W Wᵀ) W, the gradient of eq. (6).
 
@@ -38,7 +33,7 @@ def lift(head: Array, direction: Array) -> Array:
 
     head (..., C, P) of full row rank, symmetric direction (..., C, C) -> (..., C, P).
     """
-    return 0.5 * direction @ np.linalg.solve(gram_of(head), head)
+    return 0.5 * direction @ np.linalg.solve(psd.gram(head), head)
 
 
 def symmetric_basis(size: int) -> Array:
@@ -104,7 +99,7 @@ class ProfiledUpdate:
 
     def next_gram(self, gram: Array) -> Array:
         """Φ^G(G) = Φ(W) Φ(W)ᵀ for any factor W of G: gram (..., C, C) -> (..., C, C)."""
-        return gram_of(self.next_head(psd.factor(gram)))
+        return psd.gram(self.next_head(psd.factor(gram)))
 
     def push_forward(self, head: Array, tangents: Array) -> tuple[Array, Array]:
         """Φ(W) and DΦ(W)[V]: head (..., C, P), D tangents (..., D, C, P) -> the same shapes.
@@ -133,7 +128,7 @@ class ProfiledUpdate:
         moved, tangents = self.push_forward(head, lift(head[..., None, :, :], basis))
         half = tangents @ transpose(moved)[..., None, :, :]
         jacobian = np.einsum("aij,...bij->...ab", basis, half + transpose(half))
-        return gram_of(moved), jacobian
+        return psd.gram(moved), jacobian
 
     def at(self, index: Array) -> ProfiledUpdate:
         """The updates at flat positions (B,) of the leading axes, as one axis."""
@@ -167,7 +162,7 @@ def return_errors(update: ProfiledUpdate, head: Array) -> ReturnErrors:
     optima = phi(update.covariance, update.penalty)
     closest = psd.closest_factor(head[..., None, :, :], optima)
     return ReturnErrors(
-        gram=psd.relative_error(gram_of(returned), optima).max(axis=-1),
+        gram=psd.relative_error(psd.gram(returned), optima).max(axis=-1),
         selection=psd.relative_error(returned, closest).max(axis=-1),
     )
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.averaging import average
-from fedgram.predict import Penalty
 from fedgram.psd import Array, transpose
+from fedgram.ufm.instances import WEAK, random_covariances, random_orthogonal
 
-PENALTY = Penalty(features=0.1, head=0.1)
+PENALTY = WEAK
 CLIENTS, TARGETS = 4, 3
 VARIANCES = (0.3, 3.0)
 
@@ -48,9 +48,8 @@ def initial_heads(rng: np.random.Generator, instances: int, features: int = TARG
 
 def generic(rng: np.random.Generator, instances: int) -> Clients:
     """Every client its own Haar eigenbasis, eigenvalues uniform in [0.3, 3]."""
-    basis = _eigenbasis(rng, (instances, CLIENTS))
-    spectrum = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
-    return Clients(_assembled(basis, spectrum), _client_weights(rng, instances))
+    covariance = random_covariances(rng, (instances, CLIENTS), TARGETS, VARIANCES)
+    return Clients(covariance, _client_weights(rng, instances))
 
 
 def repeated(rng: np.random.Generator, instances: int) -> Clients:
@@ -60,7 +59,7 @@ def repeated(rng: np.random.Generator, instances: int) -> Clients:
     spectrum[:, 1] = spectrum[:, 0]
     within = average(clients.client_weights, clients.covariance)
     # L L_within⁻¹ takes L_within L_withinᵀ = Σ_within to L Lᵀ, the Σ_within that we want.
-    wanted = _eigenbasis(rng, (instances,)) * np.sqrt(spectrum)[:, None, :]
+    wanted = random_orthogonal(rng, (instances,), TARGETS) * np.sqrt(spectrum)[:, None, :]
     move = (wanted @ np.linalg.inv(np.linalg.cholesky(within)))[:, None]
     return Clients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
 
@@ -73,7 +72,7 @@ def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
     spectrum = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
     spectrum[..., 0] = PENALTY.threshold * rng.uniform(1.01, 1.2, (instances, CLIENTS))
     frame = rng.standard_normal((instances, CLIENTS, TARGETS, TARGETS))
-    frame[..., 0] = _eigenbasis(rng, (instances, 1))[..., 0] + 0.03 * frame[..., 0]
+    frame[..., 0] = random_orthogonal(rng, (instances, 1), TARGETS)[..., 0] + 0.03 * frame[..., 0]
     return Clients(_assembled(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
 
 
@@ -102,7 +101,7 @@ FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] =
 
 def _commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
     instances = len(eigenvalues)
-    basis = _eigenbasis(rng, (instances,))
+    basis = random_orthogonal(rng, (instances,), TARGETS)
     covariance = _assembled(basis[:, None], eigenvalues)
     return CommutingClients(covariance, _client_weights(rng, instances), basis, eigenvalues)
 
@@ -114,8 +113,3 @@ def _client_weights(rng: np.random.Generator, instances: int) -> Array:
 def _assembled(basis: Array, spectrum: Array) -> Array:
     """U diag(λ) Uᵀ: basis (..., C, C), spectrum (..., C) -> (..., C, C)."""
     return psd.symmetric((basis * spectrum[..., None, :]) @ transpose(basis))
-
-
-def _eigenbasis(rng: np.random.Generator, batch: tuple[int, ...]) -> Array:
-    """Haar-distributed orthonormal columns (*batch, C, C), up to signs that no covariance sees."""
-    return np.linalg.qr(rng.standard_normal((*batch, TARGETS, TARGETS))).Q

@@ -13,7 +13,7 @@ import numpy as np
 from fedgram import psd
 from fedgram.predict import phi
 from fedgram.psd import Array
-from fedgram.ufm.finite import ProfiledUpdate, gram_of, lift, symmetric_basis
+from fedgram.ufm.finite import ProfiledUpdate, lift, symmetric_basis
 
 RESIDUAL = 1e-13
 
@@ -50,7 +50,7 @@ def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> F
     running = update.at(left)
     while left.size and rounds.max() < max_rounds:
         moved = running.next_head(heads[left])
-        residual[left] = psd.frobenius(gram_of(moved) - gram_of(heads[left]))
+        residual[left] = psd.frobenius(psd.gram(moved) - psd.gram(heads[left]))
         heads[left] = moved
         rounds[left] += 1
         done = residual[left] < RESIDUAL
@@ -58,7 +58,7 @@ def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> F
             left = left[~done]
             running = update.at(left)
     heads = heads.reshape(batch + head.shape[-2:])
-    return FixedPoint(gram_of(heads), heads, residual.reshape(batch), rounds.reshape(batch))
+    return FixedPoint(psd.gram(heads), heads, residual.reshape(batch), rounds.reshape(batch))
 
 
 def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
@@ -72,7 +72,7 @@ def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
     solves = np.zeros(update.rate.shape, dtype=int)
     for _ in range(max_solves):
         moved, jacobian = update.linearised(head)
-        change = moved - gram_of(head)
+        change = moved - psd.gram(head)
         fell = psd.frobenius(change) < residual
         if not fell.any():
             break
@@ -81,7 +81,7 @@ def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
         # Stepping on the head keeps the Gram positive, (W + V)(W + V)ᵀ, however long the step.
         head = np.where(fell[..., None, None], head + lift(head, _newton_step(change, jacobian)), best)
         solves += fell
-    return FixedPoint(gram_of(best), best, residual, solves)
+    return FixedPoint(psd.gram(best), best, residual, solves)
 
 
 def _newton_step(change: Array, jacobian: Array) -> Array:

@@ -57,7 +57,7 @@ class ClientInstance:
 
 
 def fixed_instance() -> FederatedInstance:
-    """The instance of Figure 1: C = P = 2, M = 3, N_m = 256, λ_H = λ_W = 0.1 (Appendix D.1)."""
+    """The instance of Figure 2: C = P = 2, M = 3, N_m = 256, λ_H = λ_W = 0.1 (Appendix D.1)."""
     covariance = np.stack([_turned(-40, (3.0, 0.11)), _turned(10, (1.1, 0.45)), _turned(55, (2.4, 0.13))])
     mean = np.array([[0.0, -2.2], [0.0, 0.0], [0.0, 2.2]])
     targets = targets_with_moments(np.random.default_rng(0), mean, covariance, 256)
@@ -131,12 +131,12 @@ def sweep_moments(rng: np.random.Generator) -> Moments:
 
 
 def scale_means(moments: Moments, strength: float) -> Moments:
-    """ClientInstance means moved to μ_g + s (μ_m - μ_g); equal means at s = 0."""
+    """Client means moved to μ_g + s (μ_m - μ_g); equal means at s = 0."""
     return replace(moments, mean=moments.pooled.mean[..., None, :] + strength * moments.offset)
 
 
 def scale_covariances(moments: Moments, strength: float) -> Moments:
-    """ClientInstance covariances moved to Σ_within + s (Σ_m - Σ_within); equal covariances at s = 0."""
+    """Client covariances moved to Σ_within + s (Σ_m - Σ_within); equal covariances at s = 0."""
     within = moments.pooled.within[..., None, :, :]
     return replace(moments, covariance=within + strength * (moments.covariance - within))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.averaging import average
-from fedgram.psd import Array, transpose
+from fedgram.psd import Array
 from fedgram.select import align, closest_head
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.solvers import Loss, Solution, trust_exact
@@ -32,7 +32,7 @@ class Rounds:
     @property
     def grams(self) -> Array:
         """G_t = W_t W_tᵀ, (T + 1, ..., C, C)."""
-        return psd.symmetric(self.heads @ transpose(self.heads))
+        return psd.gram(self.heads)
 
 
 def run_rounds(head: Array, local: Local, client_weights: Array, rounds: int) -> Rounds:
