@@ -1,0 +1,167 @@
+"""A regression problem as clients hold it: inputs and targets of each, and where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram.errors import InputError
+from fedgram.moments import Moments
+from fedgram.psd import Array
+
+Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
+"""Published data; data made for this project; an imitation of published data."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One client's rows: inputs (N, ...) and targets (N, C).
+
+    Inputs of type uint8 are images in 0..255, which networks see divided by 255.
+    """
+
+    inputs: Array
+    targets: Array
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise InputError(
+                f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets.", field="inputs"
+            )
+        if self.targets.ndim != 2:
+            shape = self.targets.shape
+            raise InputError(f"Targets must have shape (rows, targets), not {shape}.", field="targets")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Training rows of M clients, and test rows where there are any.
+
+    train and test by client name, in one order; test is empty, or has a Split, perhaps of no rows, for
+    every client. provenance says what made it: files with checksums, seeds, settings.
+    """
+
+    name: str
+    kind: Kind
+    train: Mapping[str, Split]
+    test: Mapping[str, Split] = field(default_factory=dict)
+    target_names: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.train) < 2:
+            raise InputError(
+                f"A federation needs at least two clients, not {len(self.train)}.", field="clients"
+            )
+        if self.test and list(self.test) != list(self.train):
+            raise InputError("Test rows must name the same clients as training rows.", field="test")
+        for client, split in [*self.train.items(), *self.test.items()]:
+            _check_finite(split.inputs, client, "inputs")
+            _check_finite(split.targets, client, "targets")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: Mapping[str, Any] | Sequence[Any],
+        targets: Mapping[str, Any] | Sequence[Any],
+        *,
+        name: str = "own data",
+        kind: Kind = "REAL",
+        target_names: Sequence[str] = (),
+    ) -> Problem:
+        """A problem from one input and one target array per client, in lists or dicts by client name."""
+        given, wanted = _named(inputs), _named(targets)
+        if list(given) != list(wanted):
+            raise InputError("Inputs and targets must name the same clients.", field="clients")
+        train = {client: Split(np.asarray(given[client]), np.asarray(wanted[client])) for client in given}
+        return cls(name, kind, train, target_names=tuple(target_names))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        inputs: Sequence[str],
+        targets: Sequence[str],
+        name: str = "own table",
+    ) -> Problem:
+        """A problem from a table with one row per sample, split by its column `client`."""
+        missing = [column for column in (client, *inputs, *targets) if column not in frame]
+        if missing:
+            raise InputError(f"The table has no column '{missing[0]}'.", field=missing[0])
+        rows = {str(key): part for key, part in frame.groupby(client, sort=True)}
+        train = {
+            key: Split(part[list(inputs)].to_numpy(np.float64), part[list(targets)].to_numpy(np.float64))
+            for key, part in rows.items()
+        }
+        return cls(name, "REAL", train, target_names=tuple(targets))
+
+    @classmethod
+    def from_datasets(cls, datasets: Mapping[str, Any], *, name: str = "own datasets") -> Problem:
+        """A problem from one map-style dataset per client, with items (input, target), as torch has them."""
+        columns = {client: list(zip(*(dataset[i] for i in range(len(dataset))), strict=True))
+                   for client, dataset in datasets.items()}  # fmt: skip
+        train = {
+            client: Split(*(np.stack([np.asarray(item) for item in column]) for column in pair))
+            for client, pair in columns.items()
+        }
+        return cls(name, "REAL", train)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the M clients."""
+        return tuple(self.train)
+
+    @property
+    def moments(self) -> Moments:
+        """Training-target moments of the clients: what the prediction is made from."""
+        return Moments.from_arrays(
+            {client: split.targets for client, split in self.train.items()}, target_names=self.target_names
+        )
+
+    def centered(self) -> Problem:
+        """Every client's targets less its own training mean, which removes the mean term of the gap."""
+        means = {client: split.targets.mean(axis=0) for client, split in self.train.items()}
+
+        def shifted(splits: Mapping[str, Split]) -> dict[str, Split]:
+            return {c: Split(split.inputs, split.targets - means[c]) for c, split in splits.items()}
+
+        settings = {**self.provenance, "targets": "centered at each client's mean"}
+        return replace(self, train=shifted(self.train), test=shifted(self.test), provenance=settings)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all rows, in order of clients."""
+        content = hashlib.sha256()
+        for client, split in [*self.train.items(), *self.test.items()]:
+            for array in (split.inputs, split.targets):
+                content.update(f"{client} {array.dtype} {array.shape} ".encode())
+                content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()
+
+
+def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    if isinstance(values, Mapping):
+        return values
+    return {f"client {m + 1}": value for m, value in enumerate(values)}
+
+
+def _check_finite(values: Array, client: str, what: str) -> None:
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    row, *place = np.argwhere(~np.isfinite(values))[0]
+    column = f", column {place[0] + 1}" if len(place) == 1 else ""
+    raise InputError(
+        f"Client '{client}' has a value in its {what} that is not finite, in row {row + 1}{column}; "
+        "drop or fill it first.",
+        client=client,
+        field=what,
+    )
