@@ -29,7 +29,9 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     Two targets give one plane and three give three; more give the plane of the two leading
     eigenvectors of the centralized Gram. `source` says what data the picture is from.
     """
-    plt = _pyplot(path)
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
+    plt = pyplot()
     planes = _planes(prediction)
     width = 3.4 * len(planes) + 2.6
     figure, axes = plt.subplots(
@@ -59,9 +61,8 @@ def ellipse(gram: Array, points: int = 181) -> Array:
     return psd.sqrt(gram) @ np.stack([np.cos(angle), np.sin(angle)])
 
 
-def _pyplot(path: str | Path) -> Any:
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
+def pyplot() -> Any:
+    """matplotlib's pyplot for drawing to files, or a sentence that says how to get it."""
     try:
         import matplotlib
     except ImportError:

@@ -89,8 +89,8 @@ def require(path: Path, name: str, what: str) -> Path:
     if path.exists():
         return path
     raise InputError(
-        f"The dataset '{name}' needs {what}, but there is no '{path}'; 'fedgram data fetch {name}' gets it or "
-        "says how to.",
+        f"The dataset '{name}' needs {what}, but there is no '{path}'; 'fedgram data fetch {name}' gets it "
+        "or says how to.",
         field=str(path),
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import InputError
+from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
@@ -71,6 +72,7 @@ def run(
     `started` hears how many parts are finished already and how many there are, `advanced` each part that
     ends, `warned` each result file that had to be redone.
     """
+    pyplot()  # better to miss matplotlib now than after minutes of work
     jobs = [job for experiment in experiments for job in _jobs(experiment, out, scale)]
     waiting = [job for job in jobs if fresh or not _finished(job, warned)]
     started(len(jobs) - len(waiting), len(jobs))
@@ -158,11 +160,7 @@ def _run_one(part: partial[Table], path: Path) -> None:
 
 
 def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) -> list[Path]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     paths = [folder / "figure.png", folder / "figure.pdf"]
     with plt.rc_context(SETTINGS):
         figure = experiment.draw(results)
