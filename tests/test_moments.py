@@ -122,7 +122,7 @@ def broken(**change):
         (broken(mean=[1]), "must be 2", "y", "mean"),
         (broken(mean="none"), "list of numbers", "y", "mean"),
         (broken(mean=[1, True]), "list of numbers", "y", "mean"),
-        (broken(count=2), "need at least 3", "y", "count"),
+        (broken(count=2), "needs at least 3", "y", "count"),
         (broken(count=9.5), "9.5 rows", "y", "count"),
         (broken(name="x"), "more than once", "x", "clients"),
         (broken(name=""), "has no name", None, "name"),

@@ -7,6 +7,7 @@ from fedgram.explain import Gap, explain
 from fedgram.moments import Moments, Pooled
 from fedgram.predict import Penalty, Prediction, phi, predict
 from fedgram.select import align, closest_head, solve
+from fedgram.tables import read_moments
 
 __version__ = "0.1.0"
 
@@ -27,5 +28,6 @@ __all__ = [
     "explain",
     "phi",
     "predict",
+    "read_moments",
     "solve",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
     """Names of clients or targets: as many as expected, each once."""
     if len(names) != expected:
         raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
-    repeated = next((name for name in names if names.count(name) > 1), None)
+    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
     if repeated is not None:
         raise InputError(
             f"The {kind} name '{repeated}' appears more than once; give each {kind} its own name.",
@@ -59,8 +60,8 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
     for client, rows in zip(clients, count, strict=True):
         if not (np.isfinite(rows) and rows >= targets + 1 and rows == int(rows)):
             raise InputError(
-                f"Client '{client}' has {rows:g} rows, but {targets} targets need at least {targets + 1}; "
-                "add rows, use fewer targets, or leave the client out.",
+                f"Client '{client}' has {rows:g} rows, but it needs at least {targets + 1}, one more than "
+                "targets; add rows, use fewer targets, or leave the client out.",
                 client=client,
                 field="count",
             )

@@ -154,7 +154,8 @@ def _range(claim: Claim, ours: Any) -> bool:
 
 
 def _bound(claim: Claim, ours: Any) -> bool:
-    return bool(max(_numbers(ours)) <= _numbers(claim.value)[0])
+    limit = _numbers(claim.value)[0]
+    return bool(max(_numbers(ours)) <= limit + claim.tolerance * abs(limit))
 
 
 def _order(claim: Claim, ours: Any) -> bool:
@@ -172,7 +173,7 @@ def _always(claim: Claim, ours: Any) -> bool:
 COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
     "equal": _equal,  # relative tolerance
     "range": _range,  # all of ours lies inside the paper's range
-    "bound": _bound,  # ours is at most the paper's number
+    "bound": _bound,  # ours is at most the paper's number, up to its printed digits
     "order": _order,  # same order of magnitude, number by number
     "rounding": _rounding,  # the paper's number is rounding; ours must be below 1e-13
     "always": _always,  # a statement without a number

@@ -21,6 +21,7 @@ from fedgram.averaging import average
 from fedgram.barycenter import trajectory
 from fedgram.correct import correct
 from fedgram.moments import Moments
+from fedgram.paper.columns import columns, concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_correction_claims import DEFICITS, IDENTITIES, PER_SIZE, REDRAWN, measure
@@ -68,10 +69,10 @@ def exact_rounds(seed: int, instances: int, deficits: list[float], rounds: int) 
         for deficit in deficits:
             correction = correct(drawn.moments, UNIT, strength=1 - deficit)
             grams = trajectory(drawn.head, correction.grams, drawn.moments.client_weights, rounds)
-            tables.append(_columns((rounds + 1, instances), targets=targets, clients=clients, deficit=deficit,
+            tables.append(columns((rounds + 1, instances), targets=targets, clients=clients, deficit=deficit,
                                    round=np.arange(rounds + 1)[:, None], instance=np.arange(instances),
                                    error=psd.relative_error(grams, correction.centralized)))  # fmt: skip
-    return _concatenated(tables)
+    return concatenated(tables)
 
 
 def corrected_returns(seed: int, instances: int) -> Table:
@@ -94,7 +95,7 @@ def corrected_returns(seed: int, instances: int) -> Table:
                 "bias": np.linalg.norm(shared_bias - moments.pooled.mean, axis=-1),
             }
         )
-    return _concatenated(tables)
+    return concatenated(tables)
 
 
 def relative_gaps(seed: int, instances: int) -> Table:
@@ -154,15 +155,7 @@ def identities(seed: int, instances: int) -> Table:
         value = (client.value(point) + correction.value(head)) / pooled.value(point) - 1
         gradient = psd.relative_error(corrected, pooled.head(pooled.gradient(point)))
         tables.append({"value": np.abs(value).max(axis=1), "gradient": gradient.max(axis=1)})
-    return _concatenated(tables)
-
-
-def _columns(shape: tuple[int, ...], **values: Array | float) -> Table:
-    return {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in values.items()}
-
-
-def _concatenated(tables: list[Table]) -> Table:
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    return concatenated(tables)
 
 
 EXPERIMENT = Experiment(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedgram.paper.claims import Measured
+from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
@@ -49,12 +50,12 @@ def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measured]:
     sizes, _, _, instances = errors.shape
     settled, run = np.median(errors[:, :, -1], axis=-1), sizes * instances
     redrawn = np.median(redrawn_gaps.reshape(sizes, -1, instances), axis=-1)
-    spread = _extent(redrawn.min(axis=0)), _extent(redrawn.max(axis=0))
+    spread = extent(redrawn.min(axis=0)), extent(redrawn.max(axis=0))
     slopes = np.array([log_slope(np.array(DEFICITS[1:-1]), left) for left in settled[:, 1:-1]])
     return {
         "correction-instances": _of_all(run, run),
-        "correction-plateau": _of_all(_extent(settled[:, 0]), run, spread),
-        "correction-deficit-slope": _of_all(_extent(slopes), run),
+        "correction-plateau": _of_all(extent(settled[:, 0]), run, spread),
+        "correction-deficit-slope": _of_all(extent(slopes), run),
     }
 
 
@@ -83,7 +84,7 @@ def _fixed(table: Table, redraws: Table) -> dict[str, Measured]:
     measured = {"correction-fixed-heads": Measured(float(table["head_distance"][full][0]))}
     for claim, (strength, column) in FIXED.items():
         ours, others = (each[column][each["strength"] == strength] for each in (table, redraws))
-        measured[claim] = Measured(float(ours[0]), (_extent(others),), run=len(others), needed=REDRAWN)
+        measured[claim] = Measured(float(ours[0]), (extent(others),), run=len(others), needed=REDRAWN)
     return measured
 
 
@@ -95,7 +96,3 @@ def _identities(table: Table) -> dict[str, Measured]:
         "correction-identity-value": Measured(value, run=run, needed=IDENTITIES),
         "correction-identity-gradient": Measured(gradient, run=run, needed=IDENTITIES),
     }
-
-
-def _extent(values: Array) -> tuple[float, float]:
-    return float(values.min()), float(values.max())

@@ -15,6 +15,7 @@ import numpy as np
 from fedgram import psd
 from fedgram.explain import TERMS, Gap, explain
 from fedgram.moments import Moments
+from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_gap_claims import INSTANCES, PER_SETTING, SEEDS, measure
@@ -88,13 +89,13 @@ def controlled(first_seed: int, seeds: int, means: list[float], covariances: lis
         )
         for strength in strengths
     ]
-    return _concatenated(tables)
+    return concatenated(tables)
 
 
 def suite(seed: int, instances: int) -> Table:
     """Terms, bounds and identities of random instances of all sizes, one row each."""
     by_size = gap_instances(np.random.default_rng(seed), instances)
-    return _concatenated([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
+    return concatenated([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
 
 
 def _suite_rows(turn: int, moments: Moments) -> Table:
@@ -132,7 +133,7 @@ def equalised(seed: int, instances: int) -> Table:
                 **_by_term("both", _gap(scale_means(covariances_equal, 0.0)).traces),
             }
         )
-    return _concatenated(tables)
+    return concatenated(tables)
 
 
 def composition(seed: int, settings: list[tuple[int, int, float]], instances: int) -> Table:
@@ -151,7 +152,7 @@ def composition(seed: int, settings: list[tuple[int, int, float]], instances: in
                 "relative": gap.relative,
             }
         )
-    return _concatenated(tables)
+    return concatenated(tables)
 
 
 def _gap(moments: Moments) -> Gap:
@@ -171,10 +172,6 @@ def _stacked(moments: list[Moments]) -> Moments:
         covariance=np.stack([one.covariance for one in moments]),
         client_weights=np.stack([one.client_weights for one in moments]),
     )
-
-
-def _concatenated(tables: list[Table]) -> Table:
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
 EXPERIMENT = Experiment(

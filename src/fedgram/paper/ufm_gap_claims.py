@@ -11,6 +11,7 @@ import numpy as np
 
 from fedgram.explain import TERMS
 from fedgram.paper.claims import Measured
+from fedgram.paper.columns import extent, largest
 from fedgram.paper.experiment import Results
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
@@ -40,22 +41,20 @@ def _controlled(table: Table, redraws: Table) -> dict[str, Measured]:
     apart, base = _eights(redraws, "means"), _eights(redraws, "covariances")
     mean, covariance, averaging = range(3)
     return {
-        "gap-mean-zero": Measured(_largest(means[0, :, mean])),
+        "gap-mean-zero": Measured(largest(means[0, :, mean])),
         "gap-mean-trace": _median_of_eight(means[-1, :, mean], apart[..., mean]),
-        "gap-mean-sweep-constant": Measured(_largest(means[..., covariance:] - means[:1, :, covariance:])),
+        "gap-mean-sweep-constant": Measured(largest(means[..., covariance:] - means[:1, :, covariance:])),
         "gap-covariance-trace": _median_of_eight(covariances[-1, :, covariance], base[..., covariance]),
         "gap-averaging-trace": _median_of_eight(covariances[-1, :, averaging], base[..., averaging]),
-        "gap-covariance-zero": Measured(_largest(covariances[0, :, covariance:])),
+        "gap-covariance-zero": Measured(largest(covariances[0, :, covariance:])),
         "gap-mean-trace-covariance-sweep": _median_of_eight(covariances[-1, :, mean], base[..., mean]),
-        "gap-covariance-sweep-constant": Measured(
-            _largest(covariances[..., mean] - covariances[:1, :, mean])
-        ),
+        "gap-covariance-sweep-constant": Measured(largest(covariances[..., mean] - covariances[:1, :, mean])),
     }
 
 
 def _removed(table: Table) -> dict[str, Measured]:
     """What is left of the terms that equal moments remove."""
-    left = max(_largest(column) for column in table.values())
+    left = max(largest(column) for column in table.values())
     return {"gap-removed": Measured(left, run=len(table["mean"]), needed=INSTANCES)}
 
 
@@ -78,18 +77,18 @@ def _variance(table: Table, redraws: Table) -> dict[str, Measured]:
     """Panel g: the averaging trace as a variance, between D and 2D."""
     two, run = table["clients"] == 2, len(table["number"])
     ratio, again = (each["trace_averaging"] / each["dispersion"] for each in (table, redraws))
-    extents = np.array([_extent(again[_suite(redraws) == k]) for k in np.unique(_suite(redraws))])
+    extents = np.array([extent(again[_suite(redraws) == k]) for k in np.unique(_suite(redraws))])
     geodesic = table["first_to_star"][two] / table["geodesic"][two] - 1
     identity = table["variance"] / table["trace_averaging"] - 1
     return {
         "gap-pairwise-bounds": Measured(bool(table["bounds_hold"].all()), run=run, needed=INSTANCES),
         "gap-variance-ratio": Measured(
-            _extent(ratio), (_extent(extents[:, 0]), _extent(extents[:, 1])), run, INSTANCES
+            extent(ratio), (extent(extents[:, 0]), extent(extents[:, 1])), run, INSTANCES
         ),
-        "gap-two-clients": Measured(_largest(ratio[two] - 1), run=run, needed=INSTANCES),
-        "gap-geodesic": Measured(_largest(geodesic), run=run, needed=INSTANCES),
-        "gap-variance-identity": Measured(_largest(identity), run=run, needed=INSTANCES),
-        "gap-scatter-identity": Measured(_largest(table["scatter_residual"]), run=run, needed=INSTANCES),
+        "gap-two-clients": Measured(largest(ratio[two] - 1), run=run, needed=INSTANCES),
+        "gap-geodesic": Measured(largest(geodesic), run=run, needed=INSTANCES),
+        "gap-variance-identity": Measured(largest(identity), run=run, needed=INSTANCES),
+        "gap-scatter-identity": Measured(largest(table["scatter_residual"]), run=run, needed=INSTANCES),
     }
 
 
@@ -102,7 +101,7 @@ def _sweeps(results: Results) -> dict[str, Measured]:
     minima = results["two_client_redraws"]["eigenvalue_mean"].reshape(-1, run).min(axis=1)
     return {
         "gap-sweeps-positive": Measured(bool((worst > 0).all()), run=run, needed=PER_SETTING),
-        "gap-sweeps-minimum": Measured(float(worst.min()), (_extent(minima),), run, PER_SETTING),
+        "gap-sweeps-minimum": Measured(float(worst.min()), (extent(minima),), run, PER_SETTING),
         "gap-sweeps-minimum-where": Measured(
             TERMS[term] == "mean" and two_clients, run=run, needed=PER_SETTING
         ),
@@ -123,13 +122,13 @@ def _eights(table: Table, moved: str) -> Array:
 
 def _median_of_eight(values: Array, redrawn: Array) -> Measured:
     """Median over eight seeds, and how it spreads over groups (G, 8)."""
-    return Measured(float(np.median(values)), (_extent(np.median(redrawn, axis=1)),))
+    return Measured(float(np.median(values)), (extent(np.median(redrawn, axis=1)),))
 
 
 def _count_below(bound: float, table: Table, redraws: Table) -> Measured:
     """How many smallest eigenvalues of the mean term lie below the bound, in ours and in other suites."""
     count, again = (table["eigenvalue_mean"] < bound, redraws["eigenvalue_mean"] < bound)
-    spread = _extent(np.bincount(_suite(redraws), weights=again))
+    spread = extent(np.bincount(_suite(redraws), weights=again))
     return Measured(int(count.sum()), (spread,), run=len(count), needed=INSTANCES)
 
 
@@ -149,13 +148,5 @@ def _medians(samples: Array) -> Measured:
     rng, instances = np.random.default_rng(0), samples.shape[1]
     drawn = (rng.integers(instances, size=samples.shape) for _ in range(200))
     again = np.array([np.median(np.take_along_axis(samples, rows, axis=1), axis=1) for rows in drawn])
-    spread = _extent(again.min(axis=1)), _extent(again.max(axis=1))
-    return Measured(_extent(np.median(samples, axis=1)), spread, run=instances, needed=PER_SETTING)
-
-
-def _extent(values: Array) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
-
-
-def _largest(values: Array) -> float:
-    return float(np.abs(values).max())
+    spread = extent(again.min(axis=1)), extent(again.max(axis=1))
+    return Measured(extent(np.median(samples, axis=1)), spread, run=instances, needed=PER_SETTING)

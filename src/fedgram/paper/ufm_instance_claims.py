@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.columns import largest
 from fedgram.paper.experiment import Results
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
@@ -93,11 +94,11 @@ def _gap(cases: Table) -> dict[str, Measured]:
         "instance-trace-mean": Measured(float(mean[original])),
         "instance-trace-covariance": Measured(float(covariance[original])),
         "instance-trace-averaging": Measured(float(averaging[original])),
-        "instance-equal-means": Measured(_largest([mean[means], *moved])),
-        "instance-equal-covariances": Measured(_largest([covariance[covariances], averaging[covariances]])),
+        "instance-equal-means": Measured(largest([mean[means], *moved])),
+        "instance-equal-covariances": Measured(largest([covariance[covariances], averaging[covariances]])),
         "instance-equal-both": Measured(float(cases["relative"][both])),
-        "instance-three-terms": Measured(_largest(cases["sum_residual"])),
-        "instance-variance": Measured(_largest(cases["variance_residual"])),
+        "instance-three-terms": Measured(largest(cases["sum_residual"])),
+        "instance-variance": Measured(largest(cases["variance_residual"])),
         "instance-semidefinite": Measured(bool((cases["eigenvalue"] >= -ROUNDING).all())),
     }
 
@@ -118,7 +119,3 @@ def _correction(rounds: Table) -> dict[str, Measured]:
 
 def _falls(errors: Array) -> bool:
     return bool((np.diff(errors) < 0).all())
-
-
-def _largest(values: Array | list[Array]) -> float:
-    return float(np.abs(values).max())

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.paper.claims import Measured
+from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Experiment, Results, Scale
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
@@ -39,7 +40,7 @@ ERRORS = ("gram_error", "selection_error")
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study, the largest problems first; the quick one has four instances of each size."""
+    """Parts of the study, the longest first; the quick one has four instances of each size."""
     batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 2)}[scale]
     sizes = {
         f"targets{targets}_width{width}_batch{batch}": partial(
@@ -53,9 +54,8 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
         for targets, width in reversed(SELECTION_SIZES)
         for batch in range(batches)
     }
-    return sizes | {
-        "redraws": partial(redraws, seed=0, suites=suites, instances=INSTANCES, weight=WEIGHTS[-1])
-    }
+    redrawn = partial(redraws, seed=0, suites=suites, instances=INSTANCES, weight=WEIGHTS[-1])
+    return {"redraws": redrawn, **sizes}
 
 
 def selection(seed: list[int], size: list[int], instances: int, weights: list[float], starts: int) -> Table:
@@ -88,12 +88,12 @@ def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
     for suite in range(suites):
         for targets, width in SELECTION_SIZES:
             clients = selection_instances(rng, targets, width, instances)
-            errors = _errors(clients, _near_optimum(clients, weight)[:, None])
+            errors = _errors(clients, near_optimum(clients, weight)[:, None])
             rows.append((suite, targets, width, *(np.median(error) for error in errors)))
     return dict(zip(("suite", "targets", "width", *ERRORS), np.array(rows).T, strict=True))
 
 
-def _near_optimum(clients: ClientInstance, weight: float) -> Array:
+def near_optimum(clients: ClientInstance, weight: float) -> Array:
     """Minimisers (N, C, P) at a weight so small that two Newton steps from Π(W) reach them.
 
     The first step leaves a gradient of order ρ², the second one at rounding.
@@ -166,7 +166,7 @@ def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
     for weights, errors in (by_weight(table, name) for table in tables):
         small = weights <= 0.1
         slopes.append(log_slope(weights[small], np.median(errors, axis=0)[small]))
-    return _extent(np.array(slopes))
+    return extent(np.array(slopes))
 
 
 def _medians(
@@ -175,11 +175,7 @@ def _medians(
     """Smallest and largest median over the sizes at the smallest weight, and how each spreads over suites."""
     medians = np.array([np.median(by_weight(table, name)[1][:, -1]) for table in tables])
     others = redrawn[name].reshape(-1, len(SELECTION_SIZES))
-    return _extent(medians), (_extent(others.min(axis=1)), _extent(others.max(axis=1)))
-
-
-def _extent(values: Array) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
+    return extent(medians), (extent(others.min(axis=1)), extent(others.max(axis=1)))
 
 
 EXPERIMENT = Experiment(

@@ -1,0 +1,175 @@
+"""Problems as clients hold them, and the paper's ways of splitting rows over clients."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, explain, predict
+from fedgram.data.partition import by_projection, evenly_at_random
+from fedgram.data.problem import Problem, Split
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def clients(seed=0, sizes=(40, 60, 25), width=3, targets=2):
+    """Inputs and targets of clients with different sizes, means and covariances."""
+    rng = np.random.default_rng(seed)
+    inputs = {f"site {m}": rng.standard_normal((size, width)) for m, size in enumerate(sizes)}
+    outputs = {
+        name: rng.standard_normal((len(rows), targets)) @ rng.standard_normal((targets, targets)) + m
+        for m, (name, rows) in enumerate(inputs.items())
+    }
+    return inputs, outputs
+
+
+def test_a_problem_keeps_names_order_and_unequal_sizes():
+    inputs, targets = clients()
+    problem = Problem.from_arrays(
+        inputs, targets, name="mine", kind="GENERATED", target_names=("east", "north")
+    )
+    assert problem.clients == ("site 0", "site 1", "site 2")
+    assert [len(split) for split in problem.train.values()] == [40, 60, 25]
+    assert (problem.name, problem.kind, problem.target_names) == ("mine", "GENERATED", ("east", "north"))
+    listed = Problem.from_arrays(list(inputs.values()), list(targets.values()))
+    assert listed.clients == ("client 1", "client 2", "client 3")
+    np.testing.assert_array_equal(listed.train["client 2"].targets, targets["site 1"])
+
+
+def test_moments_are_those_of_the_training_targets():
+    inputs, targets = clients()
+    moments = Problem.from_arrays(inputs, targets, target_names=("east", "north")).moments
+    np.testing.assert_array_equal(moments.count, [40, 60, 25])
+    assert moments.targets == ("east", "north")
+    for m, values in enumerate(targets.values()):
+        np.testing.assert_allclose(moments.mean[m], values.mean(axis=0), atol=1e-14)
+        np.testing.assert_allclose(moments.covariance[m], np.cov(values.T, bias=True), rtol=1e-12)
+
+
+def test_a_table_is_split_by_its_client_column():
+    frame = pd.DataFrame(
+        {"site": [2, 1, 2, 1, 1], "x": range(5), "y": [0.5, 1.5, 2.5, 3.5, 4.5], "unused": "a"}
+    )
+    problem = Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
+    assert problem.clients == ("1", "2")
+    np.testing.assert_array_equal(problem.train["1"].inputs, [[1], [3], [4]])
+    np.testing.assert_array_equal(problem.train["2"].targets, [[0.5], [2.5]])
+    with pytest.raises(InputError, match="no column 'z'") as caught:
+        Problem.from_frame(frame, client="site", inputs=["x", "z"], targets=["y"])
+    assert caught.value.field == "z"
+
+
+def test_map_style_datasets_are_read_item_by_item():
+    datasets = {name: [(np.full((4, 4), i), np.array([i, -i])) for i in range(3)] for name in ("a", "b")}
+    problem = Problem.from_datasets(datasets)
+    assert problem.train["a"].inputs.shape == (3, 4, 4)
+    np.testing.assert_array_equal(problem.train["b"].targets, [[0, 0], [1, -1], [2, -2]])
+
+
+def test_centering_removes_the_mean_term_and_keeps_covariances():
+    inputs, targets = clients()
+    given_test = {name: Split(inputs[name][:5], targets[name][:5]) for name in inputs}
+    problem = Problem("mine", "REAL", Problem.from_arrays(inputs, targets).train, given_test)
+    centered = problem.centered()
+    np.testing.assert_allclose(centered.moments.mean, 0, atol=1e-14)
+    np.testing.assert_allclose(centered.moments.covariance, problem.moments.covariance, rtol=1e-12)
+    shift = targets["site 2"].mean(axis=0)
+    np.testing.assert_allclose(centered.test["site 2"].targets, targets["site 2"][:5] - shift, atol=1e-14)
+    gap = explain(predict(centered.moments))
+    assert abs(gap.traces[0]) < 1e-12 < gap.traces[1]
+    assert "centered" in centered.provenance["targets"]
+
+
+def test_the_digest_tells_problems_apart():
+    inputs, targets = clients()
+    digest = Problem.from_arrays(inputs, targets).digest
+    assert Problem.from_arrays(inputs, targets, name="other").digest == digest
+    moved = targets | {"site 1": targets["site 1"] + np.eye(60, 2) * 1e-15}
+    assert Problem.from_arrays(inputs, moved).digest != digest
+    single = {name: values.astype(np.float32) for name, values in inputs.items()}
+    assert Problem.from_arrays(single, targets).digest != digest
+
+
+def test_bad_problems_are_refused_in_a_sentence():
+    inputs, targets = clients()
+    with pytest.raises(InputError, match="40 inputs but 39 targets"):
+        Split(inputs["site 0"], targets["site 0"][:39])
+    with pytest.raises(InputError, match=r"\(rows, targets\), not \(40,\)"):
+        Split(inputs["site 0"], targets["site 0"][:, 0])
+    with pytest.raises(InputError, match="at least two clients, not 1"):
+        Problem.from_arrays([inputs["site 0"]], [targets["site 0"]])
+    with pytest.raises(InputError, match="same clients"):
+        Problem.from_arrays(inputs, dict(list(targets.items())[::-1]))
+    train = Problem.from_arrays(inputs, targets).train
+    with pytest.raises(InputError, match="same clients"):
+        Problem("mine", "REAL", train, {"site 0": train["site 0"]})
+    targets["site 1"][7, 1] = np.nan
+    with pytest.raises(InputError, match=r"'site 1' has a value in its targets .* row 8, column 2") as caught:
+        Problem.from_arrays(inputs, targets)
+    assert (caught.value.client, caught.value.field) == ("site 1", "targets")
+
+
+def test_images_need_no_finiteness_check():
+    images = [np.zeros((5, 2, 2, 1), np.uint8)] * 2
+    assert (
+        Problem.from_arrays(images, [np.arange(5.0)[:, None]] * 2).train["client 1"].inputs.dtype == np.uint8
+    )
+
+
+def test_projection_sorts_along_the_leading_second_moment_direction():
+    rng = np.random.default_rng(0)
+    targets = rng.standard_normal((101, 3)) * [1, 5, 2] + [0.5, -1, 0]
+    projection = by_projection(targets, 4)
+    leading = np.linalg.svd(targets)[2][0]  # of the second moments, so of the uncentered targets
+    np.testing.assert_allclose(abs(projection.direction @ leading), 1, rtol=1e-12)
+    assert projection.direction[abs(projection.direction).argmax()] > 0
+    order = np.argsort(targets @ projection.direction)
+    np.testing.assert_array_equal(np.concatenate(projection.rows), order[:100])  # 101 = 4 * 25 + 1
+    assert [len(rows) for rows in projection.rows] == [25] * 4
+    assert (projection.high[:-1] <= projection.low[1:]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(1, 4), st.integers(2, 5))
+def test_projection_groups_do_not_depend_on_rotation_scale_or_order(seed, size, count):
+    rng = np.random.default_rng(seed)
+    targets = rng.standard_normal((12 * count, size)) * np.arange(1, size + 1) + 0.3
+    rotation, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    order = rng.permutation(len(targets))
+    changed = by_projection(2.5 * (targets @ rotation)[order], count)
+    groups = [set(order[rows]) for rows in changed.rows]
+    expected = [set(rows) for rows in by_projection(targets, count).rows]
+    assert groups in (expected, expected[::-1])  # the direction has a sign by convention only
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_rows_go_to_the_nearest_training_interval(seed):
+    rng = np.random.default_rng(seed)
+    targets = rng.standard_normal((40, 2)) * [3, 1]
+    projection = by_projection(targets, 4)
+    for client, rows in enumerate(projection.rows):
+        assert (projection.assigned(targets[rows]) == client).all()
+    fresh = rng.standard_normal((200, 2)) * [5, 1]
+    for position, client in zip(fresh @ projection.direction, projection.assigned(fresh), strict=True):
+        away = [
+            max(low - position, position - high, 0)
+            for low, high in zip(projection.low, projection.high, strict=True)
+        ]
+        assert away[client] == min(away)
+
+
+def test_fewer_rows_than_clients_cannot_be_split():
+    with pytest.raises(InputError, match="3 rows cannot be split over 4 clients"):
+        by_projection(np.eye(3), 4)
+
+
+def test_dealing_at_random_uses_every_row_once():
+    groups = evenly_at_random(np.random.default_rng(3), 3002, 4)
+    assert sorted(map(len, groups)) == [750, 750, 751, 751]
+    np.testing.assert_array_equal(np.sort(np.concatenate(groups)), np.arange(3002))
+    again = evenly_at_random(np.random.default_rng(3), 3002, 4)
+    other = evenly_at_random(np.random.default_rng(4), 3002, 4)
+    np.testing.assert_array_equal(np.concatenate(groups), np.concatenate(again))
+    assert (np.concatenate(groups) != np.concatenate(other)).any()

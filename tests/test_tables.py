@@ -1,0 +1,507 @@
+"""Moments of tables: the same from every kind of source, and a sentence for everything that is wrong."""
+
+import gzip
+import os
+import subprocess
+import sys
+from datetime import date
+from fractions import Fraction
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError, Moments, sources
+from fedgram.tables import read_moments
+
+TARGETS = ["PM2.5", 'it\'s "odd"']
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def frame(seed=0, rows=90, clients=("north", "east", "west"), offset=0.0):
+    """Rows of clients in turn, with correlated targets."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((rows, 2)) @ [[1.0, 0.5], [0.0, 2.0]] + offset
+    names = np.array(clients)[np.arange(rows) % len(clients)]
+    return pd.DataFrame({"site": names, TARGETS[0]: values[:, 0], TARGETS[1]: values[:, 1], "year": 2010})
+
+
+def read(source, client="site", targets=TARGETS, **options):
+    return read_moments(source, client=client, targets=targets, **options)
+
+
+def refusal(source, **options):
+    with pytest.raises(InputError) as caught:
+        read(source, **options)
+    return caught.value
+
+
+def expected(table):
+    arrays = {str(name): rows[TARGETS].to_numpy() for name, rows in table.groupby("site")}
+    return Moments.from_arrays(arrays, target_names=TARGETS)
+
+
+def assert_same(moments, reference):
+    assert (moments.clients, moments.targets) == (reference.clients, reference.targets)
+    np.testing.assert_array_equal(moments.count, reference.count)
+    np.testing.assert_allclose(moments.mean, reference.mean, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(moments.covariance, reference.covariance, rtol=1e-12, atol=1e-13)
+
+
+WRITERS = {
+    ".csv": lambda table, path: table.to_csv(path, index=False),
+    ".txt": lambda table, path: table.to_csv(path, index=False, sep=";"),
+    ".csv.gz": lambda table, path: table.to_csv(path, index=False),
+    ".tsv": lambda table, path: table.to_csv(path, index=False, sep="\t"),
+    ".parquet": lambda table, path: table.to_parquet(path, index=False),
+    ".pq": lambda table, path: table.to_parquet(path, index=False),
+}
+
+
+def write(table, path):
+    name = Path(path).name
+    WRITERS[name[name.index(".") :]](table, path)
+    return path
+
+
+# ---- sources ----
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_kind_of_file_gives_the_moments_of_its_rows(suffix):
+    table = frame()
+    assert_same(read(write(table, f"data{suffix}")), expected(table))
+
+
+@pytest.mark.parametrize("wrap", [str, Path, lambda path: [path], lambda path: [Path(path)]])
+def test_a_path_may_be_text_a_path_or_a_list(wrap):
+    table = frame()
+    assert_same(read(wrap(write(table, "data.parquet"))), expected(table))
+
+
+@pytest.mark.parametrize("convert", [lambda table: table, pa.table], ids=["pandas", "pyarrow"])
+def test_tables_in_memory_are_read_as_they_are(convert):
+    table = frame()
+    assert_same(read(convert(table)), expected(table))
+
+
+@given(st.integers(0, 1000), st.lists(st.sampled_from(sorted(WRITERS)), min_size=1, max_size=4))
+@settings(max_examples=8, deadline=None)
+def test_a_table_split_into_files_is_the_whole_table(tmp_path_factory, seed, suffixes):
+    table, folder = frame(seed), tmp_path_factory.mktemp("split")
+    shuffled = table[["year", *TARGETS[::-1], "site"]]
+    for number, (part, suffix) in enumerate(
+        zip(np.array_split(np.arange(90), len(suffixes)), suffixes, strict=True)
+    ):
+        (folder / str(number % 2)).mkdir(exist_ok=True)
+        write((table if number % 2 else shuffled).iloc[part], folder / str(number % 2) / f"{number}{suffix}")
+    assert_same(read(folder), expected(table))
+    assert_same(read(str(folder / "*" / "*")), expected(table))
+
+
+def test_no_line_of_a_csv_is_skipped():
+    lines = frame().to_csv(index=False) + frame().assign(month=1).to_csv(index=False)
+    Path("data.csv").write_text(lines)
+    assert "some lines have more values than others" in refusal("data.csv").message
+    table = frame(clients=("#1", "#2", "x"))
+    assert_same(read(write(table, "hash.csv")), expected(table))
+
+
+def test_a_file_named_twice_counts_once():
+    table = frame()
+    write(table, "data.csv")
+    assert_same(read(["data.csv", "*.csv"]), expected(table))
+
+
+def test_a_folder_passes_over_files_that_are_no_tables():
+    os.makedirs("folder/site=north")
+    table = frame()
+    write(table, "folder/data.csv")
+    for name in ("readme.md", "_metadata", "._data.csv"):
+        Path("folder", name).write_text("no table")
+    assert_same(read("folder"), expected(table))
+
+
+def test_folders_named_after_the_client_are_a_column():
+    table = frame()
+    for name, rows in table.groupby("site"):
+        os.makedirs(f"data/site={name}")
+        write(rows.drop(columns="site"), f"data/site={name}/rows.parquet")
+    assert_same(read("data"), expected(table))
+
+
+def test_names_of_files_are_taken_literally():
+    table = frame()
+    assert_same(read(write(table, "it's [1] {x}.csv")), expected(table))
+
+
+# ---- rows and clients ----
+
+
+def test_where_is_a_condition_on_any_column():
+    table = frame()
+    table["year"] = np.arange(90) // 45 + 2010
+    write(table, "data.csv")
+    kept = table[(table["year"] == 2011) & (table["PM2.5"] > -1)]
+    assert_same(read("data.csv", where='year = 2011 AND "PM2.5" > -1 -- the second year'), expected(kept))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_clients_that_are_numbers_come_by_size(suffix):
+    table = frame(clients=(10, 9, 100))
+    moments = read(write(table, f"data{suffix}"))
+    assert moments.clients == ("9", "10", "100")
+    np.testing.assert_allclose(moments.mean[0], table[table["site"] == 9][TARGETS].mean())
+
+
+def test_clients_come_in_order_of_name_numbers_first():
+    table = frame(clients=("b", "a", "10", "9", "nan"))
+    assert read(table).clients == ("9", "10", "a", "b", "nan")
+
+
+def test_one_target_may_be_given_by_its_name():
+    assert read(frame(), targets="PM2.5").targets == ("PM2.5",)
+
+
+def test_client_weights_are_passed_on():
+    np.testing.assert_allclose(read(frame(), client_weights=[1, 1, 2]).client_weights, [0.25, 0.25, 0.5])
+
+
+def test_the_first_rows_of_a_csv_do_not_decide_its_types():
+    table = frame(rows=30_000, clients=(1, 2)).round(0)
+    table[TARGETS] = table[TARGETS].astype(int)
+    late = frame(rows=9, clients=("x",))
+    Path("data.csv").write_text(table.to_csv(index=False) + late.to_csv(index=False, header=False))
+    assert_same(read("data.csv"), expected(pd.concat([table, late])))
+
+
+def test_whole_and_decimal_numbers_are_numbers():
+    table = frame()
+    table[TARGETS[0]] = np.arange(90, dtype=np.int16)
+    decimal = pa.table(table).set_column(
+        2, TARGETS[1], pa.array(np.arange(90) % 7).cast(pa.decimal128(25, 3))
+    )
+    assert_same(read(decimal), expected(table.assign(**{TARGETS[1]: np.arange(90.0) % 7})))
+
+
+# ---- accuracy ----
+
+
+def exact_covariance(values):
+    """Covariance (1/N) of the float64 values themselves, in fractions."""
+    columns = [[Fraction(float(x)) for x in column] for column in values.T]
+    n, sums = len(values), [sum(column) for column in columns]
+    products = [[sum(x * y for x, y in zip(a, b, strict=True)) for b in columns] for a in columns]
+    return np.array(
+        [[float((products[i][j] - sums[i] * sums[j] / n) / n) for j in range(2)] for i in range(2)]
+    )
+
+
+@given(
+    st.integers(0, 1000), st.sampled_from([0.0, 5.0, 15.0, 1e4, 1e8, -1e12]), st.sampled_from([0.0, 9.0, 1e8])
+)
+@settings(max_examples=15, deadline=None)
+def test_no_offset_costs_digits(seed, common, between):
+    table = frame(seed, rows=300, offset=common)
+    table[TARGETS] += between * (np.arange(300) % 3)[:, None]
+    moments = read(table)
+    for m, client in enumerate(moments.clients):
+        exact = exact_covariance(table[table["site"] == client][TARGETS].to_numpy())
+        assert np.abs(moments.covariance[m] - exact).max() <= 1e-12 * np.abs(exact).max()
+
+
+def test_an_outlier_among_the_first_rows_costs_no_digits():
+    table = frame(rows=3000)
+    table.loc[0, "PM2.5"] = 1e9
+    moments = read(table)
+    exact = exact_covariance(table[table["site"] == "east"][TARGETS].to_numpy())
+    np.testing.assert_allclose(moments.covariance[0], exact, rtol=1e-13)
+
+
+def test_the_smallest_spread_is_not_taken_for_a_constant():
+    table = frame(rows=300)
+    table["PM2.5"] = 1e8
+    table.loc[:2, "PM2.5"] = np.nextafter(1e8, 2e8)
+    moments, exact = read(table), exact_covariance(table[table["site"] == "east"][TARGETS].to_numpy())
+    np.testing.assert_allclose(moments.covariance[0], exact, rtol=1e-12)
+
+
+# ---- missing values ----
+
+
+@pytest.mark.parametrize("text", sources.MISSING_TEXT)
+def test_text_that_means_missing_is_missing(text):
+    write(frame(), "data.csv")
+    with open("data.csv", "a") as file:
+        file.write(f"east,{text},1.0,2010\n")
+    assert refusal("data.csv").message == (
+        "1 of 91 rows has a missing value in 'PM2.5' (client 'east': 1); "
+        "pass --drop-missing to leave them out, or fill them first."
+    )
+    assert_same(read("data.csv", drop_missing=True), expected(frame()))
+
+
+def with_gaps():
+    table = frame(rows=2000, clients=("a", "b", "c", "d", "e"))
+    for client, gaps in zip("abcde", (1, 300, 20, 0, 3), strict=True):
+        table.loc[table.index[table["site"] == client][:gaps], "PM2.5"] = np.nan
+    return table
+
+
+@pytest.mark.parametrize("convert", [lambda table: table, lambda table: write(table, "data.csv"),
+                                     lambda table: pa.table(table, nthreads=1),
+                                     lambda table: write(table, "data.parquet")])  # fmt: skip
+def test_missing_values_are_counted_and_named(convert):
+    error = refusal(convert(with_gaps()))
+    assert error.message == (
+        "324 of 2,000 rows have a missing value in 'PM2.5' (client 'b': 300, client 'c': 20, client 'e': 3, "
+        "...); pass --drop-missing to leave them out, or fill them first."
+    )
+    assert (error.client, error.field) == ("b", "PM2.5")
+    assert_same(read(convert(with_gaps()), drop_missing=True), expected(with_gaps().dropna()))
+
+
+def test_nan_in_parquet_is_missing_though_its_bounds_leave_nan_out():
+    table = frame()
+    values = table["PM2.5"].to_numpy().copy()
+    values[4] = np.nan
+    columns = pa.table(table).set_column(1, "PM2.5", pa.array(values, from_pandas=False))
+    pq.write_table(columns, "data.parquet")
+    assert refusal("data.parquet").message.startswith("1 of 90 rows has a missing value in 'PM2.5'")
+    assert_same(read("data.parquet", drop_missing=True), expected(table.drop(index=4)))
+
+
+@pytest.mark.parametrize("missing", [None, "", "  "])
+def test_rows_without_a_client_are_missing(missing):
+    table = frame()
+    table.loc[[0, 1], "site"] = missing
+    table.loc[5, TARGETS[1]] = np.nan
+    error = refusal(table)
+    assert error.message == (
+        "3 of 90 rows have a missing value in 'it's \"odd\"', 'site' (no client: 2, client 'west': 1); "
+        "pass --drop-missing to leave them out, or fill them first."
+    )
+    assert error.client is None
+    assert_same(read(table, drop_missing=True), expected(table.drop(index=[0, 1, 5])))
+
+
+def test_whole_clients_stay_whole_numbers_next_to_missing_ones():
+    table = frame(clients=(1, 2, 3))
+    table["site"] = table["site"].astype(float).where(table.index != 7)
+    assert read(table, drop_missing=True).clients == ("1", "2", "3")
+
+
+def test_dropping_never_drops_a_client_silently():
+    table = frame()
+    table.loc[table["site"] == "east", "PM2.5"] = np.nan
+    assert refusal(table, drop_missing=True).message.startswith("Client 'east' has 0 rows")
+
+
+# ---- values that cannot be used ----
+
+
+@pytest.mark.parametrize("rows", [0, 30_000], ids=["first rows", "later rows"])
+def test_text_among_numbers_is_named_with_its_line(rows):
+    Path("data.csv").write_text("site,PM2.5\n" + "a,1\n" * rows + "b,hot\n")
+    error = refusal("data.csv", targets=["PM2.5"])
+    assert error.message == (
+        f"Line {rows + 2:,} of 'data.csv' has 'hot' in 'PM2.5', which is not a number; "
+        "correct it, or write NA if it is missing."
+    )
+    assert error.field == "PM2.5"
+
+
+@pytest.mark.parametrize(("values", "holds"), [
+    ([1.0, None, "hot", 2.0], "text, for example 'hot' in row 3"),
+    (["1.5"] * 4, "text, for example '1.5' in row 1"),
+    ([True] * 4, "BOOLEAN, for example 'true' in row 1"),
+    ([date(2010, 3, 1)] * 4, "DATE, for example '2010-03-01' in row 1"),
+    (pd.Categorical(["low", "high"] * 2), "ENUM, for example 'low' in row 1"),
+])  # fmt: skip
+def test_a_column_that_holds_no_numbers_is_named(values, holds):
+    table = pd.DataFrame({"site": ["a", "b"] * 2, "x": values})
+    message = f"The target 'x' holds {holds}, not numbers; convert it, or name another column."
+    assert refusal(table, targets=["x"]).message == message
+
+
+@pytest.mark.parametrize("drop_missing", [False, True])
+@pytest.mark.parametrize(("value", "what"), [
+    (np.inf, "infinite"), (-np.inf, "infinite"), (1e200, "of size 1e+200, too large to square"),
+])  # fmt: skip
+def test_a_value_without_a_finite_square_is_named(value, what, drop_missing):
+    table = frame()
+    table.loc[7, TARGETS[1]] = value
+    table.loc[8, "site"] = None if drop_missing else "west"
+    error = refusal(table, drop_missing=drop_missing)
+    assert error.message == (
+        f"Client 'east' has a value in 'it's \"odd\"' that is {what}; correct it, or leave its row out."
+    )
+    assert (error.client, error.field) == ("east", TARGETS[1])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.1, -3e-300])
+def test_a_constant_target_is_named(value):
+    table = frame(rows=3000)
+    table.loc[table["site"] == "east", "PM2.5"] = value
+    error = refusal(table)
+    assert error.message == (
+        "The target 'PM2.5' is constant at client 'east', so it cannot be predicted; "
+        "leave out the target or the client."
+    )
+    assert (error.client, error.field) == ("east", "PM2.5")
+
+
+def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
+    table = frame()
+    table.loc[0, "site"] = "alone"
+    assert refusal(table).message.startswith("Client 'alone' has 1 rows, but it needs at least 3")
+
+
+# ---- what was asked for ----
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"targets": ["PM25"]}, "There is no column 'PM25' in the table (did you mean 'PM2.5'?); its columns are "
+                            "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
+    ({"client": "Site"}, "There is no column 'Site' in the table (did you mean 'site'?); its columns are "
+                         "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
+    ({"client": "hospital"}, "There is no column 'hospital' in the table; its columns are "
+                             "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
+    ({"targets": []}, "There are no targets; name at least one column."),
+    ({"targets": ["PM2.5", "PM2.5"]}, "The target 'PM2.5' is named more than once; name it once."),
+    ({"client": "PM2.5"}, "The column 'PM2.5' is both the client and a target; choose one."),
+    ({"client": "year"}, "All rows have the client '2010' in 'year', but a federation needs at least two; "
+                         "name another column, or add the rows of other clients."),
+    ({"where": "year >"}, 'The condition --where "year >" cannot be used (syntax error at or near ")"); '
+                          "correct it."),
+    ({"where": "sum(year) > 1"}, 'The condition --where "sum(year) > 1" cannot be used '
+                                 "(WHERE clause cannot contain aggregates); correct it."),
+    ({"where": "year < 0"}, 'The condition --where "year < 0" leaves no rows of the table; widen it.'),
+])  # fmt: skip
+def test_a_question_that_cannot_be_answered_is_explained(options, message):
+    assert refusal(frame(), **options).message == message
+
+
+@pytest.mark.parametrize(("where", "reason"), [
+    ("yeer > 2010", 'Referenced column "yeer" not found in FROM clause'),
+    ("site::INT = 1", "Could not convert string 'north' to INT32"),
+])  # fmt: skip
+def test_the_reason_why_where_fails_is_given(where, reason):
+    error = refusal(frame(), where=where)
+    assert error.message.startswith(f'The condition --where "{where}" cannot be used ({reason}')
+    assert error.message.endswith("); correct it.")
+    assert error.field == "where"
+
+
+def test_many_columns_are_not_all_listed():
+    table = frame().assign(**{f"x{number}": 0 for number in range(50)})
+    assert refusal(table, client="hospital").message.endswith("'x14', 'x15', ....")
+
+
+# ---- files that cannot be read ----
+
+
+def damaged(path, change):
+    Path(path).write_bytes(change(Path(path).read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    ("nothing.csv", "There is no file or folder 'nothing.csv'; check the path."),
+    ("nothing*.csv", "No file matches 'nothing*.csv'; check the pattern."),
+    ("folder", "The folder 'folder' holds no CSV, TSV or Parquet file; pass one that does."),
+    ("sheet.xlsx", "'sheet.xlsx' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data "
+                   "frame."),
+    ("empty.csv", "The file 'empty.csv' is empty; write it again or leave it out."),
+    ("header.csv", "There are no rows with a client in 'header.csv'; add some."),
+    ("ragged.csv", "There is no column 'site' in 'ragged.csv' (some lines have more values than others, "
+                   "so that each was read as one); its columns are 'site,PM2.5'."),
+])  # fmt: skip
+def test_a_path_without_a_table_is_explained(path, message):
+    os.mkdir("folder")
+    Path("sheet.xlsx").write_text("a sheet")
+    Path("empty.csv").touch()
+    Path("header.csv").write_text("site,PM2.5\n")
+    Path("ragged.csv").write_text("site,PM2.5\na,1\nb,1,2\n")
+    error = refusal(path, targets=["PM2.5"])
+    assert error.message == message
+    assert error.message == refusal([path], targets=["PM2.5"]).message
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("data.parquet", lambda content: content[: len(content) // 2]),
+    ("data.parquet", lambda content: b"not Parquet"),
+    ("data.parquet", lambda content: content[:400] + bytes(2000) + content[2400:]),
+    ("data.csv.gz", lambda content: content[: len(content) // 2]),
+    ("data.csv.gz", lambda content: b"not gzip"),
+    ("data.csv", lambda content: content + b"north,1.0\n"),
+    ("data.csv", lambda content: content + b"north\xff,1.0,2.0,2010\n"),
+])  # fmt: skip
+def test_a_damaged_file_is_named_with_the_reason(name, change):
+    damaged(write(frame(rows=22_000), name), change)
+    error = refusal(name)
+    assert error.message.startswith(f"Cannot read '{name}' (")
+    assert error.message.endswith("); check that it is whole and readable.")
+    assert "\n" not in error.message
+    assert error.field == "source"
+
+
+def test_the_first_of_several_paths_stands_for_them():
+    for name in ("1.parquet", "2.parquet"):
+        write(frame(), name)
+    damaged("2.parquet", lambda content: content[:50])
+    assert refusal(["1.parquet", "2.parquet"]).message.startswith("Cannot read '1.parquet' and 1 more (")
+    assert "2.parquet" in refusal(["1.parquet", "2.parquet"]).message
+
+
+def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os.path, "getsize", refuse)
+    message = refusal(write(frame(), "data.csv")).message
+    assert message == (
+        "Cannot read 'data.csv' ([Errno 13] Permission denied: 'data.csv'); "
+        "check that it is whole and readable."
+    )
+
+
+def test_a_stream_is_refused_because_it_can_be_read_only_once():
+    assert refusal(pa.table(frame()).to_reader()).message == (
+        "A source is a path, a list of paths or a table in memory, not RecordBatchReader; "
+        "read a stream into a table first."
+    )
+    assert refusal({"site": 1}).message.startswith("Cannot read the table (")
+
+
+def test_too_little_memory_is_explained(monkeypatch):
+    connect = duckdb.connect
+    monkeypatch.setattr(duckdb, "connect", lambda config: connect(config={**config, "memory_limit": "1MB"}))
+    table = frame(rows=300_000)
+    table["site"] = np.arange(300_000)
+    error = refusal(write(table, "data.parquet"))
+    assert error.message == (
+        "There is not enough memory to read 'data.parquet'; close other programs, and check that "
+        "'site' names the client of a row, not the row."
+    )
+
+
+def test_importing_does_not_import_duckdb():
+    code = "import sys, fedgram.tables; sys.exit('duckdb' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+def test_gzip_is_known_by_the_name_of_the_file():
+    table = frame()
+    Path("data.TSV.gz").write_bytes(gzip.compress(table.to_csv(index=False, sep="\t").encode()))
+    assert_same(read("data.TSV.gz"), expected(table))
