@@ -94,7 +94,7 @@ def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[s
         axis.plot(*outline, color=COLOURS["clients"], lw=1, label="clients" if m == 0 else None)
     axis.plot(
         *ellipse(plane.T @ prediction.barycenter.gram @ plane),
-        color=COLOURS["limit"], lw=2.2, label="federated limit $G_\\star$",
+        color=COLOURS["limit"], lw=2.2, label="federated limit $G_{\\bigstar}$",
     )  # fmt: skip
     axis.plot(
         *ellipse(plane.T @ prediction.centralized @ plane),

@@ -268,4 +268,5 @@ def _bad_where(table: SourceTable, error: Exception) -> InputError:
 
 
 def listed(names: list[str]) -> str:
+    """Names in quotes, the first twenty of them."""
     return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")

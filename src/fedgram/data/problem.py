@@ -19,7 +19,7 @@ Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One client's rows: inputs (N, ...) and targets (N, C).
+    """One client's rows: inputs (N, ...) and targets (N, C), the latter as float64.
 
     Inputs of type uint8 are images in 0..255, which networks see divided by 255.
     """
@@ -28,6 +28,7 @@ class Split:
     targets: Array
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", np.asarray(self.targets, dtype=np.float64))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets.", field="inputs"
@@ -62,7 +63,12 @@ class Problem:
             )
         if self.test and list(self.test) != list(self.train):
             raise InputError("Test rows must name the same clients as training rows.", field="test")
+        width = next(iter(self.train.values())).targets.shape[1]
+        if self.target_names and len(self.target_names) != width:
+            names = len(self.target_names)
+            raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
+            _check_width(split.targets, client, width)
             _check_finite(split.inputs, client, "inputs")
             _check_finite(split.targets, client, "targets")
 
@@ -97,6 +103,12 @@ class Problem:
         missing = [column for column in (client, *inputs, *targets) if column not in frame]
         if missing:
             raise InputError(f"The table has no column '{missing[0]}'.", field=missing[0])
+        nameless = int(frame[client].isna().sum())
+        if nameless:
+            raise InputError(
+                f"{nameless:,} rows have no client in '{client}'; name one for each or drop them.",
+                field=client,
+            )
         rows = {str(key): part for key, part in frame.groupby(client, sort=True)}
         train = {
             key: Split(part[list(inputs)].to_numpy(np.float64), part[list(targets)].to_numpy(np.float64))
@@ -152,6 +164,15 @@ def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
     if isinstance(values, Mapping):
         return values
     return {f"client {m + 1}": value for m, value in enumerate(values)}
+
+
+def _check_width(targets: Array, client: str, width: int) -> None:
+    if targets.shape[1] != width:
+        raise InputError(
+            f"Client '{client}' has {targets.shape[1]} targets, but the first client has {width}.",
+            client=client,
+            field="targets",
+        )
 
 
 def _check_finite(values: Array, client: str, what: str) -> None:

@@ -40,7 +40,7 @@ def draw(results: Results) -> Any:
     for axis in axes[3:]:
         axis.set_xlabel("round")
     for axis in axes[::3]:
-        axis.set_ylabel(r"relative error to $G_\star$")
+        axis.set_ylabel(r"relative error to $G_{\bigstar}$")
     return figure
 
 

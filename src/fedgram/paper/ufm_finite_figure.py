@@ -38,7 +38,8 @@ def _distances(axis: Any, table: Table, shift: int) -> None:
             rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
             y = [np.median(table[name][row]) for row in rows]
             axis.plot(x, y, line, marker=marker, color=colour, label=f"{rate:g}" if line == "-" else None)
-    axis.set(xscale="log", yscale="log", ylim=(5e-5, 3), ylabel=r"$d_{BW}$ / $d_{BW}(G_{within}, G_\star)$")
+    axis.set(xscale="log", yscale="log", ylim=(5e-5, 3))
+    axis.set_ylabel(r"$d_{BW}$ / $d_{BW}(G_{within}, G_{\bigstar})$")
 
 
 def _rounds(axis: Any, table: Table) -> None:

@@ -51,7 +51,7 @@ def _local_training(axis: Any, adam: Table, grams: Table) -> None:
 
 
 def _shared_grams(axis: Any, rounds: Table, grams: Table) -> None:
-    axis.plot(*ellipse(gram_called(grams, "limit")), color=GREEN, lw=1.8, label=r"$G_\star$")
+    axis.plot(*ellipse(gram_called(grams, "limit")), color=GREEN, lw=1.8, label=r"$G_{\bigstar}$")
     axis.plot(*ellipse(gram_called(grams, "centralized")), color=INK, lw=1.4, ls="--", label=r"$G_{cen}$")
     _dotted(axis, [gram_at(rounds, t) for t in SHOWN_ROUNDS], [f"$t={t}$" for t in SHOWN_ROUNDS])
     axis.set_title(r"(d) shared Gram, $\rho=10^{-3}$")
@@ -90,7 +90,7 @@ def _rounds(axis: Any, rounds: Table) -> None:
     for procedure, weight, colour, line, label in curves:
         chosen = rows_of(rounds, procedure, weight)
         _curve(axis, chosen["round"], chosen["error"], line, color=colour, label=label)
-    _over_rounds(axis, r"relative error to $G_\star$", r"(c) distance to $G_\star$")
+    _over_rounds(axis, r"relative error to $G_{\bigstar}$", r"(c) distance to $G_{\bigstar}$")
     axis.legend(loc="upper right", bbox_to_anchor=(1.0, 0.72))
 
 
@@ -107,7 +107,7 @@ def _terms(axis: Any, cases: Table) -> None:
     for place in places[base < 0.01]:
         axis.text(place, 0.02, "0", ha="center", va="bottom", color=GREY)
     axis.set_xticks(places, [case.replace(" ", "\n") for case in cases["case"]])
-    axis.set(ylabel="trace", title=r"(e) $G_{cen}-G_\star$ by its causes")
+    axis.set(ylabel="trace", title=r"(e) $G_{cen}-G_{\bigstar}$ by its causes")
     axis.legend(loc="upper right")
 
 

@@ -1,0 +1,111 @@
+"""Datasets set for a terminal: the list, a close look at one, progress of a download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from fedgram import words
+from fedgram.data.fetch import Advanced
+from fedgram.data.inspection import CheckedFile, Inspection, Presence
+from fedgram.explain import explain
+from fedgram.psd import Array
+
+console = Console(highlight=False, markup=False)
+MOST_FILES = 12  # listed one by one
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def print_list(folder: Path, found: Sequence[Presence]) -> None:
+    """`fedgram data list` for people."""
+    console.print(f"Data directory: {folder}", soft_wrap=True)
+    table = _table("name", "kind", "files", "size", "licence", "published")
+    for each in found:
+        entry, on_disk = each.dataset, size(each.bytes) if each.bytes else ""
+        table.add_row(entry.name, entry.kind, each.state, on_disk, entry.licence, entry.published)
+    console.print(table)
+    console.print("'fedgram data fetch NAME' gets what is missing, or says how to.", soft_wrap=True)
+
+
+def print_inspection(inspection: Inspection) -> None:
+    """`fedgram data check` for people."""
+    problem, prediction = inspection.problem, inspection.prediction
+    console.print(f"{problem.name}: {inspection.dataset.title} ({problem.kind})", soft_wrap=True)
+    for line in _file_lines(inspection.files):
+        console.print(f"  {line}", soft_wrap=True)
+    shape = " x ".join(map(str, next(iter(problem.train.values())).inputs.shape[1:]))
+    tested = sum(map(len, problem.test.values()))
+    console.print(f"Inputs {shape}; {tested:,} test rows. {words.setting(prediction)}", soft_wrap=True)
+    console.print(_clients(inspection))
+    for sentence in (*words.outcome(explain(prediction)), *prediction.notes):
+        console.print(sentence, soft_wrap=not console.is_terminal)
+
+
+@contextmanager
+def progress() -> Iterator[Advanced]:
+    """A progress bar for each file, on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars: dict[str, TaskID] = {}
+    screen = Console(stderr=True, highlight=False, markup=False)
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as shown:
+
+        def advanced(file: str, received: int, total: int | None) -> None:
+            if file not in bars:
+                bars[file] = shown.add_task(file)
+            shown.update(bars[file], completed=received, total=total)
+
+        yield advanced
+
+
+def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
+    """A line for each file, but one for all where they are many."""
+    if len(files) > MOST_FILES:
+        return [f"{len(files):,} files: {size(sum(file.bytes for file in files))}"]
+    verdicts = {True: "as published", None: "no checksum is published"}
+    return [
+        f"{file.path}: {size(file.bytes)}, sha256 {file.sha256[:12]}, {verdicts[file.as_published]}"
+        for file in files
+    ]
+
+
+def _clients(inspection: Inspection) -> Table:
+    """Rows, mean, standard deviation and smallest variance of each client's targets."""
+    moments, activity = inspection.prediction.moments, inspection.prediction.activity
+    table = _table("client", "train", "test", "smallest variance", "target means", "standard deviations")
+    deviations = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))
+    for m, client in enumerate(moments.clients):
+        tested = len(inspection.problem.test[client]) if inspection.problem.test else 0
+        smallest = f"{activity.eigenvalue[m]:.3g}" + ("" if activity.active[m] else ", NOT ACTIVE")
+        table.add_row(
+            client, f"{moments.count[m]:,.0f}", f"{tested:,}", smallest,
+            _numbers(moments.mean[m]), _numbers(deviations[m]),
+        )  # fmt: skip
+    return table
+
+
+def _numbers(values: Array) -> str:
+    return ", ".join(f"{value:.3g}" for value in values)
+
+
+def _table(*headings: str) -> Table:
+    """A table whose last two columns give way where the terminal is narrow."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=number < len(headings) - 2)
+    return table

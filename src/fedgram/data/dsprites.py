@@ -1,0 +1,129 @@
+"""dSprites: position and scale of a white shape on black (Matthey et al. 2017, Apache 2.0).
+
+The published form is one npz with `imgs` (737,280, 64, 64) of 0 and 1, and `latents_values` (737,280, 6) in
+the order color, shape, scale, orientation, posX, posY. `dsprites-rerendered` reads 60,000 imitations of these
+images, packed eight pixels to a byte as `imgs_packed` (60,000, 512), under the same name of the latents: they
+are RE-RENDERED, and not dSprites.
+
+What the paper does not state, and what we do:
+- Which rows: 12,000 training and 3,000 test rows drawn uniformly without replacement from all of the file,
+  from `Options.seed`. The same rows serve every training seed.
+- Pixels are 0 or 255, so that networks see 0 or 1.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fedgram.data.dataset import Dataset, Download, Options, provenance, require
+from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, picked, projected, readable
+from fedgram.data.problem import Kind, Problem
+from fedgram.data.sprites import FACTORS, SIDE, TARGETS
+from fedgram.data.tabular import refuse_larger
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+OFFICIAL = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
+PACKED = "dsprites_rerendered_60k.npz"
+BLOCK = 8_192  # images read at a time: 32 MB
+
+
+def find(folder: Path, options: Options, *, name: str, file: str) -> Sequence[Path]:
+    """The npz file, in the data directory or a folder in it."""
+    found = sorted([*folder.glob(file), *folder.glob(f"*/{file}")])
+    return found[:1] or [require(folder / file, name, "the images with their latents")]
+
+
+def load(
+    files: Sequence[Path],
+    options: Options,
+    *,
+    name: str = "dsprites",
+    kind: Kind = "REAL",
+    train: int = TRAIN_ROWS,
+    test: int = TEST_ROWS,
+) -> Problem:
+    """A problem of 8 clients: images (N, 64, 64, 1) of 0 and 255, targets posX, posY, scale (N, 3)."""
+    refuse_larger(name, options)
+    with readable(files[0], "a dSprites npz"):
+        latents = _latents(files[0])
+    rows = chosen(np.random.default_rng(options.seed), len(latents), train + test, name)
+    with readable(files[0], "a dSprites npz"):
+        images = 255 * picked(_blocks(files[0], len(latents)), rows, (SIDE, SIDE))
+    targets = latents[rows][:, [FACTORS.index(target) for target in TARGETS]]
+    made = provenance(files, options)
+    return projected(name, kind, images[..., None], targets, train, TARGETS, made)
+
+
+def _latents(path: Path) -> Array:
+    """Values of the six factors, (N, 6)."""
+    with np.load(path) as arrays:
+        latents = np.asarray(arrays["latents_values"], dtype=np.float64)
+    if latents.ndim != 2 or latents.shape[1] != len(FACTORS):
+        raise InputError(
+            f"latents_values must have the columns {', '.join(FACTORS)}, but has shape {latents.shape}.",
+            field="latents_values",
+        )
+    return latents
+
+
+def _blocks(path: Path, count: int) -> Iterator[Array]:
+    """All images of a file, as blocks (n, 64, 64) of 0 and 1."""
+    with zipfile.ZipFile(path) as archive:
+        packed = "imgs_packed.npy" in archive.namelist()
+        name, width = ("imgs_packed", SIDE * SIDE // 8) if packed else ("imgs", SIDE * SIDE)
+        with archive.open(f"{name}.npy") as file:
+            # np.load would hold 3 GB: the rows are taken from the stream as it is decompressed.
+            _check_header(file, name, (count, width) if packed else (count, SIDE, SIDE))
+            for start in range(0, count, BLOCK):
+                content = file.read(min(BLOCK, count - start) * width)
+                block = np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
+                yield (np.unpackbits(block, axis=1) if packed else block).reshape(-1, SIDE, SIDE)
+
+
+def _check_header(file: IO[bytes], name: str, expected: tuple[int, ...]) -> None:
+    np.lib.format.read_magic(file)
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if shape != expected or fortran_order or dtype != np.uint8:
+        raise InputError(
+            f"{name} must be uint8 of shape {expected}, but it is {dtype} of shape {shape}.", field=name
+        )
+
+
+DATASETS = (
+    Dataset(
+        name="dsprites",
+        kind="REAL",
+        title="dSprites",
+        licence="Apache 2.0",
+        citation="Matthey, Higgins, Hassabis and Lerchner, dSprites: Disentanglement testing Sprites, 2017",
+        published="https://github.com/google-deepmind/dsprites-dataset",
+        find=partial(find, name="dsprites", file=OFFICIAL),
+        load=load,
+        downloads=(
+            Download(
+                f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{OFFICIAL}",
+                OFFICIAL,
+                # The publisher prints no checksum; this is the one that independent projects have recorded.
+                "md5:7da33b31b13a06f4b04a70402ce90c2e",
+            ),
+        ),
+    ),
+    Dataset(
+        name="dsprites-rerendered",
+        kind="RE-RENDERED",
+        title="Imitation of 60,000 dSprites",
+        licence="made for this project",
+        citation="none; after Matthey et al., dSprites, 2017",
+        published="not published",
+        find=partial(find, name="dsprites-rerendered", file=PACKED),
+        load=partial(load, name="dsprites-rerendered", kind="RE-RENDERED"),
+        obtain=f"'{PACKED}' is not published; the dataset 'sprites' is alike and needs no files.",
+    ),
+)

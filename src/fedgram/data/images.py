@@ -1,0 +1,122 @@
+"""What the image datasets share: which rows, targets on one scale, clients by projection, files in ruins."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.data.dataset import checksum
+from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.tabular import split_by_projection, statistics
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+TRAIN_ROWS, TEST_ROWS, CLIENTS = 12_000, 3_000, 8
+
+
+def chosen(rng: np.random.Generator, available: int, wanted: int, name: str) -> Array:
+    """Distinct row numbers in random order, (wanted,)."""
+    if available < wanted:
+        raise InputError(
+            f"The dataset '{name}' needs {wanted:,} images, but its files have {available:,}.", field="rows"
+        )
+    return rng.choice(available, wanted, replace=False)
+
+
+def picked(blocks: Iterable[Array], rows: Array, shape: tuple[int, ...]) -> Array:
+    """Rows of an array of images of one shape that comes in blocks, so that it need not be held as a whole.
+
+    blocks of (n, *shape), together at least max(rows) + 1 images -> (len(rows), *shape) uint8.
+    """
+    images = np.empty((len(rows), *shape), dtype=np.uint8)
+    order = np.argsort(rows)
+    start = 0
+    for block in blocks:
+        check_images(block, shape)
+        first, last = np.searchsorted(rows, (start, start + len(block)), sorter=order)
+        place = order[first:last]
+        images[place] = block[rows[place] - start]
+        start += len(block)
+    return images
+
+
+def check_images(images: Array, shape: tuple[int, ...]) -> None:
+    """Refuse images (n, ...) that are not bytes of one shape."""
+    if images.dtype != np.uint8 or images.shape[1:] != shape:
+        size = " x ".join(str(side) for side in shape)
+        raise InputError(
+            f"Images must be {size} bytes, but they have shape {images.shape[1:]} and type {images.dtype}.",
+            field="images",
+        )
+
+
+def scaled(targets: Array, train: int, names: Sequence[str]) -> Array:
+    """Targets (N, C), each centered and scaled by the mean and deviation of the first `train` rows."""
+    mean, scale = statistics(targets[:train], names)
+    return (targets - mean) / scale
+
+
+def projected(
+    name: str,
+    kind: Kind,
+    images: Array,
+    targets: Array,
+    train: int,
+    target_names: tuple[str, ...],
+    provenance: Mapping[str, Any],
+) -> Problem:
+    """A problem of eight clients by target projection: the first `train` rows train, the others test.
+
+    images (N, H, W, channels) uint8; targets (N, C) in their own units, which are scaled here.
+    """
+    standard = scaled(targets, train, target_names)
+    rows = Split(images[:train], standard[:train]), Split(images[train:], standard[train:])
+    return Problem(name, kind, *split_by_projection(*rows, CLIENTS), target_names, provenance)
+
+
+def combined_checksum(files: Sequence[Path], root: Path) -> dict[str, str]:
+    """One SHA-256 over the checksums of many files, for datasets whose list would drown a manifest."""
+    lines = sorted(f"{checksum(path)}  {path.relative_to(root).as_posix()}\n" for path in files)
+    return {f"{len(files):,} files": hashlib.sha256("".join(lines).encode()).hexdigest()}
+
+
+def tar_members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files of a tar archive whose name matches, read once from front to back."""
+    with tarfile.open(path, "r|*") as archive:
+        for entry in archive:
+            content = archive.extractfile(entry) if wanted.fullmatch(entry.name) else None
+            if content is not None:
+                yield entry.name, content.read()
+
+
+@contextmanager
+def readable(path: Path | str, what: str) -> Iterator[None]:
+    """Say in one sentence what a library says about a file that is damaged, cut short or another one."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"'{path}' is not {what}: {error.message}", field=error.field) from error
+    except Exception as error:  # the libraries share no class of errors
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"'{path}' cannot be read as {what} ({reason}); if it is damaged or cut short, get it again.",
+            field=str(path),
+        ) from error
+
+
+def needed(module: str, package: str, title: str) -> Any:
+    """An optional library, or a sentence that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise InputError(
+            f"Reading {title} needs {package}: pip install 'fedgram[data]'.", field=package
+        ) from None

@@ -1,0 +1,132 @@
+"""MPIIGaze: where an eye looks, from its image (Zhang et al. 2015, CC BY-NC-SA 4.0).
+
+The published form is one `.mat` file for each day of 15 persons, `Data/Normalized/pXX/dayYY.mat`, with the
+struct `data`: for each eye, `left` and `right`, `image` (n, 36, 60) and `gaze` (n, 3), a unit vector in the
+normalized camera. It is read from the folder, or straight from `MPIIGaze.tar.gz`.
+
+The targets are the angles by the dataset's own convention, pitch = asin(-y) and yaw = atan2(-x, -z), scaled.
+What the paper does not state, and what we do:
+- Which images: both eyes of all persons and days, 12,000 for training and 3,000 for tests drawn uniformly
+  without replacement, from `Options.seed`. The same images serve every training seed. A person's images are
+  in both sets.
+- Right eyes are mirrored, image and gaze, so that all eyes look alike: the usual way to train one model for
+  both.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.data.dataset import Dataset, Download, Options, provenance, require
+from fedgram.data.images import (
+    TEST_ROWS,
+    TRAIN_ROWS,
+    check_images,
+    chosen,
+    combined_checksum,
+    picked,
+    projected,
+    readable,
+    tar_members,
+)
+from fedgram.data.problem import Problem
+from fedgram.data.tabular import refuse_larger
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+NAME = "mpiigaze"
+TARGETS = ("pitch", "yaw")
+SHAPE = (36, 60)
+ARCHIVE = "MPIIGaze.tar.gz"
+FOLDERS = ("MPIIGaze/Data/Normalized", "Data/Normalized", "Normalized")
+_DAY_FILE = re.compile(r".*/Normalized/(p\d\d/day\d\d)\.mat")
+
+
+def find(folder: Path, options: Options) -> Sequence[Path]:
+    """The files of all days, or the archive that holds them."""
+    for place in FOLDERS:
+        if found := sorted((folder / place).glob("p??/day??.mat")):
+            return found
+    return [require(folder / ARCHIVE, NAME, f"the folder '{FOLDERS[0]}', or the archive of it")]
+
+
+def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
+    """A problem of 8 clients: images (N, 36, 60, 1), targets pitch and yaw (N, 2)."""
+    refuse_larger(NAME, options)
+    days = [eyes for _, eyes in sorted(_days(files), key=lambda day: day[0])]
+    gaze = np.concatenate([directions for _, directions in days])
+    rows = chosen(np.random.default_rng(options.seed), len(gaze), train + test, NAME)
+    images = picked((block for block, _ in days), rows, SHAPE)
+    return projected(
+        NAME, "REAL", images[..., None], angles(gaze[rows]), train, TARGETS, _made(files, options)
+    )
+
+
+def angles(gaze: Array) -> Array:
+    """Pitch and yaw in radians of unit vectors (N, 3) -> (N, 2)."""
+    x, y, z = gaze.T
+    return np.stack([np.arcsin(-y), np.arctan2(-x, -z)], axis=1)
+
+
+def _days(files: Sequence[Path]) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    """Name, images (n, 36, 60) and gaze (n, 3) of each day, in any order."""
+    for path in files:
+        with readable(path, "MPIIGaze"):
+            if path.name != ARCHIVE:
+                yield f"{path.parent.name}/{path.stem}", _eyes(path.read_bytes())
+                continue
+            for name, content in tar_members(path, _DAY_FILE):
+                with readable(name, "a day of MPIIGaze"):
+                    yield _DAY_FILE.sub(r"\1", name), _eyes(content)
+
+
+def _eyes(content: bytes) -> tuple[Array, Array]:
+    """Images and gaze of all left eyes, then all right eyes, mirrored."""
+    from scipy.io import loadmat
+
+    day = loadmat(io.BytesIO(content), variable_names=["data"])
+    left_images, left_gaze = _eye(day, "left")
+    right_images, right_gaze = _eye(day, "right")
+    images = np.concatenate([left_images, right_images[:, :, ::-1]])
+    return images, np.concatenate([left_gaze, right_gaze * [-1, 1, 1]])
+
+
+def _eye(day: dict[str, Any], eye: str) -> tuple[Array, Array]:
+    """Images (n, 36, 60) and gaze (n, 3) of one eye."""
+    try:
+        struct = day["data"][eye][0, 0]
+        images, gaze = struct["image"][0, 0], struct["gaze"][0, 0].astype(np.float64)
+    except (KeyError, ValueError, IndexError):
+        raise InputError(f"It has no data.{eye}.image or no data.{eye}.gaze.", field=f"data.{eye}") from None
+    check_images(images, SHAPE)
+    if gaze.shape != (len(images), 3):
+        raise InputError(f"data.{eye}.gaze must have 3 columns and a row for each image.", field="gaze")
+    return images, gaze
+
+
+def _made(files: Sequence[Path], options: Options) -> dict[str, Any]:
+    if files[0].name == ARCHIVE:
+        return provenance(files, options)
+    return {**provenance((), options), "files": combined_checksum(files, files[0].parent.parent)}
+
+
+DATASETS = (
+    Dataset(
+        name=NAME,
+        kind="REAL",
+        title="MPIIGaze, normalized eye images",
+        licence="CC BY-NC-SA 4.0, for non-commercial scientific use",
+        citation="Zhang, Sugano, Fritz and Bulling, Appearance-Based Gaze Estimation in the Wild, CVPR 2015",
+        published="https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/"
+        "gaze-based-human-computer-interaction/appearance-based-gaze-estimation-in-the-wild",
+        find=find,
+        load=load,
+        downloads=(Download(f"http://datasets.d2.mpi-inf.mpg.de/MPIIGaze/{ARCHIVE}", ARCHIVE),),
+    ),
+)

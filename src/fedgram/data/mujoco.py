@@ -1,0 +1,137 @@
+"""MuJoCo locomotion: an expert's action from the observation, in four environments.
+
+`swimmer`, `hopper`, `halfcheetah` and `walker` read what JAT publishes (Apache 2.0): Parquet files with one
+row for each episode, and the columns `continuous_observations` and `continuous_actions`, lists of lists of
+numbers. `swimmer-rollouts` and so on read rollouts that were made for this project in the same layout: they
+are GENERATED, and not JAT. Their variants name the policy, and whether it acted by its mode (`det`) or
+sampled (`stoch`).
+
+The paper takes the first 4,000 training transitions at their stored scale. What it does not state:
+- Transitions are counted through the episodes in stored order, whatever the length of each.
+- Test rows: the paper has none. We take the next 2,000 transitions, as many as there are, and give each to
+  the client whose interval of training targets is nearest. They may begin in the last training episode.
+- The seed plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedgram.data.dataset import Dataset, Download, Options, provenance, require
+from fedgram.data.episodes import transitions
+from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.tabular import refuse_larger, split_by_projection
+from fedgram.errors import InputError
+
+TRAIN_ROWS, TEST_ROWS = 4_000, 2_000
+VARIANTS = ("ppo_stoch", "tqc_det", "tqc_stoch")  # the first is the default, the nearest in kind to JAT
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment with D observations and C actions, and JAT's first file of training episodes.
+
+    The file's address holds a revision at which it lay there under this name.
+    """
+
+    name: str
+    observations: int
+    actions: int
+    jat_revision: str
+    jat_file: str
+
+    @property
+    def download(self) -> Download:
+        """JAT publishes no checksum; the revision fixes the content."""
+        repository = "https://huggingface.co/datasets/jat-project/jat-dataset/resolve"
+        return Download(f"{repository}/{self.jat_revision}/{self.jat_file}", self.jat_file)
+
+
+ENVIRONMENTS = (
+    Environment(
+        "swimmer", 8, 2, "bb2a30f396f5aff8c251c017eba2db57815f36b4",
+        "mujoco-swimmer/train-00000-of-00001-69ddb327f3417d6e.parquet",
+    ),
+    Environment(
+        "hopper", 11, 3, "a13c778bf88cc9e33e8482fe4dc197e459bcd9ab",
+        "mujoco-hopper/train-00000-of-00001-c3171ebcb257ae3b.parquet",
+    ),
+    Environment(
+        "halfcheetah", 17, 6, "97100f8505d4aba50f1d265eb5beaf71dbe3ea81",
+        "mujoco-halfcheetah/train-00000-of-00002-8c263be2db3712c6.parquet",
+    ),
+    Environment(
+        "walker", 17, 6, "2ba91202d429d2d06c3f16e0158dbcb1c4821552",
+        "mujoco-walker/train-00000-of-00002-e9a5a483750835a3.parquet",
+    ),
+)  # fmt: skip
+
+
+def find_jat(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
+    """JAT's first file of training episodes, in the data directory or a folder in it."""
+    pattern = f"mujoco-{environment.name}/train-00000-of-*.parquet"
+    found = sorted(folder.glob(pattern)) or sorted(folder.glob(f"*/{pattern}"))
+    return found[:1] or [require(folder / environment.jat_file, environment.name, "JAT's training episodes")]
+
+
+def find_rollouts(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
+    """The rollouts of one variant."""
+    file = f"mujoco_{environment.name}_{options.variant or VARIANTS[0]}.parquet"
+    return [require(folder / file, f"{environment.name}-rollouts", "the generated rollouts")]
+
+
+def load(
+    files: Sequence[Path], options: Options, *, name: str, kind: Kind, environment: Environment
+) -> Problem:
+    """4,000 training transitions of 4 clients, and test ones: inputs (N, D) float32, targets (N, C)."""
+    refuse_larger(name, options)
+    widths = environment.observations, environment.actions
+    rows = transitions(files[0], widths, TRAIN_ROWS + TEST_ROWS)
+    if len(rows) < TRAIN_ROWS:
+        raise InputError(
+            f"The dataset '{name}' needs {TRAIN_ROWS:,} transitions, but '{files[0]}' has {len(rows):,}.",
+            field=str(files[0]),
+        )
+    train = Split(rows.inputs[:TRAIN_ROWS], rows.targets[:TRAIN_ROWS])
+    test = Split(rows.inputs[TRAIN_ROWS:], rows.targets[TRAIN_ROWS:])
+    trained, tested = split_by_projection(train, test)
+    names = tuple(f"action {c + 1}" for c in range(environment.actions))
+    return Problem(name, kind, trained, tested, names, provenance(files, options))
+
+
+def _jat(environment: Environment) -> Dataset:
+    return Dataset(
+        name=environment.name,
+        kind="REAL",
+        title=f"MuJoCo {environment.name}, expert episodes of JAT",
+        licence="Apache 2.0",
+        citation="Gallouédec et al., Jack of All Trades, Master of Some, arXiv:2402.09844, 2024; "
+        "Todorov et al., MuJoCo, IROS 2012",
+        published="https://huggingface.co/datasets/jat-project/jat-dataset",
+        find=partial(find_jat, environment=environment),
+        load=partial(load, name=environment.name, kind="REAL", environment=environment),
+        downloads=(environment.download,),
+    )
+
+
+def _rollouts(environment: Environment) -> Dataset:
+    name = f"{environment.name}-rollouts"
+    return Dataset(
+        name=name,
+        kind="GENERATED",
+        title=f"MuJoCo {environment.name}, rollouts of public MIT-licensed expert policies; not JAT",
+        licence="made for this project",
+        citation="Todorov et al., MuJoCo, IROS 2012",
+        published="not published",
+        find=partial(find_rollouts, environment=environment),
+        load=partial(load, name=name, kind="GENERATED", environment=environment),
+        obtain=f"Roll out a policy of your own in JAT's layout, or use '{environment.name}', the published "
+        f"data; files are named mujoco_{environment.name}_VARIANT.parquet.",
+        variants=VARIANTS,
+    )
+
+
+DATASETS = (*map(_jat, ENVIRONMENTS), *map(_rollouts, ENVIRONMENTS))

@@ -1,0 +1,71 @@
+"""All datasets by name. Modules are imported when a dataset of theirs is asked for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+
+from fedgram.data import cache
+from fedgram.data.dataset import Dataset, Options, data_directory
+from fedgram.data.problem import Problem
+from fedgram.errors import InputError
+
+MODULES = {
+    "beijing": "beijing",
+    "swimmer": "mujoco",
+    "hopper": "mujoco",
+    "halfcheetah": "mujoco",
+    "walker": "mujoco",
+    "mpiigaze": "mpiigaze",
+    "300w-lp": "w300lp",
+    "dsprites": "dsprites",
+    "3dshapes": "shapes3d",
+    "cifar-geo": "cifar_geo",
+    "swimmer-rollouts": "mujoco",
+    "hopper-rollouts": "mujoco",
+    "halfcheetah-rollouts": "mujoco",
+    "walker-rollouts": "mujoco",
+    "dsprites-rerendered": "dsprites",
+    "swimmer-mini": "swimmer_mini",
+    "sprites": "sprites",
+    "gaussian": "gaussian",
+}
+"""Name -> module: the paper's ten in its order, then stand-ins for them, then what is part of fedgram."""
+
+DEFAULT = Options()
+
+
+def names() -> tuple[str, ...]:
+    """Names of all datasets."""
+    return tuple(MODULES)
+
+
+def dataset(name: str) -> Dataset:
+    """The dataset of that name."""
+    if name not in MODULES:
+        near = get_close_matches(name.lower(), MODULES, n=1, cutoff=0.0)
+        raise InputError(
+            f"There is no dataset '{name}'; did you mean '{near[0]}'? 'fedgram data list' names them all.",
+            field="name",
+        )
+    module = import_module(f"fedgram.data.{MODULES[name]}")
+    entries = {entry.name: entry for entry in module.DATASETS}
+    found: Dataset = entries[name]
+    return found
+
+
+def load(name: str, data_dir: str | Path | None = None, options: Options = DEFAULT) -> Problem:
+    """A dataset as clients hold it, from the data directory or its cache."""
+    entry = dataset(name)
+    check_variant(entry, options)
+    return cache.load(entry, data_directory(data_dir), options)
+
+
+def check_variant(entry: Dataset, options: Options) -> None:
+    """Refuse a variant that the dataset does not have."""
+    if options.variant and options.variant not in entry.variants:
+        known = f"its variants are {', '.join(entry.variants)}" if entry.variants else "it has no variants"
+        raise InputError(
+            f"The dataset '{entry.name}' has no variant '{options.variant}': {known}.", field="variant"
+        )

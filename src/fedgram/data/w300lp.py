@@ -1,0 +1,127 @@
+"""300W-LP: how a head is turned, from an image of the face (Zhu et al. 2016, for research only).
+
+The published form is the folder `300W_LP` with the sets AFW, HELEN, IBUG and LFPW: for each image a `.jpg`
+and a `.mat` beside it, with `Pose_Para` (1, 7), whose first three numbers are pitch, yaw and roll in radians,
+and `pt2d` (2, 68), the landmarks in pixels (-1 where one is not known).
+
+What the paper does not state, and what we do:
+- Which images: the 61,225 of the four sets. The `_Flip` folders hold the same images mirrored, and are left
+  out. 12,000 for training and 3,000 for tests are drawn uniformly without replacement, from `Options.seed`.
+  The same images serve every training seed. One photograph was turned into many images: it may be in both.
+- Which crop: the smallest square around all landmarks, made wider by a quarter of its side on every side,
+  black where it goes over the edge, and resized to 64 x 64 with antialiasing. A square keeps the face's
+  proportions, from which its pose is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.data.dataset import Dataset, Options, provenance, require
+from fedgram.data.images import (
+    TEST_ROWS,
+    TRAIN_ROWS,
+    chosen,
+    combined_checksum,
+    needed,
+    projected,
+    readable,
+)
+from fedgram.data.problem import Problem
+from fedgram.data.tabular import refuse_larger
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+NAME = "300w-lp"
+TARGETS = ("pitch", "yaw", "roll")
+SETS = ("AFW", "HELEN", "IBUG", "LFPW")
+FOLDERS = ("300W_LP", "300W-LP", "300W-LP/300W_LP", ".")
+SIDE = 64
+MARGIN = 0.25  # of the landmarks' square, on each side
+
+
+def find(folder: Path, options: Options) -> Sequence[Path]:
+    """All images of the four sets, each followed by its `.mat`."""
+    for place in FOLDERS:
+        images = sorted(image for name in SETS for image in (folder / place / name).glob("*.jpg"))
+        if images:
+            mats = {mat for name in SETS for mat in (folder / place / name).glob("*.mat")}
+            return [path for image in images for path in (image, _beside(image, mats))]
+    return [require(folder / FOLDERS[0] / SETS[0], NAME, "the images of AFW, HELEN, IBUG and LFPW")]
+
+
+def _beside(image: Path, mats: set[Path]) -> Path:
+    mat = image.with_suffix(".mat")
+    if mat not in mats:
+        raise InputError(f"The image '{image}' of 300W-LP has no '{mat.name}' beside it.", field=str(mat))
+    return mat
+
+
+def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
+    """A problem of 8 clients: images (N, 64, 64, 3), targets pitch, yaw and roll (N, 3)."""
+    refuse_larger(NAME, options)
+    pillow = needed("PIL.Image", "Pillow", "300W-LP")
+    rows = chosen(np.random.default_rng(options.seed), len(files) // 2, train + test, NAME)
+    pairs = [(files[2 * row], files[2 * row + 1]) for row in rows]
+    with ThreadPoolExecutor() as pool:  # decoding leaves Python's lock
+        images, poses = zip(*pool.map(partial(_face, pillow), pairs), strict=True)
+    made = {
+        **provenance((), options),
+        "files": combined_checksum([path for pair in pairs for path in pair], files[0].parent.parent),
+    }
+    return projected(NAME, "REAL", np.stack(images), np.stack(poses), train, TARGETS, made)
+
+
+def _face(pillow: Any, pair: tuple[Path, Path]) -> tuple[Array, Array]:
+    """The crop (64, 64, 3) and the pose (3,) of one image."""
+    image, mat = pair
+    with readable(mat, "a .mat of 300W-LP"):
+        pose, box = _annotation(mat)
+    with readable(image, "an image of 300W-LP"), pillow.open(image) as picture:
+        face = picture.convert("RGB").crop(box).resize((SIDE, SIDE), pillow.Resampling.BILINEAR)
+    return np.asarray(face), pose
+
+
+def _annotation(mat: Path) -> tuple[Array, tuple[int, int, int, int]]:
+    """Pitch, yaw and roll, and the box left, upper, right, lower to crop."""
+    from scipy.io import loadmat
+
+    annotation = loadmat(mat, variable_names=["Pose_Para", "pt2d"])
+    for name, shape in (("Pose_Para", "(1, 7)"), ("pt2d", "(2, 68)")):
+        if name not in annotation or annotation[name].ndim != 2:
+            raise InputError(f"It has no {name} of shape {shape}.", field=name)
+    return annotation["Pose_Para"][0, :3].astype(np.float64), face_box(annotation["pt2d"])
+
+
+def face_box(landmarks: Array) -> tuple[int, int, int, int]:
+    """The square to crop, from landmarks (2, K) in pixels: left, upper, right, lower."""
+    known = landmarks[:, (landmarks >= 0).all(axis=0)]
+    if known.size == 0:
+        raise InputError("It has no landmark in the image, so no face can be cropped.", field="pt2d")
+    low, high = known.min(axis=1), known.max(axis=1)
+    half = (0.5 + MARGIN) * (high - low).max()
+    left, upper = np.rint((low + high) / 2 - half).astype(int)
+    side = max(int(np.rint(2 * half)), 1)
+    return int(left), int(upper), int(left) + side, int(upper) + side
+
+
+DATASETS = (
+    Dataset(
+        name=NAME,
+        kind="REAL",
+        title="300W-LP, faces across large poses",
+        licence="for research only",
+        citation="Zhu, Lei, Liu, Shi and Li, Face Alignment Across Large Poses: A 3D Solution, CVPR 2016",
+        published="http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/3DDFA/main.htm",
+        find=find,
+        load=load,
+        obtain="follow the link to 300W-LP.zip (2.8 GB) on http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/"
+        "3DDFA/main.htm and unpack it, so that the data directory has a folder 300W_LP.",
+    ),
+)
