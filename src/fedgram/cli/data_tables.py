@@ -35,11 +35,14 @@ def size(count: int) -> str:
 def print_list(folder: Path, found: Sequence[Presence]) -> None:
     """`fedgram data list` for people."""
     console.print(f"Data directory: {folder}", soft_wrap=True)
-    table = _table("name", "kind", "files", "size", "licence", "published")
+    table = _table("name", "kind", "files", "size", "licence")
     for each in found:
         entry, on_disk = each.dataset, size(each.bytes) if each.bytes else ""
-        table.add_row(entry.name, entry.kind, each.state, on_disk, entry.licence, entry.published)
+        table.add_row(entry.name, entry.kind, each.state, on_disk, entry.licence)
     console.print(table)
+    console.print("Where they are published, and what to cite:")
+    for entry in (each.dataset for each in found if each.dataset.downloads or each.dataset.obtain):
+        console.print(f"  {entry.name}: {entry.published}\n    {entry.citation}", soft_wrap=True)
     console.print("'fedgram data fetch NAME' gets what is missing, or says how to.", soft_wrap=True)
 
 

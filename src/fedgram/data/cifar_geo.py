@@ -77,14 +77,15 @@ def _designed(images: Array, train: int, rng: np.random.Generator, made: dict[st
     for m, dealt in enumerate(evenly_at_random(rng, len(images) - train, clients)):
         client[train + dealt] = m
     transforms = drawn(rng, client)
-    canvases, targets = placed(images, transforms), scaled(transforms, train, TARGETS)
+    canvases = placed(images, transforms)
+    targets, used = scaled(transforms, train, TARGETS)
     trained, tested = (
         {f"client {m + 1}": Split(canvases[part][client[part] == m], targets[part][client[part] == m])
          for m in range(clients)}
         for part in (slice(train), slice(train, None))
     )  # fmt: skip
     laws = {"means": MEANS.tolist(), "spreads": SPREADS.tolist()}
-    return Problem(NAME, "REAL", trained, tested, TARGETS, {**made, "laws": laws})
+    return Problem(NAME, "REAL", trained, tested, TARGETS, {**made, **used, "laws": laws})
 
 
 def drawn(rng: np.random.Generator, client: Array) -> Array:

@@ -55,15 +55,15 @@ def load(
         latents = _latents(files[0])
     rows = chosen(np.random.default_rng(options.seed), len(latents), train + test, name)
     with readable(files[0], "a dSprites npz"):
-        images = 255 * picked(_blocks(files[0], len(latents)), rows, (SIDE, SIDE))
+        white = picked(_blocks(files[0], len(latents)), rows, (SIDE, SIDE)) > 0
     targets = latents[rows][:, [FACTORS.index(target) for target in TARGETS]]
-    made = provenance(files, options)
-    return projected(name, kind, images[..., None], targets, train, TARGETS, made)
+    images = np.uint8(255) * white[..., None]
+    return projected(name, kind, images, targets, train, TARGETS, provenance(files, options))
 
 
 def _latents(path: Path) -> Array:
     """Values of the six factors, (N, 6)."""
-    with np.load(path) as arrays:
+    with path.open("rb") as file, np.load(file) as arrays:
         latents = np.asarray(arrays["latents_values"], dtype=np.float64)
     if latents.ndim != 2 or latents.shape[1] != len(FACTORS):
         raise InputError(

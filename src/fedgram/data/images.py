@@ -1,4 +1,4 @@
-"""What the image datasets share: which rows, targets on one scale, clients by projection, files in ruins."""
+"""What image datasets share: which rows, targets on one scale, clients by projection, unreadable files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chosen(rng: np.random.Generator, available: int, wanted: int, name: str) -> 
 def picked(blocks: Iterable[Array], rows: Array, shape: tuple[int, ...]) -> Array:
     """Rows of an array of images of one shape that comes in blocks, so that it need not be held as a whole.
 
-    blocks of (n, *shape), together at least max(rows) + 1 images -> (len(rows), *shape) uint8.
+    blocks of (n, *shape) uint8 -> (len(rows), *shape).
     """
     images = np.empty((len(rows), *shape), dtype=np.uint8)
     order = np.argsort(rows)
@@ -45,6 +45,8 @@ def picked(blocks: Iterable[Array], rows: Array, shape: tuple[int, ...]) -> Arra
         place = order[first:last]
         images[place] = block[rows[place] - start]
         start += len(block)
+    if start <= rows.max():
+        raise InputError(f"It ends after {start:,} images.", field="images")
     return images
 
 
@@ -58,10 +60,14 @@ def check_images(images: Array, shape: tuple[int, ...]) -> None:
         )
 
 
-def scaled(targets: Array, train: int, names: Sequence[str]) -> Array:
-    """Targets (N, C), each centered and scaled by the mean and deviation of the first `train` rows."""
+def scaled(targets: Array, train: int, names: Sequence[str]) -> tuple[Array, dict[str, dict[str, float]]]:
+    """Targets (N, C), centered and scaled by the statistics of the first `train` rows, and these by name."""
     mean, scale = statistics(targets[:train], names)
-    return (targets - mean) / scale
+    by_name = {
+        what: dict(zip(names, values.tolist(), strict=True))
+        for what, values in (("mean", mean), ("scale", scale))
+    }
+    return (targets - mean) / scale, by_name
 
 
 def projected(
@@ -77,9 +83,9 @@ def projected(
 
     images (N, H, W, channels) uint8; targets (N, C) in their own units, which are scaled here.
     """
-    standard = scaled(targets, train, target_names)
+    standard, used = scaled(targets, train, target_names)
     rows = Split(images[:train], standard[:train]), Split(images[train:], standard[train:])
-    return Problem(name, kind, *split_by_projection(*rows, CLIENTS), target_names, provenance)
+    return Problem(name, kind, *split_by_projection(*rows, CLIENTS), target_names, {**provenance, **used})
 
 
 def combined_checksum(files: Sequence[Path], root: Path) -> dict[str, str]:

@@ -60,6 +60,8 @@ def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test:
     """A problem of 8 clients: images (N, 36, 60, 1), targets pitch and yaw (N, 2)."""
     refuse_larger(NAME, options)
     days = [eyes for _, eyes in sorted(_days(files), key=lambda day: day[0])]
+    if not days:
+        raise InputError(f"'{files[0]}' holds no Normalized/pXX/dayYY.mat.", field=str(files[0]))
     gaze = np.concatenate([directions for _, directions in days])
     rows = chosen(np.random.default_rng(options.seed), len(gaze), train + test, NAME)
     images = picked((block for block, _ in days), rows, SHAPE)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.data.dataset import Dataset, Download, Options, provenance, require
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, needed, picked, projected, readable
+from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected, readable
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
 from fedgram.psd import Array
@@ -30,7 +30,6 @@ FACTORS = ("floor hue", "wall hue", "object hue", "scale", "shape", "orientation
 TARGETS = ("object hue", "scale", "orientation")
 SHAPE = (64, 64, 3)
 LARGER_TRAIN_ROWS = 48_000
-BLOCK = 8_192  # images read at a time: 100 MB
 
 
 def find(folder: Path, options: Options) -> Sequence[Path]:
@@ -49,7 +48,7 @@ def load(files: Sequence[Path], options: Options, train: int | None = None, test
         labels = _labels(file)
     rows = chosen(np.random.default_rng(options.seed), len(labels), train + test, NAME)
     with _opened(files[0]) as file:
-        images = picked(_blocks(file, len(labels)), rows, SHAPE)
+        images = _images(file, rows)
     targets = labels[rows][:, [FACTORS.index(target) for target in TARGETS]]
     return projected(NAME, "REAL", images, targets, train, TARGETS, provenance(files, options))
 
@@ -69,16 +68,27 @@ def _labels(file: Any) -> Array:
             f"labels must have the columns {', '.join(FACTORS)}, but has shape {labels.shape}.",
             field="labels",
         )
+    if len(labels) != len(_member(file, "images")):
+        raise InputError(f"It has {len(labels):,} labels but {len(file['images']):,} images.", field="labels")
     return labels
 
 
-def _blocks(file: Any, count: int) -> Iterator[Array]:
-    """All images in order: compressed chunks hold many each, and would be read again for every row."""
-    images = _member(file, "images")
-    if len(images) != count:
-        raise InputError(f"There are {len(images):,} images but {count:,} labels.", field="images")
-    for start in range(0, count, BLOCK):
-        yield images[start : start + BLOCK]
+def _images(file: Any, rows: Array) -> Array:
+    """Images (len(rows), 64, 64, 3) of the given rows.
+
+    A published chunk is a patch of some pixels of thousands of images: read chunk by chunk, each is
+    decompressed once, and only the rows wanted are put together.
+    """
+    stored = _member(file, "images")
+    check_images(stored, SHAPE)
+    images = np.empty((len(rows), *SHAPE), dtype=np.uint8)
+    order = np.argsort(rows)
+    for chunk in stored.iter_chunks():
+        first, last = np.searchsorted(rows, (chunk[0].start, chunk[0].stop), sorter=order)
+        if first < last:
+            place = order[first:last]
+            images[place, *chunk[1:]] = stored[chunk][rows[place] - chunk[0].start]
+    return images
 
 
 def _member(file: Any, name: str) -> Any:

@@ -53,7 +53,7 @@ def find(folder: Path, options: Options) -> Sequence[Path]:
         if images:
             mats = {mat for name in SETS for mat in (folder / place / name).glob("*.mat")}
             return [path for image in images for path in (image, _beside(image, mats))]
-    return [require(folder / FOLDERS[0] / SETS[0], NAME, "the images of AFW, HELEN, IBUG and LFPW")]
+    return [require(folder / FOLDERS[0] / SETS[0] / "*.jpg", NAME, "the images of AFW, HELEN, IBUG and LFPW")]
 
 
 def _beside(image: Path, mats: set[Path]) -> Path:
@@ -93,9 +93,10 @@ def _annotation(mat: Path) -> tuple[Array, tuple[int, int, int, int]]:
     from scipy.io import loadmat
 
     annotation = loadmat(mat, variable_names=["Pose_Para", "pt2d"])
-    for name, shape in (("Pose_Para", "(1, 7)"), ("pt2d", "(2, 68)")):
-        if name not in annotation or annotation[name].ndim != 2:
-            raise InputError(f"It has no {name} of shape {shape}.", field=name)
+    for name, rows, columns in (("Pose_Para", 1, 7), ("pt2d", 2, 68)):
+        shape = np.shape(annotation.get(name))
+        if len(shape) != 2 or shape[0] != rows or shape[1] < 3:
+            raise InputError(f"It has no {name} of shape ({rows}, {columns}).", field=name)
     return annotation["Pose_Para"][0, :3].astype(np.float64), face_box(annotation["pt2d"])
 
 

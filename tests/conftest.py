@@ -1,0 +1,14 @@
+"""What several test files ask for."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder with published files, for tests that need real ones."""
+    if "FEDGRAM_DATA" not in os.environ:
+        pytest.skip("FEDGRAM_DATA names no folder with the published files.")
+    return Path(os.environ["FEDGRAM_DATA"])
