@@ -28,8 +28,9 @@ def file_map() -> str:
     for path in sorted(listed.stdout.split()):
         if not path.endswith("__init__.py"):
             by_folder[str(Path(path).parent)].append(f"- `{path}`: {_first_line(ROOT / path)}")
-    parts = [f"**`{folder}/`**, {what}\n\n" + "\n".join(by_folder[folder]) for folder, what in FOLDERS.items()]
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        f"**`{folder}/`**, {what}\n\n" + "\n".join(by_folder[folder]) for folder, what in FOLDERS.items()
+    )
 
 
 def with_map(readme: str) -> str:
