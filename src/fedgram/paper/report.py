@@ -94,8 +94,7 @@ def _section(chapter: Chapter) -> str:
 <h2>{escape(found.title)}</h2>
 <p class="where">{escape(found.where)} of the paper · <code>fedgram reproduce {chapter.name}</code> ·
 {chapter.manifest["data"]} data · {chapter.scale} scale</p>
-<a class="figure" href="data:image/png;base64,{image}"><img alt="{escape(found.title)}"
-src="data:image/png;base64,{image}"></a>
+<div class="scroll"><img alt="{escape(found.title)}" src="data:image/png;base64,{image}"></div>
 <div class="scroll"><table><thead><tr><th>claim</th><th>where</th><th>paper</th><th>ours</th><th>compared</th>
 <th>verdict</th></tr></thead><tbody>
 {"".join(_row(claim) for claim in chapter.claims)}</tbody></table></div>
