@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
+from fedgram import newton_single, newton_stack, psd
 from fedgram.averaging import average, normalised
 from fedgram.errors import InputError
-from fedgram.psd import Array, transpose
+from fedgram.newton import CONVERGED
+from fedgram.psd import Array
 
-CONVERGED = 1e-12
+# From so many problems on, of matrices up to this size, solving them together is faster (measured), in
+# stacks whose largest array has about this many entries.
+TOGETHER, TOGETHER_SIZE, ENTRIES = 16, 6, 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,18 +27,29 @@ class Barycenter:
     """The limit G_⋆ of the Gram recursion, with how well it is reached.
 
     gram (..., C, C); factor (..., C, C) with factor factorᵀ = gram; residual (...), the relative change
-    that one more round would make; iterations (...); converged (...).
+    of the Gram that one more round makes; iterations (...), the rounds played to get here.
     """
 
     gram: Array
     factor: Array
     residual: Array
-    iterations: np.typing.NDArray[np.int_]
+    iterations: Array | int
 
     @property
-    def converged(self) -> np.typing.NDArray[np.bool_]:
-        """Whether one more round would change the Gram by rounding only."""
+    def converged(self) -> Array:
+        """Whether one more round changes the Gram by rounding only (...)."""
         return self.residual <= CONVERGED
+
+    @property
+    def message(self) -> str:
+        """What fell short, in a sentence; empty when all converged."""
+        missed = np.count_nonzero(~self.converged)
+        if not missed:
+            return ""
+        return (
+            f"{missed} of {np.size(self.residual)} barycenters did not converge: one more round would still "
+            f"change a Gram by {np.max(self.residual):.1e} of its size."
+        )
 
 
 def next_head(head: Array, grams: Array, client_weights: Array) -> Array:
@@ -51,7 +65,7 @@ def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) ->
     heads = [np.asarray(head, dtype=np.float64)]
     for _ in range(rounds):
         heads.append(next_head(heads[-1], grams, client_weights))
-    return np.stack([psd.symmetric(w @ transpose(w)) for w in heads])
+    return np.stack([psd.gram(head) for head in heads])
 
 
 def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
@@ -59,17 +73,41 @@ def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
 
     client_weights (..., M) are positive and need not sum to one; equal when left out.
     """
-    grams = psd.checked(grams, "grams")
-    if grams.ndim < 3:
+    grams = psd.checked_symmetric(grams, "grams")
+    if grams.ndim < 3 or grams.shape[-3] == 0:
         raise InputError(f"grams must have shape (..., clients, C, C), not {grams.shape}.", field="grams")
     clients = grams.shape[-3]
-    weights = normalised(np.ones(clients) if client_weights is None else client_weights, clients)
-    head = average(weights, psd.sqrt(grams))
-    for iteration in range(1, 1001):
-        moved = next_head(head, grams, weights)
-        change = psd.frobenius(moved - head) / psd.frobenius(moved)
-        head = moved
-        if (change <= 1e-15).all():
-            break
-    gram = psd.symmetric(head @ transpose(head))
-    return Barycenter(gram, head, change, np.full(change.shape, iteration))
+    weights = np.full(clients, 1 / clients) if client_weights is None else normalised(client_weights, clients)
+    head, gap, rounds = solve(grams, weights)
+    gram = psd.gram(head)
+    change = psd.frobenius(psd.gram(head + gap) - gram)
+    return Barycenter(gram, head, change / np.maximum(psd.frobenius(gram), np.finfo(float).tiny), rounds)
+
+
+def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array | int]:
+    """Heads and the gaps to their next round, (..., C, C) each, and the rounds (...) played to get there."""
+    batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
+    if not batch:
+        return newton_single.solve(grams, client_weights)
+    clients, size = grams.shape[-3:-1]
+    grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
+    client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)
+    together = len(grams) >= TOGETHER and size <= TOGETHER_SIZE
+    heads, gaps, rounds = (solve_together if together else solve_each)(grams, client_weights)
+    return heads.reshape(*batch, size, size), gaps.reshape(*batch, size, size), rounds.reshape(batch)
+
+
+def solve_each(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
+    """As `solve`, one problem after the other: grams (K, M, C, C), client_weights (K, M)."""
+    solutions = [newton_single.solve(*problem) for problem in zip(grams, client_weights, strict=True)]
+    heads, gaps, rounds = ([solution[i] for solution in solutions] for i in range(3))
+    return np.array(heads), np.array(gaps), np.array(rounds, dtype=int)
+
+
+def solve_together(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
+    """As `solve`, in stacks that stay small: grams (K, M, C, C), client_weights (K, M)."""
+    _, clients, size, _ = grams.shape
+    cuts = range(0, len(grams), max(TOGETHER, ENTRIES // (size**4 * clients)))[1:]
+    stacks = zip(np.split(grams, cuts), np.split(client_weights, cuts), strict=True)
+    heads, gaps, rounds = zip(*(newton_stack.solve(*stack) for stack in stacks), strict=True)
+    return np.concatenate(heads), np.concatenate(gaps), np.concatenate(rounds)

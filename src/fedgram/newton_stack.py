@@ -1,0 +1,149 @@
+"""Many small barycenter problems at once: `newton.py` along the stack in single precision, refined in double.
+
+The refinement turns the clients' rotations O_m. With C_m = B_m O_m and A = Σ C_m, the barycenter is where
+every C_mᵀA is symmetric. To first order, turning each O_m by exp(K_m) moves A by δA = Σ C_m K_m and lowers
+the skew part of C_mᵀA by S_m[K_m] less that of C_mᵀδA, where S_m multiplies V_mᵀ K V_m by s_i + s_j. Hence
+K_m = S_m⁻¹[skew C_mᵀ(A + δA)], and H δA = Σ C_m S_m⁻¹[skew C_mᵀA], the gap of the next round, with the
+Hessian H of `newton.py`. S_m⁻¹ and H⁻¹ from single precision gain several digits a time.
+
+What single precision is not up to, ill-conditioned and singular Grams, is left to `newton_single.py`.
+Matrix axes come first: heads are (C, C, K) for K problems, their clients (C, C, M, K).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedgram import newton_single
+from fedgram.newton import FLOOR, Point, minimise
+from fedgram.psd import Array
+from fedgram.stacked import cholesky, inner, inverse, orthogonal, pairs, products, svd
+
+SINGLE_EPS = float(np.finfo(np.float32).eps)
+# The residual that single precision has to reach, and the rounds it has for that.
+ROUGH, ROUGH_LIMIT = 1e-5, 8
+REFINEMENTS = 8
+# The least s_i + s_j, as a fraction of the largest s, that single precision knows well enough.
+BENIGN = 1e-3
+
+
+def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
+    """Heads A and gaps A⁺ - A, (K, C, C) each, and rounds (K,): grams (K, M, C, C), client_weights (K, M)."""
+    roots, benign = cholesky(np.ascontiguousarray(grams.transpose(2, 3, 1, 0)))
+    roots *= client_weights.T
+    unit = np.sqrt(np.einsum("ijmk,ijmk->k", roots, roots))
+    roots /= unit
+    with np.errstate(all="ignore"):  # what overflows does not count as found
+        rough = Stack(roots.astype(np.float32))
+        rounds = rough.minimise()
+        head, gap, residual, refinements = refine(roots, rough)
+    found = benign.all(axis=0) & rough.resolved() & (residual <= 10 * FLOOR)
+    heads, gaps = ((unit * x).transpose(2, 0, 1) for x in (head, gap))
+    played = np.full(len(grams), rounds + refinements)
+    for k in np.flatnonzero(~found):
+        heads[k], gaps[k], played[k] = newton_single.solve(grams[k], client_weights[k])
+    return heads, gaps, played
+
+
+class Stack:
+    """A `newton.Problem` in single precision: roots B_m (C, C, M, K) of norm 1, the heads before them."""
+
+    def __init__(self, roots: Array) -> None:
+        self.roots = np.concatenate((roots[:, :, :1], roots), axis=2)
+        self.identity = np.eye(len(roots), dtype=np.float32)[:, :, None]
+        self.right = np.broadcast_to(self.identity[..., None], self.roots.shape)
+        self.sign = np.ones((self.roots.shape[2], 1), dtype=np.float32)
+        self.sign[0] = -1
+        self.cosine = 0.1
+        self.inverse: Array | None = None
+
+    def minimise(self) -> int:
+        """Go where single precision gets, and return the rounds that took."""
+        first = self.play(np.broadcast_to(self.identity, self.roots[:, :, 0].shape))
+        _, rounds = minimise(self, first.head + first.gap, ROUGH, ROUGH_LIMIT)
+        return 1 + rounds
+
+    def resolved(self) -> Array:
+        """Whether all s_i + s_j of all clients are large enough for single precision (K,)."""
+        singular = np.sort(self.singular[:, 1:], axis=0)
+        return (singular[:2].sum(axis=0) > BENIGN * singular[-1]).all(axis=0)
+
+    def play(self, head: Array) -> Point:
+        """One round from heads (C, C, K)."""
+        self.roots[:, :, 0] = head
+        turned = np.einsum("jimk,jlk->ilmk", self.roots, head)
+        self.left, self.singular, self.right = svd(turned, self.right, self.cosine)
+        self.moved = products(self.roots, self.left)
+        following = np.einsum("ijmk,ljmk->ilk", self.moved[:, :, 1:], self.right[:, :, 1:])
+        self.gap = following - head
+        square = inner(head, head)
+        residual = np.sqrt(inner(self.gap, self.gap) / square)
+        self.cosine = max(ROUGH**0.5, 1e-3 * float(residual.max()))
+        # Σ ‖B_mᵀA‖_* = Σ tr(Aᵀ B_m O_m) = tr(AᵀA⁺)
+        return Point(head, self.gap, residual, 0.5 * square - inner(head, following))
+
+    def step(self) -> Array:
+        """Newton's step (C, C, K) from the heads played last, or their gaps where it does not descend."""
+        self.inverse = inverse(self.hessian())
+        step = applied(self.inverse, self.gap)
+        return np.where(inner(step, self.gap) > 0, step, self.gap)
+
+    def hessian(self) -> Array:
+        """The Hessians as matrices (C², C², K)."""
+        (i, j), moved, right = pairs(len(self.gap)), self.moved, self.right
+        turns = moved[:, None, i] * right[None, :, j] - moved[:, None, j] * right[None, :, i]
+        turns = turns.reshape(self.gap[..., 0].size, *turns.shape[2:])
+        weights = self.sign / (self.singular[i] + self.singular[j] + SINGLE_EPS)
+        hessian = -np.einsum("apmk,bpmk->abk", weights * turns, turns)
+        np.einsum("aak->ak", hessian)[:] += 1
+        return hessian
+
+
+def applied(matrix: Array, head: Array) -> Array:
+    """Matrices (C², C², K) applied to heads (C, C, K)."""
+    return np.einsum("abk,bk->ak", matrix, head.reshape(len(matrix), -1)).reshape(head.shape)
+
+
+def refine(roots: Array, rough: Stack) -> tuple[Array, Array, Array, int]:
+    """Heads and gaps (C, C, K), residuals (K,) and rounds, from where rough is: roots (C, C, M, K)."""
+    rates = inverse_rates(rough.right[:, :, 1:], rough.singular[:, 1:])
+    inverse_hessian = inverse(rough.hessian()) if rough.inverse is None else rough.inverse
+    rotations = np.einsum("ijmk,ljmk->ilmk", rough.left[:, :, 1:], rough.right[:, :, 1:])
+    rotations = orthogonal(rotations.astype(roots.dtype))
+    before, rounds = np.full(roots.shape[-1], np.inf), 0
+    while True:
+        turned = products(roots, rotations)
+        head = turned.sum(axis=2)
+        twist = skew_part(turned, head)
+        gap = np.einsum("ijmk,jlmk->ilk", turned, turn(rates, twist, len(head)))
+        residual = np.sqrt(inner(gap, gap) / inner(head, head))
+        rounds += 1
+        if rounds == REFINEMENTS or not ((residual > FLOOR) & (residual < before / 2)).any():
+            return head, gap, residual, rounds
+        before = residual
+        further = turn(rates, twist + skew_part(turned, applied(inverse_hessian, gap)), len(head))
+        rotations += products(rotations, further + 0.5 * products(further, further))
+
+
+def skew_part(turned: Array, head: Array) -> Array:
+    """X - Xᵀ above the diagonal (P, M, K) of X = C_mᵀA: turned C_m (C, C, M, K), head A (C, C, K)."""
+    overlap = np.einsum("jimk,jlk->ilmk", turned, head)
+    i, j = pairs(len(head))
+    return overlap[i, j] - overlap[j, i]
+
+
+def turn(rates: Array, twist: Array, size: int) -> Array:
+    """K_m = S_m⁻¹[twist_m] (C, C, M, K): rates (P, P, M, K), twist (P, M, K)."""
+    i, j = pairs(size)
+    entries = np.einsum("pqmk,qmk->pmk", rates, twist)
+    matrix = np.zeros((size, size, *entries.shape[1:]))
+    matrix[i, j], matrix[j, i] = entries, -entries
+    return matrix
+
+
+def inverse_rates(right: Array, singular: Array) -> Array:
+    """S_m⁻¹ on the entries above the diagonal (P, P, M, K): V_m (C, C, M, K), s_m (C, M, K)."""
+    i, j = pairs(len(right))
+    minors = right[i][:, i] * right[j][:, j] - right[i][:, j] * right[j][:, i]
+    weights = 1 / (singular[i] + singular[j] + SINGLE_EPS)
+    return np.einsum("apmk,bpmk->abmk", minors * weights, minors).astype(float)
