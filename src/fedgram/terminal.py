@@ -42,7 +42,8 @@ def print_explanation(prediction: Prediction, gap: Gap) -> None:
     _say(words.outcome(gap))
     table = _table("Cause", "trace", "share", *prediction.moments.clients)
     for cause, trace, share, parts in zip(words.CAUSES, gap.traces, gap.shares, gap.by_client, strict=True):
-        table.add_row(cause, f"{trace:.4g}", words.percent(share), *(f"{part:.3g}" for part in parts))
+        shown = (words.number(part, gap.trace) for part in parts)
+        table.add_row(cause, words.number(trace, gap.trace), words.percent(share), *shown)
     if len(prediction.moments.clients) <= 6:
         _show(table)
     if gap.relative > words.NO_GAP:
@@ -60,8 +61,9 @@ def print_correction(correction: Correction, output: str | None) -> None:
     """`fedgram correct` for people."""
     _say(words.correction_plan(correction))
     table = _table("Client", *(f"offset of {name}" for name in correction.moments.targets))
+    largest = np.abs(correction.moments.mean).max()
     for name, offset in zip(correction.moments.clients, correction.moments.offset, strict=True):
-        table.add_row(name, *(f"{value:.4g}" for value in offset))
+        table.add_row(name, *(words.number(value, float(largest)) for value in offset))
     _show(table)
     pooled = correction.moments.pooled.covariance
     _print_matrix("Pooled covariance to send:", pooled, correction.moments.targets)

@@ -25,6 +25,11 @@ def percent(fraction: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
+def number(value: float, scale: float) -> str:
+    """A number with four digits, and 0 where it is only the rounding of numbers of this scale."""
+    return "0" if abs(value) <= 1e-13 * scale else f"{value:.4g}"
+
+
 def setting(prediction: Prediction) -> str:
     """Who takes part, under which penalties."""
     moments, penalty = prediction.moments, prediction.penalty
