@@ -41,9 +41,10 @@ def print_explanation(prediction: Prediction, gap: Gap) -> None:
     _say([words.setting(prediction)])
     _say(words.outcome(gap))
     table = _table("Cause", "trace", "share", *prediction.moments.clients)
+    total = float(gap.trace)
     for cause, trace, share, parts in zip(words.CAUSES, gap.traces, gap.shares, gap.by_client, strict=True):
-        shown = (words.number(part, gap.trace) for part in parts)
-        table.add_row(cause, words.number(trace, gap.trace), words.percent(share), *shown)
+        shown = (words.number(part, total) for part in parts)
+        table.add_row(cause, words.number(trace, total), words.percent(share), *shown)
     if len(prediction.moments.clients) <= 6:
         _show(table)
     if gap.relative > words.NO_GAP:
