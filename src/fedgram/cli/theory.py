@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgram.cli.app import app, print_json
+from fedgram.cli.given import Given, with_data
 from fedgram.errors import AccuracyError, InputError
 
 if TYPE_CHECKING:
@@ -14,25 +15,6 @@ if TYPE_CHECKING:
     from fedgram.predict import Penalty, Prediction
     from fedgram.psd import Array
 
-Data = Annotated[
-    list[str],
-    typer.Argument(
-        help="A moments file (.json), or data: CSV, TSV, Parquet (also .gz), folders, quoted globs.",
-        show_default=False,
-    ),
-]
-Client = Annotated[str | None, typer.Option(help="Column that names the client (site) of each row.")]
-Targets = Annotated[str | None, typer.Option(help="Target columns, separated by commas.")]
-Where = Annotated[
-    str | None, typer.Option(help="Keep only rows that meet this SQL condition: 'year = 2016'.")
-]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing target.")]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="Client weights: 'equal', numbers in client order, or NAME=NUMBER pairs; default: rows."
-    ),
-]
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
 LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
 Figure = Annotated[str | None, typer.Option(help="Draw the Gram ellipses to this .png, .svg or .pdf file.")]
@@ -43,13 +25,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in fu
 
 
 @app.command()
+@with_data
 def moments(
-    data: Data,
-    client: Client = None,
-    targets: Targets = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
-    weights: Weights = None,
+    given: Given,
     output: Annotated[str | None, typer.Option("-o", "--output", help="File to write.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +36,7 @@ def moments(
     The file this writes (moments.json) is all that the other commands need; no row of data is in it, so
     sites can make it where the data is and send it.
     """
-    summary = _load(data, client, targets, where, drop_missing, weights)
+    summary = given.moments
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -68,13 +46,9 @@ def moments(
 
 
 @app.command()
+@with_data
 def predict(
-    data: Data,
-    client: Client = None,
-    targets: Targets = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
-    weights: Weights = None,
+    given: Given,
     lambda_h: LambdaH = 0.01,
     lambda_w: LambdaW = 0.01,
     rounds: Annotated[
@@ -87,9 +61,9 @@ def predict(
     """Say where federated averaging of the head will end, and how far that is from pooled training."""
     from fedgram import documents, terminal
 
-    prediction, gap = _predict(_load(data, client, targets, where, drop_missing, weights), lambda_h, lambda_w)
+    prediction, gap = _predict(given.moments, lambda_h, lambda_w)
     path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
-    _draw(prediction, gap, figure, data)
+    _draw(prediction, gap, figure, given.source)
     if as_json:
         print_json(documents.prediction_document(prediction, gap, path))
     else:
@@ -98,13 +72,9 @@ def predict(
 
 
 @app.command()
+@with_data
 def explain(
-    data: Data,
-    client: Client = None,
-    targets: Targets = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
-    weights: Weights = None,
+    given: Given,
     lambda_h: LambdaH = 0.01,
     lambda_w: LambdaW = 0.01,
     figure: Figure = None,
@@ -113,8 +83,8 @@ def explain(
     """Say why it ends there: the three causes, and the clients and targets behind them."""
     from fedgram import documents, terminal
 
-    prediction, gap = _predict(_load(data, client, targets, where, drop_missing, weights), lambda_h, lambda_w)
-    _draw(prediction, gap, figure, data)
+    prediction, gap = _predict(given.moments, lambda_h, lambda_w)
+    _draw(prediction, gap, figure, given.source)
     if as_json:
         print_json(documents.explanation_document(prediction, gap))
     else:
@@ -123,13 +93,9 @@ def explain(
 
 
 @app.command()
+@with_data
 def correct(
-    data: Data,
-    client: Client = None,
-    targets: Targets = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
-    weights: Weights = None,
+    given: Given,
     lambda_h: LambdaH = 0.01,
     lambda_w: LambdaW = 0.01,
     strength: Annotated[float, typer.Option(help="Scale gamma of the correction, from 0 to 1.")] = 1.0,
@@ -143,7 +109,7 @@ def correct(
     from fedgram import documents, terminal
     from fedgram.correct import correct as correction_of
 
-    summary = _load(data, client, targets, where, drop_missing, weights)
+    summary = given.moments
     correction = correction_of(summary, _penalty(lambda_h, lambda_w), strength)
     document = documents.correction_document(correction, _initial_factor(initial, len(summary.targets)))
     if output is not None:
@@ -154,32 +120,6 @@ def correct(
         print_json(document)
     else:
         terminal.print_correction(correction, output)
-
-
-def _load(
-    data: list[str],
-    client: str | None,
-    targets: str | None,
-    where: str | None,
-    drop_missing: bool,
-    weights: str | None,
-) -> Moments:
-    from fedgram.moments import Moments
-    from fedgram.weights import parse_weights
-
-    if len(data) == 1 and data[0].endswith(".json"):
-        summary = Moments.load(data[0])
-    else:
-        from fedgram.tables import read_moments
-
-        if client is None or targets is None:
-            missing = "--client" if client is None else "--targets"
-            raise InputError(
-                f"Reading data needs {missing}; only a moments file (.json) does not.", field=missing
-            )
-        names = [name.strip() for name in targets.split(",")]
-        summary = read_moments(data, client=client, targets=names, where=where, drop_missing=drop_missing)
-    return summary if weights is None else summary.weighted(parse_weights(weights, summary.clients))
 
 
 def _penalty(lambda_h: float, lambda_w: float) -> Penalty:
@@ -220,11 +160,11 @@ def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None)
     return trajectory(factor, prediction.grams, prediction.moments.client_weights, rounds)
 
 
-def _draw(prediction: Prediction, gap: Any, path: str | None, data: list[str]) -> None:
+def _draw(prediction: Prediction, gap: Any, path: str | None, source: str) -> None:
     if path is not None:
         from fedgram.figure import draw_prediction
 
-        draw_prediction(prediction, gap, path, source=f"Predicted from {', '.join(data)}")
+        draw_prediction(prediction, gap, path, source=f"Predicted from {source}")
 
 
 def _check_accuracy(prediction: Prediction) -> None:
