@@ -17,6 +17,7 @@ from fedgram.errors import InputError
 from fedgram.newton import CONVERGED
 from fedgram.psd import Array
 
+TINY = float(np.finfo(np.float64).tiny)
 # From so many problems on, of matrices up to this size, solving them together is faster (measured), in
 # stacks whose largest array has about this many entries.
 TOGETHER, TOGETHER_SIZE, ENTRIES = 16, 6, 2**22
@@ -81,14 +82,14 @@ def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
     head, gap, rounds = solve(grams, weights)
     gram = psd.gram(head)
     change = psd.frobenius(psd.gram(head + gap) - gram)
-    return Barycenter(gram, head, change / np.maximum(psd.frobenius(gram), np.finfo(float).tiny), rounds)
+    return Barycenter(gram, head, change / (psd.frobenius(gram) + TINY), rounds)
 
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array | int]:
     """Heads and the gaps to their next round, (..., C, C) each, and the rounds (...) played to get there."""
-    batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
-    if not batch:
+    if grams.ndim == 3 and client_weights.ndim == 1:
         return newton_single.solve(grams, client_weights)
+    batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
     clients, size = grams.shape[-3:-1]
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)

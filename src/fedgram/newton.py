@@ -15,6 +15,7 @@ sign, makes the Hessian 1 there.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,12 +32,11 @@ Number = float | Array  # one for each problem: a float, or (K,)
 
 
 class Point(NamedTuple):
-    """A head A (C, C, ...), its gap A⁺ - A (C, C, ...), the residual ‖A⁺ - A‖ / ‖A‖ (...) and f(A) (...)."""
+    """A head A (C, C, ...), its gap A⁺ - A (C, C, ...), and the residual ‖A⁺ - A‖ / ‖A‖ (...)."""
 
     head: Array
     gap: Array
     residual: Number
-    objective: Number
 
 
 class Problem(Protocol):
@@ -66,9 +66,16 @@ def minimise(problem: Problem, head: Array, floor: float = FLOOR, limit: int = L
         point = problem.play(base.head + step)
         rounds += 1
         best = choose(point.residual < best.residual, point, best)
-        lower = (point.objective < base.objective) | (point.residual < base.residual)
+        lower = point.residual < base.residual
+        if not every(lower):
+            lower |= objective(point) < objective(base)
         base = choose(lower, point, base)
     return best, rounds
+
+
+def objective(point: Point) -> Array:
+    """f(A) (...); there Σ ‖B_mᵀA‖_* = Σ tr(Aᵀ B_m O_m) = tr(AᵀA⁺)."""
+    return -np.einsum("ij...,ij...->...", point.head, 0.5 * point.head + point.gap)
 
 
 def settled(residual: Number, older: Number, floor: float) -> bool | Array:
@@ -78,11 +85,17 @@ def settled(residual: Number, older: Number, floor: float) -> bool | Array:
 
 def every(mask: bool | Array) -> bool:
     """Whether mask, one for each problem, holds for all."""
-    return mask if isinstance(mask, bool) else bool(mask.all())
+    return bool(mask.all() if isinstance(mask, np.ndarray) else mask)
 
 
 def choose(mask: bool | Array, one: Point, other: Point) -> Point:
     """One for the problems for which mask holds, other for the rest."""
-    if every(mask):
-        return one
+    if not isinstance(mask, np.ndarray):
+        return one if mask else other
     return Point(*(np.where(mask, x, y) for x, y in zip(one, other, strict=True)))
+
+
+@cache
+def pairs(size: int) -> tuple[Array, Array]:
+    """All i < j below size, (P,) each."""
+    return np.triu_indices(size, 1)

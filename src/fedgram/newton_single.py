@@ -9,15 +9,15 @@ import numpy as np
 from scipy.linalg.lapack import dposv
 
 from fedgram import psd
-from fedgram.newton import EPS, Point, minimise
+from fedgram.newton import EPS, Point, minimise, pairs
 from fedgram.psd import Array, transpose
 
-# Up to this size writing the Hessian out is faster than conjugate gradients (measured) ...
-DENSE_SIZE = 4
+# Up to this size writing the Hessian out is faster than conjugate gradients (measured).
+DENSE_SIZE = 6
 CONJUGATE_STEPS = 100
-# ... and beyond it eigenvectors of XᵀX are faster than singular vectors of X. They lose a factor of the
-# condition of XᵀX, whose inverse therefore has to stay above this.
-BENIGN = 1e-2
+# Beyond this size the eigenvectors of XᵀX are found in half the time of the singular vectors of X. They lose
+# a factor of the condition of X: taken while the least eigenvalue is at least this fraction of the largest.
+SVD_SIZE, BENIGN = 4, 1e-3
 # Added to the Hessian, this holds still the directions, if any, along which the barycenter is not unique.
 DAMPING = 1e-9
 
@@ -28,7 +28,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, int]:
     roots = client_weights[:, None, None] * factors
     unit = sqrt(np.vdot(roots, roots)) or 1.0
     roots /= unit
-    start = (roots @ transpose(basis)).sum(axis=0)  # Σ p_m G_m^(1/2), one round from the identity
+    start = np.add.reduce(roots @ transpose(basis))  # Σ p_m G_m^(1/2), one round from the identity
     point, rounds = minimise(Single(roots), start)
     return unit * point.head, unit * point.gap, rounds
 
@@ -38,43 +38,53 @@ class Single:
 
     def __init__(self, roots: Array) -> None:
         self.roots = np.concatenate((roots[:1], roots))
-        self.transposed = transpose(self.roots)
-        self.sign = np.full((len(self.roots), 1, 1), 0.5)
-        self.sign[0] = -0.5
+        self.sign = signs(len(roots))
+        self.benign = len(roots[0]) > SVD_SIZE
+        if self.benign:
+            self.squares = self.roots @ transpose(self.roots)
 
     def play(self, head: Array) -> Point:
         """One round from head (C, C)."""
-        self.roots[0] = head
-        left, self.singular, self.right = svd(self.transposed @ head)
-        self.moved = self.roots @ left
-        following = (self.moved[1:] @ self.right[1:]).sum(axis=0)
-        self.gap = following - head
-        square = float(np.vdot(head, head))
-        self.residual = sqrt(np.vdot(self.gap, self.gap) / (square or 1.0))
-        # Σ ‖B_mᵀA‖_* = Σ tr(Aᵀ B_m O_m) = tr(AᵀA⁺)
-        return Point(head, self.gap, self.residual, 0.5 * square - float(np.vdot(head, following)))
+        self.decompose(head)
+        self.gap = np.add.reduce(self.moved[1:] @ self.right[1:]) - head
+        self.residual = sqrt(np.vdot(self.gap, self.gap) / (np.vdot(head, head) or 1.0))
+        return Point(head, self.gap, self.residual)
+
+    def decompose(self, head: Array) -> None:
+        """F_m (1 + M, C, C), s_m (1 + M, C) and V_mᵀ (1 + M, C, C) of B_mᵀA = U_m diag(s_m) V_mᵀ."""
+        if self.benign:
+            self.squares[0] = head @ head.T
+            image = self.squares @ head
+            values, vectors = np.linalg.eigh(head.T @ image)
+            self.benign = bool((values[:, 0] > BENIGN * values[:, -1]).all())
+        if self.benign:
+            self.singular = np.sqrt(values)
+            self.moved, self.right = image @ (vectors / self.singular[:, None, :]), transpose(vectors)
+        else:
+            self.roots[0] = head
+            left, self.singular, self.right = np.linalg.svd(transpose(self.roots) @ head)
+            self.moved = self.roots @ left
 
     def step(self) -> Array:
         """Newton's step (C, C) from the head played last, or its gap where the Hessian is not positive."""
         return self.dense_step() if len(self.gap) <= DENSE_SIZE else self.conjugate_step()
 
-    def weights(self) -> Array:
-        """± ½ / (s_i + s_j) for every client (1 + M, C, C); where both vanish, so does F_m."""
-        return self.sign / (self.singular[:, :, None] + self.singular[:, None, :] + EPS)
-
     def dense_step(self) -> Array:
         """Newton's step from the Hessian as a C² x C² matrix."""
-        size = self.gap.size
-        outer = transpose(self.moved)[:, :, None, :, None] * self.right[:, None, :, None, :]
-        turns = (outer - outer.swapaxes(1, 2)).reshape(-1, size)
-        hessian = damped_identity(size) - (self.weights().reshape(-1, 1) * turns).T @ turns
+        size, (i, j) = self.gap.size, pairs(len(self.gap))
+        left_i, left_j = (transpose(self.moved).take(index, axis=1)[..., None] for index in (i, j))
+        right_i, right_j = (self.right.take(index, axis=1)[:, :, None] for index in (i, j))
+        turns = (left_i * right_j - left_j * right_i).reshape(-1, size)
+        weights = self.sign / (self.singular.take(i, axis=1) + self.singular.take(j, axis=1) + EPS)
+        hessian = damped_identity(size) - (weights.reshape(-1, 1) * turns).T @ turns
         _, step, failed = dposv(hessian, self.gap.reshape(size))
         return self.gap if failed else step.reshape(self.gap.shape)
 
     def conjugate_step(self) -> Array:
         """Newton's step by conjugate gradients, as far as the Hessian is positive."""
         wide = self.moved.transpose(1, 0, 2).reshape(len(self.gap), -1)  # F_0 ... F_M side by side
-        weights = 2 * self.weights()
+        sums = self.singular[:, :, None] + self.singular[:, None, :] + EPS
+        weights = self.sign[..., None] / sums
         step, rest, direction = np.zeros_like(self.gap), self.gap, self.gap
         square = np.vdot(rest, rest)
         # More would drown in the error of Newton's step itself, or in the rounding of the gap.
@@ -100,16 +110,12 @@ class Single:
 
 
 @cache
+def signs(clients: int) -> Array:
+    """-1 for the head and 1 for the clients (1 + clients, 1)."""
+    return np.append(-1.0, np.ones(clients))[:, None]
+
+
+@cache
 def damped_identity(size: int) -> Array:
     """(1 + DAMPING) I (size, size)."""
     return (1 + DAMPING) * np.eye(size)
-
-
-def svd(matrix: Array) -> tuple[Array, Array, Array]:
-    """X = U diag(s) Vᵀ: (M, C, C) -> U (M, C, C), s (M, C), Vᵀ (M, C, C)."""
-    if matrix.shape[-1] > DENSE_SIZE:
-        values, vectors = np.linalg.eigh(transpose(matrix) @ matrix)
-        if (values[:, 0] > BENIGN * values[:, -1]).all():
-            singular = np.sqrt(values)
-            return matrix @ (vectors / singular[:, None, :]), singular, transpose(vectors)
-    return np.linalg.svd(matrix)

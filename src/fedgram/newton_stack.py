@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedgram import newton_single
-from fedgram.newton import FLOOR, Point, minimise
+from fedgram.newton import FLOOR, Point, minimise, pairs
 from fedgram.psd import Array
-from fedgram.stacked import cholesky, inner, inverse, orthogonal, pairs, products, svd
+from fedgram.stacked import cholesky, inner, inverse, orthogonal, products, svd
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 # The residual that single precision has to reach, and the rounds it has for that.
@@ -76,11 +76,9 @@ class Stack:
         self.moved = products(self.roots, self.left)
         following = np.einsum("ijmk,ljmk->ilk", self.moved[:, :, 1:], self.right[:, :, 1:])
         self.gap = following - head
-        square = inner(head, head)
-        residual = np.sqrt(inner(self.gap, self.gap) / square)
+        residual = np.sqrt(inner(self.gap, self.gap) / inner(head, head))
         self.cosine = max(ROUGH**0.5, 1e-3 * float(residual.max()))
-        # Σ ‖B_mᵀA‖_* = Σ tr(Aᵀ B_m O_m) = tr(AᵀA⁺)
-        return Point(head, self.gap, residual, 0.5 * square - inner(head, following))
+        return Point(head, self.gap, residual)
 
     def step(self) -> Array:
         """Newton's step (C, C, K) from the heads played last, or their gaps where it does not descend."""

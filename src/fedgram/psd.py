@@ -26,7 +26,7 @@ BENIGN = 1e-4
 
 def transpose(matrix: Array) -> Array:
     """Swap the last two axes: (..., C, P) -> (..., P, C)."""
-    return np.swapaxes(matrix, -1, -2)
+    return matrix.swapaxes(-1, -2)
 
 
 def symmetric(matrix: Array) -> Array:

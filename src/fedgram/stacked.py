@@ -6,7 +6,6 @@ So here every operation runs along the stack, in the precision of its input.
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -16,12 +15,6 @@ from fedgram.psd import BENIGN, Array
 # The least normal number in single precision, which keeps 0 / 0 away.
 TINY = float(np.finfo(np.float32).tiny)
 SWEEPS = 20
-
-
-@cache
-def pairs(size: int) -> tuple[Array, Array]:
-    """All i < j below size."""
-    return np.triu_indices(size, 1)
 
 
 def products(one: Array, two: Array) -> Array:
