@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from math import sqrt
+from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dposv
 
 from fedgram import psd
 from fedgram.newton import EPS, Point, minimise, pairs
@@ -77,7 +77,7 @@ class Single:
         turns = (left_i * right_j - left_j * right_i).reshape(-1, size)
         weights = self.sign / (self.singular.take(i, axis=1) + self.singular.take(j, axis=1) + EPS)
         hessian = damped_identity(size) - (weights.reshape(-1, 1) * turns).T @ turns
-        _, step, failed = dposv(hessian, self.gap.reshape(size))
+        _, step, failed = lapack_dposv()(hessian, self.gap.reshape(size))
         return self.gap if failed else step.reshape(self.gap.shape)
 
     def conjugate_step(self) -> Array:
@@ -113,6 +113,14 @@ class Single:
 def signs(clients: int) -> Array:
     """-1 for the head and 1 for the clients (1 + clients, 1)."""
     return np.append(-1.0, np.ones(clients))[:, None]
+
+
+@cache
+def lapack_dposv() -> Any:
+    """LAPACK's solver for positive definite matrices, imported when first used: SciPy takes a while."""
+    from scipy.linalg.lapack import dposv
+
+    return dposv
 
 
 @cache
