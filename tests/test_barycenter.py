@@ -16,7 +16,7 @@ from tests.instances import covariances, mp_sqrt, rotations, to_float
 
 SEEDS = st.integers(0, 10_000)
 CLIENTS = st.integers(1, 6)
-SIZES = st.integers(1, 9)  # beyond 4 conjugate gradients replace the dense Hessian
+SIZES = st.integers(1, 9)  # beyond 6 conjugate gradients replace the dense Hessian
 
 
 def exact(grams, weights, start=None):

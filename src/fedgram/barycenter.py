@@ -14,10 +14,9 @@ import numpy as np
 from fedgram import newton_single, newton_stack, psd
 from fedgram.averaging import average, normalised
 from fedgram.errors import InputError
-from fedgram.newton import CONVERGED
+from fedgram.newton import CONVERGED, Number
 from fedgram.psd import Array
 
-TINY = float(np.finfo(np.float64).tiny)
 # From so many problems on, of matrices up to this size, solving them together is faster (measured), in
 # stacks whose largest array has about this many entries.
 TOGETHER, TOGETHER_SIZE, ENTRIES = 16, 6, 2**22
@@ -33,18 +32,18 @@ class Barycenter:
 
     gram: Array
     factor: Array
-    residual: Array
+    residual: Number
     iterations: Array | int
 
     @property
-    def converged(self) -> Array:
+    def converged(self) -> bool | Array:
         """Whether one more round changes the Gram by rounding only (...)."""
         return self.residual <= CONVERGED
 
     @property
     def message(self) -> str:
         """What fell short, in a sentence; empty when all converged."""
-        missed = np.count_nonzero(~self.converged)
+        missed = np.count_nonzero(np.logical_not(self.converged))
         if not missed:
             return ""
         return (
@@ -79,14 +78,12 @@ def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
         raise InputError(f"grams must have shape (..., clients, C, C), not {grams.shape}.", field="grams")
     clients = grams.shape[-3]
     weights = np.full(clients, 1 / clients) if client_weights is None else normalised(client_weights, clients)
-    head, gap, rounds = solve(grams, weights)
-    gram = psd.gram(head)
-    change = psd.frobenius(psd.gram(head + gap) - gram)
-    return Barycenter(gram, head, change / (psd.frobenius(gram) + TINY), rounds)
+    factor, residual, rounds = solve(grams, weights)
+    return Barycenter(psd.gram(factor), factor, residual, rounds)
 
 
-def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array | int]:
-    """Heads and the gaps to their next round, (..., C, C) each, and the rounds (...) played to get there."""
+def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | int]:
+    """Factors of barycenters (..., C, C), their residuals (...), and the rounds (...) played to get there."""
     if grams.ndim == 3 and client_weights.ndim == 1:
         return newton_single.solve(grams, client_weights)
     batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
@@ -94,21 +91,21 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array | in
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)
     together = len(grams) >= TOGETHER and size <= TOGETHER_SIZE
-    heads, gaps, rounds = (solve_together if together else solve_each)(grams, client_weights)
-    return heads.reshape(*batch, size, size), gaps.reshape(*batch, size, size), rounds.reshape(batch)
+    factors, residuals, rounds = (solve_together if together else solve_each)(grams, client_weights)
+    return factors.reshape(*batch, size, size), residuals.reshape(batch), rounds.reshape(batch)
 
 
 def solve_each(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     """As `solve`, one problem after the other: grams (K, M, C, C), client_weights (K, M)."""
     solutions = [newton_single.solve(*problem) for problem in zip(grams, client_weights, strict=True)]
-    heads, gaps, rounds = ([solution[i] for solution in solutions] for i in range(3))
-    return np.array(heads), np.array(gaps), np.array(rounds, dtype=int)
+    factors, residuals, rounds = ([solution[i] for solution in solutions] for i in range(3))
+    return np.array(factors), np.array(residuals), np.array(rounds, dtype=int)
 
 
 def solve_together(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
-    """As `solve`, in stacks that stay small: grams (K, M, C, C), client_weights (K, M)."""
+    """As `solve`, in stacks of bounded size: grams (K, M, C, C), client_weights (K, M)."""
     _, clients, size, _ = grams.shape
     cuts = range(0, len(grams), max(TOGETHER, ENTRIES // (size**4 * clients)))[1:]
     stacks = zip(np.split(grams, cuts), np.split(client_weights, cuts), strict=True)
-    heads, gaps, rounds = zip(*(newton_stack.solve(*stack) for stack in stacks), strict=True)
-    return np.concatenate(heads), np.concatenate(gaps), np.concatenate(rounds)
+    factors, residuals, rounds = zip(*(newton_stack.solve(*stack) for stack in stacks), strict=True)
+    return np.concatenate(factors), np.concatenate(residuals), np.concatenate(rounds)

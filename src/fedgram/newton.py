@@ -24,15 +24,18 @@ from fedgram.psd import Array
 
 EPS = float(np.finfo(np.float64).eps)
 # A residual this small is rounding. One below CONVERGED is, too, once two steps have not lowered it.
-FLOOR = 10 * EPS
+FLOOR = 16 * EPS
 CONVERGED = 1e-12
-LIMIT = 200
+LIMIT = 100
 
 Number = float | Array  # one for each problem: a float, or (K,)
 
 
 class Point(NamedTuple):
-    """A head A (C, C, ...), its gap A⁺ - A (C, C, ...), and the residual ‖A⁺ - A‖ / ‖A‖ (...)."""
+    """A head A (C, C, ...), its gap A⁺ - A (C, C, ...), and the residual ‖A⁺A⁺ᵀ - AAᵀ‖ / ‖AAᵀ‖ (...).
+
+    Not ‖A⁺ - A‖ / ‖A‖: rounding turns an ill-conditioned head by far more than it changes its Gram.
+    """
 
     head: Array
     gap: Array

@@ -22,15 +22,15 @@ SVD_SIZE, BENIGN = 4, 1e-3
 DAMPING = 1e-9
 
 
-def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, int]:
-    """Head A and gap A⁺ - A of the barycenter, (C, C) each, and the rounds: grams (M, C, C), weights (M,)."""
+def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
+    """Head of the barycenter (C, C), its residual, and the rounds played: grams (M, C, C), weights (M,)."""
     factors, basis = psd.spectral_factor(grams, "grams")
     roots = client_weights[:, None, None] * factors
     unit = sqrt(np.vdot(roots, roots)) or 1.0
     roots /= unit
     start = np.add.reduce(roots @ transpose(basis))  # Σ p_m G_m^(1/2), one round from the identity
     point, rounds = minimise(Single(roots), start)
-    return unit * point.head, unit * point.gap, rounds
+    return unit * point.head, float(point.residual), rounds
 
 
 class Single:
@@ -45,15 +45,18 @@ class Single:
 
     def play(self, head: Array) -> Point:
         """One round from head (C, C)."""
-        self.decompose(head)
+        gram = head @ head.T
+        self.decompose(head, gram)
         self.gap = np.add.reduce(self.moved[1:] @ self.right[1:]) - head
-        self.residual = sqrt(np.vdot(self.gap, self.gap) / (np.vdot(head, head) or 1.0))
-        return Point(head, self.gap, self.residual)
+        half = (head + 0.5 * self.gap) @ self.gap.T
+        change = half + half.T
+        return Point(head, self.gap, sqrt(np.vdot(change, change) / (np.vdot(gram, gram) or 1.0)))
 
-    def decompose(self, head: Array) -> None:
+    def decompose(self, head: Array, gram: Array) -> None:
         """F_m (1 + M, C, C), s_m (1 + M, C) and V_mᵀ (1 + M, C, C) of B_mᵀA = U_m diag(s_m) V_mᵀ."""
+        self.roots[0] = head
         if self.benign:
-            self.squares[0] = head @ head.T
+            self.squares[0] = gram
             image = self.squares @ head
             values, vectors = np.linalg.eigh(head.T @ image)
             self.benign = bool((values[:, 0] > BENIGN * values[:, -1]).all())
@@ -61,7 +64,6 @@ class Single:
             self.singular = np.sqrt(values)
             self.moved, self.right = image @ (vectors / self.singular[:, None, :]), transpose(vectors)
         else:
-            self.roots[0] = head
             left, self.singular, self.right = np.linalg.svd(transpose(self.roots) @ head)
             self.moved = self.roots @ left
 
@@ -87,8 +89,9 @@ class Single:
         weights = self.sign[..., None] / sums
         step, rest, direction = np.zeros_like(self.gap), self.gap, self.gap
         square = np.vdot(rest, rest)
+        relative = sqrt(square / np.vdot(self.roots[0], self.roots[0]))
         # More would drown in the error of Newton's step itself, or in the rounding of the gap.
-        goal = square * max(0.03 * self.residual, EPS / self.residual) ** 2
+        goal = square * max(0.03 * relative, EPS / relative) ** 2
         for _ in range(CONJUGATE_STEPS):
             curved = self.hessian(direction, wide, weights)
             curvature = np.vdot(direction, curved)

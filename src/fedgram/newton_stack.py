@@ -28,21 +28,21 @@ BENIGN = 1e-3
 
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
-    """Heads A and gaps A⁺ - A, (K, C, C) each, and rounds (K,): grams (K, M, C, C), client_weights (K, M)."""
+    """Heads (K, C, C), residuals (K,) and rounds (K,): grams (K, M, C, C), client_weights (K, M)."""
     roots, benign = cholesky(np.ascontiguousarray(grams.transpose(2, 3, 1, 0)))
     roots *= client_weights.T
     unit = np.sqrt(np.einsum("ijmk,ijmk->k", roots, roots))
     roots /= unit
     with np.errstate(all="ignore"):  # what overflows does not count as found
         rough = Stack(roots.astype(np.float32))
-        rounds = rough.minimise()
-        head, gap, residual, refinements = refine(roots, rough)
-    found = benign.all(axis=0) & rough.resolved() & (residual <= 10 * FLOOR)
-    heads, gaps = ((unit * x).transpose(2, 0, 1) for x in (head, gap))
-    played = np.full(len(grams), rounds + refinements)
+        rough_rounds = rough.minimise()
+        point, refinements = refine(roots, rough)
+    found = benign.all(axis=0) & rough.resolved() & (point.residual <= 10 * FLOOR)
+    heads, residuals = (unit * point.head).transpose(2, 0, 1), np.asarray(point.residual)
+    rounds = np.full(len(grams), rough_rounds + refinements)
     for k in np.flatnonzero(~found):
-        heads[k], gaps[k], played[k] = newton_single.solve(grams[k], client_weights[k])
-    return heads, gaps, played
+        heads[k], residuals[k], rounds[k] = newton_single.solve(grams[k], client_weights[k])
+    return heads, residuals, rounds
 
 
 class Stack:
@@ -76,7 +76,7 @@ class Stack:
         self.moved = products(self.roots, self.left)
         following = np.einsum("ijmk,ljmk->ilk", self.moved[:, :, 1:], self.right[:, :, 1:])
         self.gap = following - head
-        residual = np.sqrt(inner(self.gap, self.gap) / inner(head, head))
+        residual = gram_change(head, self.gap)
         self.cosine = max(ROUGH**0.5, 1e-3 * float(residual.max()))
         return Point(head, self.gap, residual)
 
@@ -102,8 +102,15 @@ def applied(matrix: Array, head: Array) -> Array:
     return np.einsum("abk,bk->ak", matrix, head.reshape(len(matrix), -1)).reshape(head.shape)
 
 
-def refine(roots: Array, rough: Stack) -> tuple[Array, Array, Array, int]:
-    """Heads and gaps (C, C, K), residuals (K,) and rounds, from where rough is: roots (C, C, M, K)."""
+def gram_change(head: Array, gap: Array) -> Array:
+    """‖A⁺A⁺ᵀ - AAᵀ‖ / ‖AAᵀ‖ (K,): heads A and gaps A⁺ - A (C, C, K)."""
+    half = np.einsum("ijk,ljk->ilk", head + 0.5 * gap, gap)
+    change, gram = half + half.swapaxes(0, 1), np.einsum("ijk,ljk->ilk", head, head)
+    return np.sqrt(inner(change, change) / inner(gram, gram))
+
+
+def refine(roots: Array, rough: Stack) -> tuple[Point, int]:
+    """The heads that rough has come to, in the precision of roots (C, C, M, K), and the rounds that takes."""
     rates = inverse_rates(rough.right[:, :, 1:], rough.singular[:, 1:])
     inverse_hessian = inverse(rough.hessian()) if rough.inverse is None else rough.inverse
     rotations = np.einsum("ijmk,ljmk->ilmk", rough.left[:, :, 1:], rough.right[:, :, 1:])
@@ -114,10 +121,10 @@ def refine(roots: Array, rough: Stack) -> tuple[Array, Array, Array, int]:
         head = turned.sum(axis=2)
         twist = skew_part(turned, head)
         gap = np.einsum("ijmk,jlmk->ilk", turned, turn(rates, twist, len(head)))
-        residual = np.sqrt(inner(gap, gap) / inner(head, head))
+        residual = gram_change(head, gap)
         rounds += 1
         if rounds == REFINEMENTS or not ((residual > FLOOR) & (residual < before / 2)).any():
-            return head, gap, residual, rounds
+            return Point(head, gap, residual), rounds
         before = residual
         further = turn(rates, twist + skew_part(turned, applied(inverse_hessian, gap)), len(head))
         rotations += products(rotations, further + 0.5 * products(further, further))
