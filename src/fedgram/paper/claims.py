@@ -100,7 +100,8 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     if measured.spread:
         spread = "; ".join(format_value(interval) for interval in measured.spread)
         verdict: Verdict = "match" if _inside(claim, measured.spread) else "miss"
-        return Judged(claim, verdict, ours, f"our own draws spread over {spread}")
+        note = f"; {claim.note}" if claim.note else ""
+        return Judged(claim, verdict, ours, f"our own draws spread over {spread}{note}")
     holds = COMPARISONS[claim.comparison](claim, measured.value)
     return Judged(claim, "match" if holds else "miss", ours, claim.note)
 
