@@ -4,7 +4,8 @@
 
 Grams are rotated at random, with eigenvalues between 0.4 and 4 unless it says otherwise, and all clients
 weigh the same. Everyone has one core. Milliseconds are CPU time of a call, the median of interleaved
-repeats; on an idle machine the clock shows the same. Compiling is left out.
+repeats; on an idle machine the clock shows the same. fedgram has its extra `fast`, which compiles like
+OTT-JAX; compiling is left out.
 
 Every peer is run at a ladder of its settings (tolerances, iterations), and timed at the fastest of those
 that come within a factor of 3 of the least error that it reaches at all: as well set as if one knew the

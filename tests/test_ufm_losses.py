@@ -5,7 +5,8 @@ import pytest
 
 from fedgram.correct import correct
 from fedgram.moments import Moments
-from fedgram.predict import Penalty, conditional_solution, local_optimum, phi, profiled_objective
+from fedgram.penalty import Penalty
+from fedgram.predict import conditional_solution, local_optimum, phi, profiled_objective
 from fedgram.select import closest_head
 from fedgram.ufm.instances import random_covariances, targets_with_moments
 from fedgram.ufm.joint import CorrectedJoint, Joint

@@ -7,7 +7,8 @@ import pytest
 
 from fedgram import psd
 from fedgram.barycenter import trajectory
-from fedgram.predict import Penalty, predict
+from fedgram.penalty import Penalty
+from fedgram.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled

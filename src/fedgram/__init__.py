@@ -5,7 +5,8 @@ from fedgram.correct import Correction, correct
 from fedgram.errors import AccuracyError, InputError
 from fedgram.explain import Gap, explain
 from fedgram.moments import Moments, Pooled
-from fedgram.predict import Penalty, Prediction, phi, predict
+from fedgram.penalty import Penalty
+from fedgram.predict import Prediction, phi, predict
 from fedgram.select import align, closest_head, solve
 from fedgram.tables import read_moments
 

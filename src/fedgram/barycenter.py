@@ -6,7 +6,9 @@ orthogonal polar factor of B_mᵀ A. It is the map of eq. (9) without any invers
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,13 @@ from fedgram.errors import InputError
 from fedgram.newton import CONVERGED, Number
 from fedgram.psd import Array
 
-# From so many problems on, of matrices up to this size, solving them together is faster (measured), in
-# stacks whose largest array has about this many entries.
-TOGETHER, TOGETHER_SIZE, ENTRIES = 16, 6, 2**22
+# Up to this size the compiled solver is faster than LAPACK, for any number of clients (measured).
+COMPILED_SIZE = 8
+# From so many problems on, of matrices up to this size, solving them together is faster than one by one with
+# LAPACK, or compiled (measured), in stacks whose largest array has about this many entries.
+TOGETHER, TOGETHER_COMPILED, ENTRIES = (16, 6), (64, 4), 2**22
+
+Solver = Callable[[Array, Array], tuple[Array, float, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,20 +90,35 @@ def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | int]:
     """Factors of barycenters (..., C, C), their residuals (...), and the rounds (...) played to get there."""
+    single = single_solver(grams.shape[-1])
     if grams.ndim == 3 and client_weights.ndim == 1:
-        return newton_single.solve(grams, client_weights)
+        return single(grams, client_weights)
     batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
     clients, size = grams.shape[-3:-1]
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)
-    together = len(grams) >= TOGETHER and size <= TOGETHER_SIZE
+    least, largest = TOGETHER if single is newton_single.solve else TOGETHER_COMPILED
+    together = len(grams) >= least and size <= largest
     factors, residuals, rounds = (solve_together if together else solve_each)(grams, client_weights)
     return factors.reshape(*batch, size, size), residuals.reshape(batch), rounds.reshape(batch)
 
 
+@cache
+def single_solver(size: int) -> Solver:
+    """The solver of one problem of matrices (size, size): compiled if small and the extra `fast` is there."""
+    if size > COMPILED_SIZE:
+        return newton_single.solve
+    try:
+        from fedgram.newton_compiled import solve as compiled  # not before: Numba takes a while
+    except ImportError:
+        return newton_single.solve
+    return compiled
+
+
 def solve_each(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     """As `solve`, one problem after the other: grams (K, M, C, C), client_weights (K, M)."""
-    solutions = [newton_single.solve(*problem) for problem in zip(grams, client_weights, strict=True)]
+    single = single_solver(grams.shape[-1])
+    solutions = [single(*problem) for problem in zip(grams, client_weights, strict=True)]
     factors, residuals, rounds = ([solution[i] for solution in solutions] for i in range(3))
     return np.array(factors), np.array(residuals), np.array(rounds, dtype=int)
 
@@ -105,7 +126,7 @@ def solve_each(grams: Array, client_weights: Array) -> tuple[Array, Array, Array
 def solve_together(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     """As `solve`, in stacks of bounded size: grams (K, M, C, C), client_weights (K, M)."""
     _, clients, size, _ = grams.shape
-    cuts = range(0, len(grams), max(TOGETHER, ENTRIES // (size**4 * clients)))[1:]
+    cuts = range(0, len(grams), max(TOGETHER[0], ENTRIES // (size**4 * clients)))[1:]
     stacks = zip(np.split(grams, cuts), np.split(client_weights, cuts), strict=True)
     factors, residuals, rounds = zip(*(newton_stack.solve(*stack) for stack in stacks), strict=True)
     return np.concatenate(factors), np.concatenate(residuals), np.concatenate(rounds)

@@ -11,7 +11,8 @@ from fedgram import psd
 from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
-from fedgram.predict import Penalty, phi, regularised_gram
+from fedgram.penalty import Penalty
+from fedgram.predict import phi, regularised_gram
 from fedgram.psd import Array
 
 BiasRule = Literal["shared", "private", "offset"]

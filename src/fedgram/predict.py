@@ -12,31 +12,8 @@ from fedgram.averaging import average
 from fedgram.barycenter import Barycenter, barycenter, trajectory
 from fedgram.errors import InputError
 from fedgram.moments import Moments
+from fedgram.penalty import Penalty
 from fedgram.psd import Array, transpose
-
-
-@dataclass(frozen=True)
-class Penalty:
-    """Feature and head penalties of the local objective, eq. (1): λ_H = features, λ_W = head."""
-
-    features: float = 0.01
-    head: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name, flag in (("features", "lambda_h"), ("head", "lambda_w")):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"{flag} must be a positive number, not {value:g}.", field=flag)
-
-    @property
-    def threshold(self) -> float:
-        """λ_H λ_W: target variance at or below this is not worth a feature."""
-        return self.features * self.head
-
-    @property
-    def scale(self) -> float:
-        """α = sqrt(λ_H / λ_W)."""
-        return float(np.sqrt(self.features / self.head))
 
 
 def phi(covariance: Array, penalty: Penalty) -> Array:

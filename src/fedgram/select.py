@@ -12,7 +12,8 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.errors import InputError
-from fedgram.predict import Penalty, phi, regularised_gram
+from fedgram.penalty import Penalty
+from fedgram.predict import phi, regularised_gram
 from fedgram.psd import Array, closest_factor, transpose
 
 closest_head = closest_factor

@@ -12,7 +12,8 @@ from fedgram.errors import AccuracyError, InputError
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
-    from fedgram.predict import Penalty, Prediction
+    from fedgram.penalty import Penalty
+    from fedgram.predict import Prediction
     from fedgram.psd import Array
 
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
@@ -123,7 +124,7 @@ def correct(
 
 
 def _penalty(lambda_h: float, lambda_w: float) -> Penalty:
-    from fedgram.predict import Penalty
+    from fedgram.penalty import Penalty
 
     return Penalty(features=lambda_h, head=lambda_w)
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.averaging import average
-from fedgram.predict import Penalty, phi
+from fedgram.penalty import Penalty
+from fedgram.predict import phi
 from fedgram.psd import Array, transpose
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from fedgram import psd
 from fedgram.averaging import average, normalised
 from fedgram.errors import InputError
-from fedgram.predict import Penalty, phi
+from fedgram.penalty import Penalty
+from fedgram.predict import phi
 from fedgram.psd import Array, transpose
 from fedgram.ufm.displacement import slope, slope_derivative
 

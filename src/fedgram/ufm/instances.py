@@ -13,7 +13,7 @@ import numpy as np
 from fedgram import psd
 from fedgram.errors import InputError
 from fedgram.moments import Moments
-from fedgram.predict import Penalty
+from fedgram.penalty import Penalty
 from fedgram.psd import Array, transpose
 
 # Penalties of the fixed instance and the gap suite, and of the selection, barycenter and correction suites.

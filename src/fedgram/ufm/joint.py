@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from fedgram import psd
-from fedgram.predict import Penalty, regularised_gram
+from fedgram.penalty import Penalty
+from fedgram.predict import regularised_gram
 from fedgram.psd import Array, transpose
 from fedgram.ufm.profiled import (
     Profiled,

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from fedgram import psd
-from fedgram.predict import Penalty, profiled_objective, regularised_gram
+from fedgram.penalty import Penalty
+from fedgram.predict import profiled_objective, regularised_gram
 from fedgram.psd import Array, transpose
 
 

@@ -1,0 +1,117 @@
+"""The paper's backbones as ordinary modules, each a map from a batch of inputs to a batch of vectors.
+
+They stop before the last linear layer, which `model.Model` adds. A stack of them is made by `stack`; here
+is no model axis. Parameter counts of the paper's ones (with that layer, P = 512) are in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
+
+
+class MLPBlock(nn.Module):
+    """h ↦ PReLU(h + Linear(PReLU(Linear(h))))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.inner_slope = nn.PReLU()
+        self.outer = nn.Linear(width, width)
+        self.outer_slope = nn.PReLU()
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (B, width) -> (B, width)."""
+        return self.outer_slope(h + self.outer(self.inner_slope(self.inner(h))))
+
+
+class ResMLP(nn.Sequential):
+    """A linear layer to `width`, then residual blocks."""
+
+    def __init__(self, inputs: int, width: int = 1024, blocks: int = 3) -> None:
+        super().__init__(nn.Linear(inputs, width), *(MLPBlock(width) for _ in range(blocks)))
+
+
+class ConvBlock(nn.Module):
+    """Two 3x3 convolutions with norms around a shortcut, which is projected where the shape changes."""
+
+    def __init__(self, channels: int, out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
+        self.first_norm = norm(out)
+        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.second_norm = norm(out)
+        changes = stride != 1 or channels != out
+        self.shortcut = (
+            nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
+            if changes
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, channels, H, W) -> (B, out, H / stride, W / stride)."""
+        inner = torch.relu(self.first_norm(self.first(x)))
+        return torch.relu(self.second_norm(self.second(inner)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """A stem, four stages that double the width and halve the size (but the first), and global pooling."""
+
+    def __init__(self, stem: nn.Module, width: int, blocks: Sequence[int], norm: Norm) -> None:
+        super().__init__()
+        self.stem = stem
+        stages, channels = [], width
+        for stage, count in enumerate(blocks):
+            out = width * 2**stage
+            for block in range(count):
+                stages.append(ConvBlock(channels, out, 2 if stage and not block else 1, norm))
+                channels = out
+        self.stages = nn.Sequential(*stages)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, channels, H, W) -> (B, 8 width)."""
+        return self.stages(self.stem(x)).mean(dim=(2, 3))
+
+
+def resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
+    """He et al.'s ResNet: 7x7 stride-2 stem, max-pooling, BatchNorm."""
+    stem = nn.Sequential(
+        nn.Conv2d(channels, width, 7, 2, padding=3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    )
+    return ResNet(stem, width, blocks, nn.BatchNorm2d)
+
+
+def residual_cnn(channels: int, width: int = 64) -> ResNet:
+    """ResNet-18 with 8-group GroupNorm and a 3x3 stride-1 stem without pooling."""
+
+    def norm(width: int) -> nn.Module:
+        return nn.GroupNorm(8, width)
+
+    stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), norm(width), nn.ReLU())
+    return ResNet(stem, width, (2, 2, 2, 2), norm)
+
+
+def _flat(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+BACKBONES: dict[str, Callable[[Sequence[int]], nn.Module]] = {
+    "resmlp": lambda shape: ResMLP(_flat(shape)),
+    "resnet18": lambda shape: resnet(shape[0], (2, 2, 2, 2)),
+    "resnet34": lambda shape: resnet(shape[0], (3, 4, 6, 3)),
+    "residual-cnn": lambda shape: residual_cnn(shape[0]),
+    "resmlp-small": lambda shape: ResMLP(_flat(shape), width=64, blocks=2),
+    "resnet-small": lambda shape: resnet(shape[0], (1, 1, 1, 1), width=8),
+    "residual-cnn-small": lambda shape: residual_cnn(shape[0], width=8),
+}
+"""Name -> backbone for inputs of shape (columns,) or (channels, H, W)."""

@@ -1,0 +1,146 @@
+"""The training loop: all runs of a federation as one stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedgram.data.problem import Problem
+from fedgram.errors import InputError
+from fedgram.nets.evaluation import errors, objective
+from fedgram.nets.fit import Advanced
+from fedgram.nets.local import Clients, Returned
+from fedgram.nets.model import Backbone
+from fedgram.nets.record import Round, Run
+from fedgram.nets.returns import Layers
+from fedgram.nets.settings import Settings
+from fedgram.nets.sites import Exchange, Sites
+from fedgram.nets.stack import Tensors
+from fedgram.psd import Array
+
+
+class Federation:
+    """Runs of one problem, backbone and protocol, trained side by side.
+
+    head (R, C, P) and bias (R, C) are shared; `clients` holds what is private. stopped names, for a run
+    whose training diverged, the client and the round.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        backbone: Backbone,
+        runs: Sequence[Run],
+        settings: Settings,
+        device: torch.device,
+    ) -> None:
+        self.runs, self.settings = tuple(runs), settings
+        kinds = {run.procedure.centralized for run in runs}
+        if len(kinds) != 1:
+            raise InputError("Centralized runs go in a stack of their own.", field="procedure")
+        sites = (Sites.centralized if kinds.pop() else Sites.federated)(problem, device)
+        self.clients = Clients(sites, Exchange.of(problem), backbone, runs, settings, device)
+        self.finished = 0
+        layers = self.clients.layers().of(self.clients.at(0))
+        self.head, self.bias = layers.head, layers.bias
+        self.stopped: dict[Run, str] = {}
+
+    def rounds(self, advanced: Advanced = lambda epochs: None) -> Iterator[dict[Run, Round]]:
+        """Train the rounds that are left; what each run recorded, round by round."""
+        for number in range(self.finished + 1, self.settings.rounds + 1):
+            returned = self.clients.round(number, self.head, self.bias, advanced)
+            self.stop_diverged(number, returned)
+            self.head, self.bias = self.averaged(returned.layers.head), self.averaged(returned.layers.bias)
+            self.average_models()
+            self.finished = number
+            yield self.measured(number, returned)
+
+    def averaged(self, values: Tensor) -> Tensor:
+        """Σ p_m of every run: (K, ...) -> (R, ...)."""
+        each = values.unflatten(0, (len(self.clients.sites), len(self.runs)))
+        return torch.tensordot(self.clients.sites.weights.to(values.dtype), each, dims=1)
+
+    def average_models(self) -> None:
+        """Give all clients the mean of their models, in runs with full-model averaging."""
+        full = torch.tensor([run.procedure.full_model for run in self.runs], device=self.head.device)
+        if self.full_model:
+            for value in self.clients.stack.parameters.values():
+                own = value.unflatten(0, (len(self.clients.sites), len(self.runs)))
+                own[:, full] = self.averaged(value)[full]
+
+    def stop_diverged(self, number: int, returned: Returned) -> None:
+        """Name the runs of which a model is no longer finite; nothing more is recorded of them."""
+        broken = returned.diverged.unflatten(0, (len(self.clients.sites), len(self.runs)))
+        for m, r in broken.nonzero().tolist():
+            client = self.clients.sites.names[m]
+            self.stopped.setdefault(self.runs[r], f"client '{client}' diverged in round {number}")
+
+    def measured(self, number: int, returned: Returned) -> dict[Run, Round]:
+        """What this round leaves of every run that is still going."""
+        local, shared, train, test = (
+            torch.stack(each).transpose(0, 1).cpu().numpy()
+            for each in zip(
+                *(self._measured(m, returned) for m in range(len(self.clients.sites))), strict=True
+            )
+        )
+
+        def by_run(values: Tensor) -> Array:
+            each = values.unflatten(0, (len(self.clients.sites), len(self.runs)))
+            return each.transpose(0, 1).cpu().numpy()
+
+        head, bias = self.head.cpu().numpy(), self.bias.cpu().numpy()
+        heads, biases = by_run(returned.layers.head), by_run(returned.layers.bias)
+        clipped, loss = by_run(returned.clipped), by_run(returned.training_loss)
+        return {
+            run: Round(number, head[r], bias[r], heads[r], biases[r], local[r], shared[r], train[r], test[r],
+                       clipped[r], loss[r])
+            for r, run in enumerate(self.runs)
+            if run not in self.stopped
+        }  # fmt: skip
+
+    def _measured(self, client: int, returned: Returned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Local and shared objective (R,), and train and test MSE (R, 3), of one client."""
+        clients, at, penalty = self.clients, self.clients.at(client), self.settings.penalty
+        rows, targets = clients.sites.train[client]
+        wanted = clients.targets(client, targets)
+        own = returned.layers.of(at)
+        local = objective(own, own.features(returned.outputs[client]), wanted, penalty)
+        # Averaging whole models has changed the backbones as well.
+        outputs = clients.stack.outputs(at, rows) if self.full_model else returned.outputs[client]
+        kept = clients.layers().of(at) if self.full_model else own
+        shared = Layers(self.head, self.bias, kept.layer_weight, kept.layer_bias)
+        features = shared.features(outputs)
+
+        def mse(features: Tensor, wanted: Tensor) -> Tensor:
+            apart = clients.distance[at]
+            return errors(shared, own.bias, center, apart, features, wanted, penalty)
+
+        center = features.mean(dim=1)
+        test, test_targets = clients.sites.test[client]
+        tested = torch.full_like(mse(features, wanted), float("nan"))
+        if len(test):
+            tested = mse(
+                shared.features(clients.stack.outputs(at, test)), clients.targets(client, test_targets)
+            )
+        return local, objective(shared, features, wanted, penalty), mse(features, wanted), tested
+
+    @property
+    def full_model(self) -> bool:
+        """Whether any run averages whole models."""
+        return any(run.procedure.full_model for run in self.runs)
+
+    def state(self) -> Tensors:
+        """Everything that the next rounds depend on."""
+        stack = self.clients.stack
+        private = {f"private.{name}": value for name, value in {**stack.parameters, **stack.buffers}.items()}
+        return {"finished": torch.tensor(self.finished), "head": self.head, "bias": self.bias, **private}
+
+    def load(self, state: Tensors) -> None:
+        """Go on from a state."""
+        stack = self.clients.stack
+        for name, value in {**stack.parameters, **stack.buffers}.items():
+            value.copy_(state[f"private.{name}"])
+        self.head, self.bias = state["head"].to(self.head), state["bias"].to(self.bias)
+        self.finished = int(state["finished"])

@@ -1,0 +1,111 @@
+"""Local training of all models through one round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from fedgram.nets import graphs
+from fedgram.nets.batches import Batches
+from fedgram.nets.objective import Terms, losses
+from fedgram.nets.optimizer import optimizer_on, schedule
+from fedgram.nets.precision import arithmetic
+from fedgram.nets.settings import Settings
+from fedgram.nets.stack import Stack, Tensors, parts
+
+Advanced = Callable[[int], None]
+"""Told how many epochs of a round are behind."""
+
+
+class Fit:
+    """A stack on its data, ready to be trained; `terms` is filled in place before each round.
+
+    Nothing here moves in memory, so that a GPU can repeat a step without being told anew.
+    """
+
+    def __init__(self, stack: Stack, batches: Batches, terms: Terms, settings: Settings) -> None:
+        self.stack, self.batches, self.terms, self.settings = stack, batches, terms, settings
+        self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
+        self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
+        self.losses = graphs.compiled(losses, stack.device)
+        self.lanes = graphs.Lanes(stack.device, stack.together < len(stack))
+        steps = [-(-count // batches.batch) for count in batches.counts]
+        rates = schedule(settings, steps).to(stack.device, stack.dtype)
+        self.rates = torch.zeros_like(rates)  # steps at these change no parameter
+        with self._arithmetic():
+            if stack.device.type == "cuda":  # so that the optimizer reads both in one order
+                stack.lay_out_like(self.gradients(slice(0, stack.together), batches.batch)[1])
+            self.optimizer = optimizer_on(stack.device)(stack.parameters, settings.clip)
+            self.steps = self._steps()
+        self.rates.copy_(rates)
+
+    def round(self, number: int, advanced: Advanced = lambda epochs: None) -> Tensor:
+        """Train every model for a round; their mean losses over the last epoch (K,)."""
+        self.optimizer.reset()
+        self.now.zero_()
+        with self._arithmetic():
+            for epoch in range(self.settings.epochs):
+                self.total.zero_()
+                self.batches.shuffle(number, epoch)
+                for step, take in enumerate(self.steps):
+                    self.batches.select(step)
+                    take()
+                advanced(epoch + 1)
+        return self.total / self.batches.counted
+
+    def step(self, sizes: tuple[int, ...]) -> None:
+        """One step of every model whose client takes rows, sizes (M,) of them."""
+        rates = self.rates.index_select(0, self.now)[0]
+        with self.lanes as lanes:
+            for turn, (models, size) in enumerate(self._pieces(sizes)):
+                with lanes.lane(turn):
+                    self.move(models, size, rates[self.batches.client[models]])
+        self.now += 1
+
+    def move(self, models: slice, size: int, rates: Tensor) -> None:
+        """One step of some models that take the same number of rows: rates (K, 2)."""
+        values, gradients = self.gradients(models, size)
+        self.optimizer.step(models, gradients, rates)
+        self.total[models] += size * values
+
+    def gradients(self, models: slice, size: int) -> tuple[Tensor, Tensors]:
+        """Losses (K,) of some models at the selected step, and their gradients (K, ...) by name."""
+        buffers = {name: value[models] for name, value in self.stack.buffers.items()}
+        leaves = {name: p[models].detach().requires_grad_() for name, p in self.stack.parameters.items()}
+        batch = self.batches.take(models, size)
+        values = self.losses(self.stack, leaves, buffers, batch, self.terms.of(models), self.settings.penalty)
+        found = torch.autograd.grad(values.sum(), list(leaves.values()))
+        return values.detach(), dict(zip(leaves, found, strict=True))
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        self.stack.model.train()
+        return arithmetic(self.settings.precision, self.stack.device)
+
+    def _pieces(self, sizes: tuple[int, ...]) -> list[tuple[slice, int]]:
+        """Ranges of models that are computed at once, and the rows each of them takes.
+
+        Only models with as many rows go together: BatchNorm would see the padding of others.
+        """
+        runs = len(self.stack) // len(sizes)
+        pieces, start = [], 0
+        for size, clients in groupby(sizes):
+            models = slice(start, start + runs * len(list(clients)))
+            start = models.stop
+            if size:
+                pieces += [(piece, size) for piece in parts(models, self.stack.together)]
+        return pieces
+
+    def _steps(self) -> list[Callable[[], None]]:
+        """The steps of an epoch; those with the same sizes are one and the same."""
+        sizes = [self.batches.sizes(step) for step in range(self.batches.steps)]
+        kept = {name: value.clone() for name, value in self.stack.buffers.items()}
+        ready = {each: graphs.replayed(partial(self.step, each), self.stack.device) for each in set(sizes)}
+        self.optimizer.captured()
+        for name, value in kept.items():
+            self.stack.buffers[name].copy_(value)
+        return [ready[each] for each in sizes]

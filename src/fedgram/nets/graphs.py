@@ -1,0 +1,61 @@
+"""What a GPU needs to be kept busy: compiled losses, steps captured once and replayed, several lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+WARM_UP = 3  # what torch.cuda.graph asks for before a capture
+LANES = 4
+RECOMPILATIONS = 64  # one for each batch size among the clients, and those of other stacks before
+
+
+def compiled(function: Function, device: torch.device) -> Function:
+    """The function with its elementwise work fused, on a GPU; else itself."""
+    if device.type != "cuda":
+        return function
+    torch._dynamo.config.recompile_limit = RECOMPILATIONS
+    fused: Function = torch.compile(function, dynamic=False)  # type: ignore[assignment]
+    return fused
+
+
+def replayed(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """A step that launches as one graph, on a GPU; else itself. The step runs a few times for that."""
+    if device.type != "cuda":
+        return step
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+class Lanes:
+    """Streams on which independent models take turns, so that small kernels of several run side by side."""
+
+    def __init__(self, device: torch.device, several: bool) -> None:
+        count = LANES if several and device.type == "cuda" else 0
+        self.streams = [torch.cuda.Stream() for _ in range(count)]
+
+    def __enter__(self) -> Lanes:
+        for stream in self.streams:
+            stream.wait_stream(torch.cuda.current_stream())
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    def lane(self, turn: int) -> AbstractContextManager[Any]:
+        """The stream whose turn it is."""
+        return torch.cuda.stream(self.streams[turn % len(self.streams)]) if self.streams else nullcontext()

@@ -1,0 +1,163 @@
+"""Clipping and AdamW for all tensors of all models in two kernels, which touch every number once.
+
+Tensors are cut into blocks; a table says of each block which tensor and model it belongs to, and where it
+starts. Gradients live where automatic differentiation puts them: their addresses are in a table as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedgram.nets.optimizer import CLIP_EPS, EPS, FIRST_DECAY, SECOND_DECAY, AdamW
+from fedgram.nets.stack import Tensors
+
+BLOCK, WARPS = 2048, 4
+# Tensors with a multiple of this many numbers per model can be read several numbers at a time.
+ALIGNED = 16
+
+
+@triton.jit
+def squares_kernel(table, gradients, partial, ALIGN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sum of squares of each block of the gradients."""
+    block = tl.program_id(0)
+    tensor = tl.load(table + 4 * block)
+    base = tl.multiple_of(tl.load(table + 4 * block + 2), ALIGN)
+    count = tl.multiple_of(tl.load(table + 4 * block + 3), ALIGN)
+    offset = tl.arange(0, BLOCK)
+    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(tl.float32)), ALIGN)
+    value = tl.load(gradient + base + offset, mask=offset < count, other=0.0)
+    tl.store(partial + block, tl.sum(value * value))
+
+
+@triton.jit
+def update_kernel(  # type: ignore[no-untyped-def]
+    table, states, gradients, scale, rates, decay_1, decay_2, eps, ALIGN: tl.constexpr, BLOCK: tl.constexpr
+):
+    """AdamW on each block."""
+    block = tl.program_id(0)
+    tensor = tl.load(table + 4 * block)
+    model = tl.load(table + 4 * block + 1)
+    base = tl.multiple_of(tl.load(table + 4 * block + 2), ALIGN)
+    count = tl.multiple_of(tl.load(table + 4 * block + 3), ALIGN)
+    offset = tl.arange(0, BLOCK)
+    inside = offset < count
+    place = base + offset
+    parameters = tl.multiple_of(tl.load(states + 3 * tensor).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    firsts = tl.multiple_of(tl.load(states + 3 * tensor + 1).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    seconds = tl.multiple_of(tl.load(states + 3 * tensor + 2).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    slope = tl.load(gradient, mask=inside) * tl.load(scale + model)
+    first = tl.load(firsts, mask=inside)
+    second = tl.load(seconds, mask=inside)
+    parameter = tl.load(parameters, mask=inside)
+    first += (1 - decay_1) * (slope - first)
+    second = decay_2 * second + (1 - decay_2) * slope * slope
+    size = tl.load(rates + 2 * model)
+    correction = tl.load(rates + 2 * model + 1)
+    parameter -= size * first / (tl.sqrt(second) * correction + eps)
+    tl.store(firsts, first, mask=inside)
+    tl.store(seconds, second, mask=inside)
+    tl.store(parameters, parameter, mask=inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Blocks of some of the models, in order of models.
+
+    tables: (blocks, 4) each, tensor, model, start and count, for every alignment that occurs; states
+    (tensors, 3), the addresses of parameters, first and second moments.
+    """
+
+    tables: dict[int, Tensor]
+    states: Tensor
+    models: int
+
+    @classmethod
+    def of(cls, models: slice, states: list[tuple[Tensor, Tensor, Tensor]]) -> Plan:
+        """The plan for the parameters, first and second moments of some models."""
+        device, count = states[0][0].device, models.stop - models.start
+        sizes = [state[0][0].numel() for state in states]
+        blocks: dict[int, list[tuple[int, int, int, int]]] = {}
+        for model in range(count):
+            for tensor, size in enumerate(sizes):
+                alignment = 1 if size % ALIGNED else ALIGNED
+                blocks.setdefault(alignment, []).extend(
+                    (tensor, model, model * size + start, min(BLOCK, size - start))
+                    for start in range(0, size, BLOCK)
+                )
+        addresses = [[each[models].data_ptr() for each in state] for state in states]
+        tables = {alignment: torch.tensor(each, device=device) for alignment, each in blocks.items()}
+        return cls(tables, torch.tensor(addresses, device=device), count)
+
+    def norms(self, gradients: Tensor) -> Tensor:
+        """The global norm (K,) of each model's gradients, at these addresses (tensors,)."""
+        squares = torch.zeros(self.models, device=gradients.device)
+        for alignment, table in self.tables.items():
+            partial = torch.empty(len(table), device=gradients.device)
+            squares_kernel[(len(table),)](table, gradients, partial, alignment, BLOCK, num_warps=WARPS)
+            squares = squares + partial.view(self.models, -1).sum(dim=1)
+        return squares.sqrt()
+
+    def update(self, gradients: Tensor, scale: Tensor, rates: Tensor) -> None:
+        """Move all models: addresses of gradients (tensors,), scale (K,), rates (K, 2)."""
+        decays = (FIRST_DECAY, SECOND_DECAY, EPS)
+        for alignment, table in self.tables.items():
+            update_kernel[(len(table),)](
+                table, self.states, gradients, scale, rates, *decays, alignment, BLOCK, num_warps=WARPS
+            )
+
+
+class FusedAdamW(AdamW):
+    """AdamW in two kernels. Parameters and moments are laid out in memory as their gradients are."""
+
+    def __init__(self, parameters: Tensors, clip: float) -> None:
+        super().__init__(parameters, clip)
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self.spare: dict[tuple[int, int], Tensor] = {}
+        self.captures: list[tuple[Tensor, list[int]]] = []
+
+    def captured(self) -> None:
+        """Fill in the addresses of gradients, which is not allowed while a graph is being captured."""
+        for table, addresses in self.captures:
+            table.copy_(torch.tensor(addresses))
+
+    def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
+        """Move some of the models: gradients (K, ...) by name, rates (K, 2) of `schedule`."""
+        laid = [conform(gradient, self.parameters[name]) for name, gradient in gradients.items()]
+        plan, addresses = self._plan(models, gradients), self._addresses(models, laid)
+        scale = (self.clip / (plan.norms(addresses) + CLIP_EPS)).clamp(max=1.0)
+        plan.update(addresses, scale, rates.contiguous())
+
+    def _addresses(self, models: slice, gradients: list[Tensor]) -> Tensor:
+        """A table of where the gradients are, (tensors,)."""
+        at, addresses = (models.start, models.stop), [gradient.data_ptr() for gradient in gradients]
+        if torch.cuda.is_current_stream_capturing():
+            # Not a new one: what is allocated during a capture shares its memory with other tensors of it.
+            table = self.spare.pop(at)
+            self.captures.append((table, addresses))
+            return table
+        self.spare[at] = torch.tensor(addresses, device=gradients[0].device)
+        return self.spare[at]
+
+    def _plan(self, models: slice, names: Iterable[str]) -> Plan:
+        at = (models.start, models.stop)
+        if at not in self.plans:
+            states = [(self.parameters[name], self.first[name], self.second[name]) for name in names]
+            self.plans[at] = Plan.of(models, states)
+        return self.plans[at]
+
+
+def conform(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient with its numbers in the order of the parameter's."""
+    if gradient.stride()[1:] == parameter.stride()[1:] and gradient.dtype == parameter.dtype:
+        return gradient
+    ordered = torch.empty_strided(
+        gradient.shape, parameter.stride(), dtype=parameter.dtype, device=gradient.device
+    )
+    return ordered.copy_(gradient)

@@ -1,0 +1,166 @@
+"""One round at the clients: receive the shared head, train, and say what to return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedgram.errors import InputError
+from fedgram.nets.batches import Batches
+from fedgram.nets.fit import Advanced, Fit
+from fedgram.nets.model import Backbone, Model, draw, prepared
+from fedgram.nets.objective import Terms
+from fedgram.nets.precision import storage
+from fedgram.nets.record import Run
+from fedgram.nets.returns import Layers, feature_offset, give_back
+from fedgram.nets.settings import Settings
+from fedgram.nets.sites import Exchange, Sites
+from fedgram.nets.stack import Stack
+
+LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
+
+
+@dataclass(frozen=True, eq=False)
+class Returned:
+    """What K models give back: their layers after the procedure's return, in double precision.
+
+    outputs u (R, N, D) of every client's training rows; clipped (K,); training_loss (K,); diverged (K,),
+    models that were no longer finite and are 0 now.
+    """
+
+    layers: Layers
+    outputs: list[Tensor]
+    clipped: Tensor
+    training_loss: Tensor
+    diverged: Tensor
+
+
+class Clients:
+    """M clients x R runs as one stack of K = M R models, client by client.
+
+    Their state between rounds is `stack`, in which the last layers are as returned.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        exchange: Exchange,
+        backbone: Backbone,
+        runs: Sequence[Run],
+        settings: Settings,
+        device: torch.device,
+    ) -> None:
+        self.sites, self.runs, self.settings = sites, tuple(runs), settings
+        self.stack = initial(sites, backbone, runs, settings, device)
+        procedures = [run.procedure for run in runs]
+        self.shift = self._each([sites.shift(each) for each in procedures])
+        self.deficit = self._each([sites.deficit(each, exchange) for each in procedures])
+        self.distance = self._each([sites.distance(each, exchange) for each in procedures])
+        proximal = torch.tensor([each.proximal for each in procedures] * len(sites)).to(self.shift)
+        dtype = self.stack.dtype
+        self.terms = Terms(
+            broadcast=torch.empty_like(self.stack.parameters["head.weight"]).contiguous(),
+            proximal=proximal.to(dtype),
+            deficit=self.deficit.to(dtype) if self.deficit.any() else None,
+        )
+        inputs = [rows[0] if rows[0].dtype == torch.uint8 else rows[0].to(dtype) for rows in sites.train]
+        targets = [rows[1].to(dtype) for rows in sites.train]
+        batches = Batches(
+            inputs, targets, sites.names, [run.seed for run in runs], self.shift.to(dtype), settings.batch
+        )
+        self.fit = Fit(self.stack, batches, self.terms, settings)
+
+    def round(
+        self, number: int, head: Tensor, bias: Tensor, advanced: Advanced = lambda epochs: None
+    ) -> Returned:
+        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
+        self.receive(number, head, bias)
+        loss = self.fit.round(number, advanced)
+        diverged = self.stack.silence_diverged()
+        outputs = [self.stack.outputs(self.at(m), rows[0]) for m, rows in enumerate(self.sites.train)]
+        layers, clipped = self.returned(outputs)
+        self.store(layers)
+        return Returned(layers, outputs, clipped, loss.double(), diverged)
+
+    def receive(self, number: int, head: Tensor, bias: Tensor) -> None:
+        """Take over the shared head, and the bias by each procedure's rule."""
+        layers, count = self.layers(), len(self.sites)
+        heads, biases = head.repeat(count, 1, 1), bias.repeat(count, 1)
+        private = self._marked("bias", "private")
+        layers = replace(layers, head=heads, bias=torch.where(private, layers.bias, biases))
+        if number > 1:
+            moved = feature_offset(heads, self.distance, self.settings.penalty)
+            offset = self._marked("bias", "offset")
+            layers = replace(layers, layer_bias=layers.layer_bias + torch.where(offset, moved, 0.0))
+        self.store(layers)
+        self.terms.broadcast.copy_(heads)
+
+    def returned(self, outputs: list[Tensor]) -> tuple[Layers, Tensor]:
+        """The layers that each procedure returns, and how many directions it clipped (K,).
+
+        outputs (R, N, D) are the backbones' of each client's training rows.
+        """
+        layers, given, clipped = self.layers(), [], []
+        for m, output in enumerate(outputs):
+            targets = self.targets(m, self.sites.train[m][1])
+            for r, run in enumerate(self.runs):
+                k = slice(m * len(self.runs) + r, m * len(self.runs) + r + 1)
+                rows = output[r : r + 1], targets[r : r + 1]
+                broadcast = self.terms.broadcast[k].double()
+                own, left_out = give_back(
+                    run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
+                )
+                given.append(own)
+                clipped.append(left_out)
+        return Layers.joined(given), torch.tensor(clipped)
+
+    def at(self, client: int) -> slice:
+        """Where the models of a client are in the stack."""
+        return slice(client * len(self.runs), (client + 1) * len(self.runs))
+
+    def targets(self, client: int, targets: Tensor) -> Tensor:
+        """What each run sees of a client's targets: (N, C) -> (R, N, C)."""
+        return targets - self.shift[self.at(client), None]
+
+    def layers(self) -> Layers:
+        """The last layers of all models, in double precision."""
+        return Layers(*(self.stack.parameters[name].double() for name in LAST))
+
+    def store(self, layers: Layers) -> None:
+        """Put these last layers into the stack."""
+        for name, value in zip(LAST, vars(layers).values(), strict=True):
+            self.stack.parameters[name].copy_(value)
+
+    def _each(self, values: list[Tensor]) -> Tensor:
+        """Values (M, ...) of every run, for every model: (K, ...)."""
+        return torch.stack(values, dim=1).flatten(0, 1)
+
+    def _marked(self, field: str, value: object) -> Tensor:
+        """Models (K, 1) whose procedure has this value in a field."""
+        marks = [getattr(run.procedure, field) == value for run in self.runs] * len(self.sites)
+        return torch.tensor(marks, device=self.stack.device)[:, None]
+
+
+def initial(
+    sites: Sites, backbone: Backbone, runs: Sequence[Run], settings: Settings, device: torch.device
+) -> Stack:
+    """The models of all clients and runs before the first round."""
+    inputs = prepared(sites.train[0][0][:2].cpu(), torch.float32)
+    targets = sites.mean.shape[1]
+    if settings.features < targets:
+        raise InputError(
+            f"The feature layer has {settings.features} features, fewer than the {targets} targets; "
+            f"it needs at least {targets}.",
+            field="features",
+        )
+
+    def model(client: str, run: Run) -> Model:
+        own = client if run.procedure.independent else None
+        return draw(backbone, inputs, settings.features, targets, run.seed, own)
+
+    return Stack.of(
+        [model(client, run) for client in sites.names for run in runs], device, storage(settings.precision)
+    )

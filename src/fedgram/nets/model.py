@@ -1,0 +1,94 @@
+"""One client's model: backbone, feature layer to P features, head; and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+
+from fedgram.errors import InputError
+from fedgram.nets.backbones import BACKBONES
+
+Backbone = str | nn.Module | Callable[[], nn.Module]
+"""A name from BACKBONES; a function that draws a new module; or a module to start from as it is."""
+
+
+class Model(nn.Module):
+    """x ↦ (h, W h + b): a backbone, the feature layer u ↦ h in R^P, and the shared head W (C, P), b (C,)."""
+
+    def __init__(self, backbone: nn.Module, width: int, features: int, targets: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature = nn.Linear(width, features)
+        self.head = nn.Linear(features, targets)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (B, ...) -> features (B, P) and predictions (B, C)."""
+        h = self.feature(self.backbone(x))
+        return h, self.head(h)
+
+
+def prepared(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1]."""
+    return inputs.movedim(-1, -3).to(dtype) / 255 if inputs.dtype == torch.uint8 else inputs.to(dtype)
+
+
+def draw(
+    backbone: Backbone, inputs: Tensor, features: int, targets: int, seed: int, client: str | None
+) -> Model:
+    """The initial model of a seed: the same head for all clients, and the same backbone if client is None.
+
+    inputs (B, ...) are a few prepared rows. Nothing outside is seeded: the global generator is put back.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key("backbone", seed, client))
+        module = new_backbone(backbone, inputs.shape[1:])
+        model = Model(module, width(module, inputs), features, targets)
+        torch.manual_seed(key("head", seed))
+        model.head.reset_parameters()
+    return model
+
+
+def key(*parts: object) -> int:
+    """A seed for these words and numbers, 63 bits."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
+    """A fresh module for inputs of this shape."""
+    if isinstance(backbone, nn.Module):
+        return deepcopy(backbone)
+    if callable(backbone):
+        return backbone()
+    if backbone not in BACKBONES:
+        near = get_close_matches(backbone, BACKBONES, n=1, cutoff=0.0)[0]
+        raise InputError(
+            f"There is no backbone '{backbone}'; did you mean '{near}'? There are {', '.join(BACKBONES)}.",
+            field="backbone",
+        )
+    images = "resmlp" not in backbone
+    if images != (len(shape) == 3):
+        raise InputError(
+            f"The backbone '{backbone}' takes {'images' if images else 'rows of numbers'}, "
+            f"but inputs have shape {tuple(shape)}.",
+            field="backbone",
+        )
+    return BACKBONES[backbone](shape)
+
+
+def width(backbone: nn.Module, inputs: Tensor) -> int:
+    """How many numbers the backbone gives per row; refuses one that does not give (batch, numbers)."""
+    with torch.no_grad():
+        given = deepcopy(backbone).eval()(inputs)
+    if not isinstance(given, Tensor) or given.ndim != 2 or len(given) != len(inputs):
+        shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise InputError(
+            f"The backbone must map a batch to vectors, shape (batch, features); for {len(inputs)} rows "
+            f"of shape {tuple(inputs.shape[1:])} it gave {shape}.",
+            field="backbone",
+        )
+    return int(given.shape[1])

@@ -1,0 +1,82 @@
+"""AdamW without weight decay, with each model's own clipping and learning rate."""
+
+from __future__ import annotations
+
+from math import pi
+
+import torch
+from torch import Tensor
+
+from fedgram.nets.settings import Settings
+from fedgram.nets.stack import Tensors
+
+FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8
+CLIP_EPS = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
+
+
+class AdamW:
+    """First and second moments of the gradients of all models, like the parameters: (K, ...) by name."""
+
+    def __init__(self, parameters: Tensors, clip: float) -> None:
+        self.parameters, self.clip = parameters, clip
+        self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
+
+    def reset(self) -> None:
+        """Forget all gradients, as at the start of a round."""
+        for value in (*self.first.values(), *self.second.values()):
+            value.zero_()
+
+    def captured(self) -> None:
+        """Called once what was being captured for replay is complete."""
+
+    def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
+        """Move some of the models: gradients (K, ...) by name, rates (K, 2) of `schedule`."""
+        scale = clip_scale(gradients, self.clip)
+        for name, gradient in gradients.items():
+            state = (self.parameters[name][models], self.first[name][models], self.second[name][models])
+            update(*state, gradient, scale, rates)
+
+
+def optimizer_on(device: torch.device) -> type[AdamW]:
+    """The fastest AdamW for a device."""
+    if device.type != "cuda":
+        return AdamW
+    from fedgram.nets.kernels import FusedAdamW
+
+    return FusedAdamW
+
+
+def clip_scale(gradients: Tensors, clip: float) -> Tensor:
+    """What brings each model's global gradient norm down to clip, at most 1: (K,)."""
+    squares = sum(gradient.flatten(1).square().sum(dim=1) for gradient in gradients.values())
+    return (clip / (torch.as_tensor(squares).sqrt() + CLIP_EPS)).clamp(max=1.0)
+
+
+def update(
+    parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, scale: Tensor, rates: Tensor
+) -> None:
+    """One AdamW step in place: tensors (K, ...), scale (K,), rates (K, 2)."""
+    column = (-1, *[1] * (gradient.ndim - 1))
+    gradient = gradient * scale.view(column)
+    first.lerp_(gradient, 1 - FIRST_DECAY)
+    second.mul_(SECOND_DECAY).addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
+    size, correction = rates[:, 0].view(column), rates[:, 1].view(column)
+    parameter.sub_(size * first / (second.sqrt() * correction + EPS))
+
+
+def schedule(settings: Settings, steps: list[int]) -> Tensor:
+    """Learning rate / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) of every step of a round: (E max(steps), M, 2), float64.
+
+    steps (M,) are each client's own in an epoch. Clients with fewer rest at the end of each epoch; their
+    entries there are 0.
+    """
+    longest = max(steps)
+    table = torch.zeros(settings.epochs, longest, len(steps), 2, dtype=torch.float64)
+    low, high = settings.final_learning_rate, settings.learning_rate
+    for client, own in enumerate(steps):
+        t = torch.arange(settings.epochs * own, dtype=torch.float64).view(settings.epochs, own)
+        rate = low + 0.5 * (high - low) * (1 + torch.cos(pi * t / (settings.epochs * own)))
+        table[:, :own, client, 0] = rate / (1 - FIRST_DECAY ** (t + 1))
+        table[:, :own, client, 1] = (1 - SECOND_DECAY ** (t + 1)).rsqrt()
+    return table.flatten(0, 1)

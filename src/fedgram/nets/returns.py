@@ -1,0 +1,135 @@
+"""What a client returns after local training: its head as trained, aligned to the broadcast, or solved for.
+
+The same as `fedgram.select` for one client in NumPy, which the tests compare with; here for many models,
+on their device, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgram.nets.procedure import Procedure
+from fedgram.penalty import Penalty
+
+Rows = tuple[Tensor, Tensor]
+
+# Directions of u this much weaker than the strongest, times the larger side of u, are rounding of its
+# single precision, and are left out of the least-squares map.
+ROUNDING = float(torch.finfo(torch.float32).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The last layers of K models, in double precision.
+
+    head W (K, C, P), bias b (K, C), and the feature layer u ↦ layer_weight u + layer_bias with shapes
+    (K, P, D) and (K, P).
+    """
+
+    head: Tensor
+    bias: Tensor
+    layer_weight: Tensor
+    layer_bias: Tensor
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """h of backbone outputs u: (K, N, D) -> (K, N, P)."""
+        return outputs.double() @ self.layer_weight.mT + self.layer_bias[:, None]
+
+    def of(self, models: slice) -> Layers:
+        """The layers of some of the models."""
+        return Layers(
+            self.head[models], self.bias[models], self.layer_weight[models], self.layer_bias[models]
+        )
+
+    @classmethod
+    def joined(cls, each: Sequence[Layers]) -> Layers:
+        """The layers of several groups of models, as one."""
+        return cls(*(torch.cat(values) for values in zip(*(vars(one).values() for one in each), strict=True)))
+
+
+def give_back(
+    procedure: Procedure, layers: Layers, rows: Rows, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+) -> tuple[Layers, int]:
+    """The layers that a client returns, and how many directions it left out: all tensors have K = 1.
+
+    rows are the backbone's outputs u (1, N, D) for its training rows, and their targets (1, N, C).
+    """
+    left_out = 0
+    if procedure.returned == "aligned":
+        layers = aligned(layers, broadcast)
+    elif procedure.returned == "solved":
+        layers, clipped = solved(*rows, broadcast, deficit, penalty)
+        left_out = int(clipped)
+    if procedure.bias == "offset":
+        layers = recentered(layers, layers.features(rows[0]).mean(dim=1))
+    return layers, left_out
+
+
+def aligned(layers: Layers, broadcast: Tensor) -> Layers:
+    """W Q and Qᵀ (layer) for the orthogonal Q (P, P) that brings W Q closest to the broadcast (K, C, P).
+
+    Q is unique on the heads' row spaces only; there it is the polar factor of Wᵀ W_t, and the completion
+    takes one orthogonal complement to the other (Appendix F.5).
+    """
+    rows = broadcast.shape[1]
+    ours, ours_r = torch.linalg.qr(layers.head.mT, mode="complete")
+    theirs, theirs_r = torch.linalg.qr(broadcast.mT, mode="complete")
+    left, _, right = torch.linalg.svd(ours_r[:, :rows] @ theirs_r[:, :rows].mT)
+    turn = (
+        ours[..., :rows] @ (left @ right) @ theirs[..., :rows].mT + ours[..., rows:] @ theirs[..., rows:].mT
+    )
+    weight, bias = turn.mT @ layers.layer_weight, (turn.mT @ layers.layer_bias[..., None])[..., 0]
+    return Layers(layers.head @ turn, layers.bias, weight, bias)
+
+
+def solved(
+    outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+) -> tuple[Layers, Tensor]:
+    """The exact minimiser of each client's loss over its last layers, and how many directions were clipped.
+
+    outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C). With B the
+    least-squares map from centered u to centered targets and Ŝ = Cov(B u), the loss is F(W; Ŝ + deficit)
+    up to a constant, so that W Wᵀ = φ(Ŝ + deficit), and the features are Wᵀ A⁻¹ B (u - ū).
+    """
+    center, bias = outputs.double().mean(dim=1, keepdim=True), targets.mean(dim=1)
+    inputs, wanted = outputs.double() - center, targets - bias[:, None]
+    fitted = least_squares(inputs, wanted)
+    explained = (inputs @ fitted).mT @ (inputs @ fitted) / targets.shape[1]
+    variance, basis = torch.linalg.eigh(explained + deficit)
+    gain = penalty.scale * variance.clamp(min=penalty.threshold).sqrt() - penalty.features  # φ, eq. (7)
+    head = closest(broadcast, basis * gain.clamp(min=0.0).sqrt()[:, None])
+    system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
+    weight = head.mT @ torch.linalg.solve(system, fitted.mT)
+    layers = Layers(head, bias, weight, -(weight @ center.mT)[..., 0])
+    return layers, (variance <= penalty.threshold).sum(dim=1)
+
+
+def least_squares(inputs: Tensor, wanted: Tensor) -> Tensor:
+    """The map (K, D, C) of least norm that takes inputs (K, N, D) closest to what is wanted (K, N, C)."""
+    # The cut-off is far above the square root of double precision, so that squaring loses nothing.
+    values, basis = torch.linalg.eigh(inputs.mT @ inputs)
+    smallest = (ROUNDING * max(inputs.shape[1:])) ** 2 * values[:, -1:]
+    inverse = torch.where(values > smallest, 1 / values, 0.0)
+    return basis @ (inverse[..., None] * (basis.mT @ (inputs.mT @ wanted)))
+
+
+def closest(broadcast: Tensor, factor: Tensor) -> Tensor:
+    """The head U (K, C, P) with U Uᵀ = factor factorᵀ that is closest to the broadcast, eq. (8)."""
+    left, _, right = torch.linalg.svd(factor.mT @ broadcast, full_matrices=False)
+    return factor @ left @ right
+
+
+def recentered(layers: Layers, mean: Tensor) -> Layers:
+    """The same predictions with features that have mean 0: the old mean (K, P) goes into the head's bias."""
+    shift = (layers.head @ mean[..., None])[..., 0]
+    return Layers(layers.head, layers.bias + shift, layers.layer_weight, layers.layer_bias - mean)
+
+
+def feature_offset(head: Tensor, distance: Tensor, penalty: Penalty) -> Tensor:
+    """Wᵀ A⁻¹ d_m, what re-centered features miss under a shared bias: heads (K, C, P), d (K, C) -> (K, P)."""
+    system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
+    return (head.mT @ torch.linalg.solve(system, distance[..., None]))[..., 0]

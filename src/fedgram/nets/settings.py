@@ -1,0 +1,43 @@
+"""What all runs of a stack have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from fedgram.errors import InputError
+from fedgram.penalty import Penalty
+
+Precision = Literal["tf32", "fp32", "bf16", "fp64"]
+PRECISIONS = ("tf32", "fp32", "bf16", "fp64")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The round protocol, objective and optimizer; the defaults are the paper's.
+
+    features is P, the width of the feature layer. Within a round the learning rate follows half a cosine
+    from learning_rate to final_learning_rate. clip bounds each model's global gradient norm. precision is
+    that of the matrix products (tf32 acts on a GPU only); fp64 computes everything in double precision.
+    """
+
+    rounds: int = 8
+    epochs: int = 4000
+    batch: int = 256
+    features: int = 512
+    penalty: Penalty = field(default_factory=Penalty)
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    clip: float = 5.0
+    precision: Precision = "tf32"
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float) and not 0 < value < float("inf"):
+                raise InputError(f"{each.name} must be positive, not {value:g}.", field=each.name)
+        if self.precision not in PRECISIONS:
+            raise InputError(
+                f"There is no precision '{self.precision}'; there are {', '.join(PRECISIONS)}.",
+                field="precision",
+            )

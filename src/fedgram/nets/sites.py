@@ -1,0 +1,108 @@
+"""Clients' rows on the device, with what the one-time exchange of moments tells each client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgram.data.problem import Problem, Split
+from fedgram.nets.procedure import Procedure
+from fedgram.psd import Array
+
+POOLED = "pooled"
+"""Name of the only client of a centralized run."""
+
+Rows = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What a client learns of the others: pooled mean μ_g (C,), Σ_cen and Σ_within (C, C)."""
+
+    mean: Array
+    covariance: Array
+    within: Array
+
+    @classmethod
+    def of(cls, problem: Problem) -> Exchange:
+        """The exchange among the clients of a problem."""
+        pooled = problem.moments.pooled
+        return cls(pooled.mean, pooled.covariance, pooled.within)
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """M clients: rows (inputs (N, ...), targets (N, C) in double precision), and target moments.
+
+    weights p_m (M,), mean (M, C), covariance (M, C, C) of training targets; test rows may be none.
+    """
+
+    names: tuple[str, ...]
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    weights: Tensor
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def of(cls, train: Mapping[str, Split], test: Mapping[str, Split], device: torch.device) -> Sites:
+        """Clients by name."""
+        empty = {name: Split(split.inputs[:0], split.targets[:0]) for name, split in train.items()}
+        on_train = tuple(_on(split, device) for split in train.values())
+        targets = [rows[1] for rows in on_train]
+        counts = torch.tensor([len(each) for each in targets], dtype=torch.float64, device=device)
+        return cls(
+            names=tuple(train),
+            train=on_train,
+            test=tuple(_on(split, device) for split in (test or empty).values()),
+            weights=counts / counts.sum(),
+            mean=torch.stack([each.mean(dim=0) for each in targets]),
+            covariance=torch.stack(
+                [each.mT.cov(correction=0).reshape(2 * (each.shape[1],)) for each in targets]
+            ),
+        )
+
+    @classmethod
+    def federated(cls, problem: Problem, device: torch.device) -> Sites:
+        """The clients of a problem."""
+        return cls.of(problem.train, problem.test, device)
+
+    @classmethod
+    def centralized(cls, problem: Problem, device: torch.device) -> Sites:
+        """One client with the rows of all."""
+        return cls.of(
+            {POOLED: pooled(problem.train)}, {POOLED: pooled(problem.test)} if problem.test else {}, device
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shift(self, procedure: Procedure) -> Tensor:
+        """What a procedure subtracts from each client's targets, (M, C)."""
+        return self.mean if procedure.centered else torch.zeros_like(self.mean)
+
+    def deficit(self, procedure: Procedure, exchange: Exchange) -> Tensor:
+        """γ (Σ_cen - Σ_m) of each client, (M, C, C); with centered targets Σ_cen is Σ_within."""
+        wanted = exchange.within if procedure.centered else exchange.covariance
+        return procedure.corrected * (torch.as_tensor(wanted).to(self.covariance) - self.covariance)
+
+    def distance(self, procedure: Procedure, exchange: Exchange) -> Tensor:
+        """d_m = μ_m - μ_g, (M, C); 0 with centered targets, and for a client that has all rows."""
+        apart = self.mean - torch.as_tensor(exchange.mean).to(self.mean)
+        return torch.zeros_like(apart) if procedure.centered or procedure.centralized else apart
+
+
+def pooled(splits: Mapping[str, Split]) -> Split:
+    """The rows of all clients, in order."""
+    return Split(
+        np.concatenate([split.inputs for split in splits.values()]),
+        np.concatenate([split.targets for split in splits.values()]),
+    )
+
+
+def _on(split: Split, device: torch.device) -> Rows:
+    return torch.tensor(split.inputs, device=device), torch.tensor(split.targets, device=device)

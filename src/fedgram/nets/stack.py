@@ -1,0 +1,128 @@
+"""Many models of one architecture as one: a leading model axis K on every parameter and buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedgram.nets.model import Model, prepared
+
+Tensors = dict[str, Tensor]
+
+ROWS_AT_ONCE = 1024
+
+
+@dataclass(eq=False)
+class Stack:
+    """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
+
+    together: how many of them are computed at once. Linear layers become batched products, the more the
+    better; convolutions are fastest one model at a time (docs/training.md has the measurements).
+    """
+
+    model: Model
+    parameters: Tensors
+    buffers: Tensors
+
+    @classmethod
+    def of(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> Stack:
+        """Models of one architecture, in order."""
+
+        def stacked(named: Callable[[Model], Iterator[tuple[str, Tensor]]]) -> Tensors:
+            each = [dict(named(model)) for model in models]
+            return {name: torch.stack([one[name].detach() for one in each]).to(device) for name in each[0]}
+
+        cast = [model.to(dtype) for model in models]
+        parameters, buffers = stacked(Model.named_parameters), stacked(Model.named_buffers)
+        return cls(cast[0].to("meta"), parameters, buffers)
+
+    def __len__(self) -> int:
+        return len(self.parameters["head.weight"])
+
+    @property
+    def together(self) -> int:
+        """How many models are computed at once."""
+        convolves = any(
+            isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in self.model.modules()
+        )
+        return 1 if convolves else len(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return self.parameters["head.weight"].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the parameters."""
+        return self.parameters["head.weight"].dtype
+
+    def lay_out_like(self, gradients: Tensors) -> None:
+        """Put every parameter's numbers in the order in memory that its gradient (k, ...) has them in."""
+        for name, value in self.parameters.items():
+            strides = (value[0].numel(), *gradients[name].stride()[1:])
+            place = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+            self.parameters[name] = place.copy_(value)
+
+    def silence_diverged(self) -> Tensor:
+        """Set models with a parameter that is not finite to 0, so that no later step fails; which, (K,)."""
+        sums = [value.flatten(1).sum(dim=1) for value in self.parameters.values()]
+        diverged = ~torch.stack(sums).isfinite().all(dim=0)
+        if diverged.any():
+            for value in (*self.parameters.values(), *self.buffers.values()):
+                value[diverged] = 0
+        return diverged
+
+    def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (K, B, P) and predictions (K, B, C) of K models, each on its own inputs (K, B, ...)."""
+        features, predictions = over_models(self.model, parameters, buffers, prepared(inputs, self.dtype))
+        return features.to(self.dtype), predictions.to(self.dtype)  # lower precision inside ends here
+
+    @torch.no_grad()
+    def outputs(self, models: slice, inputs: Tensor) -> Tensor:
+        """What the backbones of these models give for the same inputs (N, ...): u (K, N, D), in eval mode."""
+        self.model.eval()
+        rows = inputs.split(ROWS_AT_ONCE)
+        chunks = [
+            torch.cat([self._backbone(part, prepared(some, self.dtype)) for some in rows], dim=1)
+            for part in parts(models, self.together)
+        ]
+        self.model.train()
+        return torch.cat(chunks)
+
+    def _backbone(self, models: slice, inputs: Tensor) -> Tensor:
+        parameters = {
+            name[9:]: p[models] for name, p in self.parameters.items() if name.startswith("backbone.")
+        }
+        buffers = {name[9:]: b[models] for name, b in self.buffers.items()}
+        repeated = inputs.expand(models.stop - models.start, *inputs.shape)
+        given: Tensor = over_models(self.model.backbone, parameters, buffers, repeated)
+        return given
+
+
+def over_models(module: nn.Module, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Any:
+    """module with each model's own parameters, buffers and inputs, all with a leading axis K."""
+
+    def one(parameters: Tensors, buffers: Tensors, x: Tensor) -> Any:
+        return functional_call(module, (parameters, buffers), (x,))
+
+    if len(inputs) > 1:
+        return vmap(one, randomness="different")(parameters, buffers, inputs)
+    # One model needs no batched operators; views of its buffers, so that BatchNorm updates them in place.
+    given = one(first(parameters), first(buffers), inputs[0])
+    return given[None] if isinstance(given, Tensor) else tuple(value[None] for value in given)
+
+
+def first(tensors: Tensors) -> Tensors:
+    """The tensors of the first model."""
+    return {name: value[0] for name, value in tensors.items()}
+
+
+def parts(models: slice, size: int) -> list[slice]:
+    """A range of models in pieces of at most size."""
+    return [slice(k, min(k + size, models.stop)) for k in range(models.start, models.stop, size)]
