@@ -8,8 +8,9 @@ step includes drawing the order, selecting rows, clipping and AdamW. Times are m
 a warm-up. The plain loop trains one model with torch.optim.AdamW (its default implementation),
 clip_grad_norm_ and data on the device; its time per model does not depend on how many models there are.
 
-The floor of a GPU step is what no version can beat there: the matrix products alone, batched, in the same
-precision, plus one pass over gradients and optimizer state at the speed of a large copy.
+The floor of a GPU step is the time of its matrix products or convolutions alone, forward and backward, in the
+same precision, and of moving gradients (twice), parameters and moments once, at the speed of a large copy;
+each is measured in the same run (training_floor.py).
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from fedgram.nets.objective import Terms
 from fedgram.nets.precision import arithmetic, storage
 from fedgram.nets.settings import Precision, Settings
 from fedgram.nets.stack import Stack
+from training_floor import floor
 
 CLIENTS, ROWS = 4, 1024
+HEADINGS = ("backbone", "precision", "models", "plain, one model", "stack", "per model", "times faster")
+HEADINGS += ("floor", "share of floor", "peak GiB")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Row:
     models: int
     plain_ms: float
     stack_ms: float
+    floor_ms: float
     peak_gib: float
 
     @property
@@ -102,7 +107,10 @@ def measured(case: Case, runs: int, plain: float, device: torch.device) -> Row:
         torch.cuda.reset_peak_memory_stats()
     stacked = stacked_step(case, runs, device)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
-    return Row(case.backbone, case.precision, CLIENTS * runs, plain, stacked, peak)
+    least = floor(
+        model(case), prepared(data(case, device)[0][:256], torch.float32), CLIENTS * runs, case.precision
+    )
+    return Row(case.backbone, case.precision, CLIENTS * runs, plain, stacked, least, peak)
 
 
 def data(case: Case, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,12 +204,21 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
 
 
 def table(rows: list[Row]) -> Table:
-    made = Table("backbone", "precision", "models", "plain, ms per model", "stack, ms per step",
-                 "ms per model", "times faster", "peak GiB", title="Training steps")  # fmt: skip
+    made = Table(title="Training steps (milliseconds)")
+    for heading in HEADINGS:
+        made.add_column(heading, justify="left" if heading in ("backbone", "precision") else "right")
     for row in rows:
         each = row.stack_ms / row.models
-        numbers = (row.plain_ms, row.stack_ms, each, row.ratio, row.peak_gib)
-        made.add_row(row.backbone, row.precision, str(row.models), *(f"{number:.3g}" for number in numbers))
+        share = f"{row.floor_ms / row.stack_ms:.0%}"
+        numbers = (row.plain_ms, row.stack_ms, each, row.ratio, row.floor_ms)
+        made.add_row(
+            row.backbone,
+            row.precision,
+            str(row.models),
+            *(f"{number:.3g}" for number in numbers),
+            share,
+            f"{row.peak_gib:.1f}",
+        )
     return made
 
 

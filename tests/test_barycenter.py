@@ -74,7 +74,7 @@ def test_two_clients_lie_on_the_geodesic(seed, size, share):
 @pytest.mark.parametrize(("size", "clients"), [(1, 4), (2, 3), (3, 5), (5, 3), (8, 3)])
 def test_against_forty_digits(size, clients):
     rng = np.random.default_rng(size)
-    grams, weights = covariances(rng, 20, clients, size=size), rng.dirichlet(np.ones(clients))
+    grams, weights = covariances(rng, 80, clients, size=size), rng.dirichlet(np.ones(clients))
     limit = exact(grams[0], weights)
     assert psd.relative_error(barycenter(grams[0], weights).gram, limit) < 5e-15
     assert psd.relative_error(barycenter(grams, weights).gram[0], limit) < 5e-15
@@ -194,7 +194,7 @@ def test_a_batch_is_its_problems_one_by_one(size):
 
 
 def test_large_batches_are_cut_to_size(monkeypatch):
-    grams = covariances(np.random.default_rng(0), 50, 4, size=3)
+    grams = covariances(np.random.default_rng(0), 100, 4, size=3)
     whole = barycenter(grams)
     monkeypatch.setattr(importlib.import_module("fedgram.barycenter"), "ENTRIES", 1)
     np.testing.assert_allclose(barycenter(grams).gram, whole.gram, rtol=0, atol=1e-14)

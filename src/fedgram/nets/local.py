@@ -59,11 +59,11 @@ class Clients:
         self.shift = self._each([sites.shift(each) for each in procedures])
         self.deficit = self._each([sites.deficit(each, exchange) for each in procedures])
         self.distance = self._each([sites.distance(each, exchange) for each in procedures])
-        proximal = torch.tensor([each.proximal for each in procedures] * len(sites)).to(self.shift)
+        proximal = torch.tensor([each.proximal for each in procedures] * len(sites), dtype=torch.float64)
         dtype = self.stack.dtype
         self.terms = Terms(
             broadcast=torch.empty_like(self.stack.parameters["head.weight"]).contiguous(),
-            proximal=proximal.to(dtype),
+            proximal=proximal.to(self.shift.device, dtype),
             deficit=self.deficit.to(dtype) if self.deficit.any() else None,
         )
         inputs = [rows[0] if rows[0].dtype == torch.uint8 else rows[0].to(dtype) for rows in sites.train]

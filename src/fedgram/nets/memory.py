@@ -1,3 +1,121 @@
 """How much memory a stack needs, before it is made, and how many runs fit at once."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgram.data.problem import Problem
+from fedgram.errors import InputError
+from fedgram.nets.graphs import LANES
+from fedgram.nets.model import Backbone, draw, prepared
+from fedgram.nets.precision import storage
+from fedgram.nets.record import Run
+from fedgram.nets.settings import Settings
+from fedgram.nets.stack import one_at_a_time
+
+RESERVE = 0.9  # of what is free: the rest is for the allocator, libraries and captured graphs
+DOUBLE = 8
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a stack needs: `fixed` for the data, and for each run
+
+    state: parameters, gradients and the optimizer's two moments of all clients;
+    activations: what a minibatch leaves behind of the models that are computed at once;
+    returning: backbone outputs of all training rows, and last layers in double precision.
+    """
+
+    fixed: int
+    state: int
+    activations: int
+    returning: int
+    shared_activations: bool
+
+    def of(self, runs: int) -> int:
+        """Bytes for this many runs."""
+        activations = self.activations * (1 if self.shared_activations else runs)
+        return self.fixed + runs * (self.state + self.returning) + activations
+
+    def fitting(self, available: int) -> int:
+        """How many runs fit into this many bytes."""
+        runs = 0
+        while self.of(runs + 1) <= available:
+            runs += 1
+        return runs
+
+
+def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings: Settings) -> Footprint:
+    """What a stack of runs of this problem needs; docs/training.md has the formula."""
+    splits = list(problem.train.values())
+    rows = [sum(map(len, splits))] if centralized else [len(split) for split in splits]
+    inputs = prepared(torch.tensor(splits[0].inputs[:2]), torch.float32)
+    targets = splits[0].targets.shape[1]
+    model = draw(backbone, inputs, settings.features, targets, 0, None)
+    number = torch.finfo(storage(settings.precision)).bits // 8
+    parameters = sum(value.numel() for value in model.parameters())
+    per_row = activations_per_row(model, inputs)
+    alone = one_at_a_time(model)
+    at_once = LANES if alone else len(rows)
+    width = model.feature.in_features
+    layers = settings.features * width + targets * settings.features
+    held = [*splits, *problem.test.values()]
+    return Footprint(
+        fixed=sum(split.inputs.nbytes + 2 * split.targets.nbytes for split in held),
+        state=len(rows) * 4 * number * parameters,
+        activations=at_once * 2 * number * per_row * settings.batch,
+        returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + settings.features)
+        + len(rows) * 2 * DOUBLE * layers,
+        shared_activations=alone,
+    )  # fmt: skip
+
+
+def activations_per_row(model: nn.Module, inputs: Tensor) -> int:
+    """How many numbers the layers of a model give for one row, counting every layer's output."""
+    sizes: list[int] = []
+
+    def count(module: nn.Module, given: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not list(module.children()):
+            sizes.append(output[0].numel())
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    with torch.no_grad():
+        model.eval()(inputs)
+    for hook in hooks:
+        hook.remove()
+    return sum(sizes)
+
+
+def available(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def fitting(
+    problem: Problem, backbone: Backbone, runs: Sequence[Run], settings: Settings, device: torch.device
+) -> int:
+    """How many of these runs fit on the device at once, at least 1."""
+    needed = footprint(problem, backbone, runs[0].procedure.centralized, settings)
+    free = int(RESERVE * available(device))
+    count = min(needed.fitting(free), len(runs))
+    if not count:
+        raise InputError(
+            f"One run needs about {_gib(needed.of(1))}, but {device} has {_gib(free)} free: what fits is "
+            f"a smaller backbone, a batch below {settings.batch}, or fewer rows.",
+            field="memory",
+        )
+    return count
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2g} GiB"

@@ -100,8 +100,8 @@ def solved(
     fitted = least_squares(inputs, wanted)
     explained = (inputs @ fitted).mT @ (inputs @ fitted) / targets.shape[1]
     variance, basis = torch.linalg.eigh(explained + deficit)
-    gain = penalty.scale * variance.clamp(min=penalty.threshold).sqrt() - penalty.features  # φ, eq. (7)
-    head = closest(broadcast, basis * gain.clamp(min=0.0).sqrt()[:, None])
+    gain = (penalty.scale * variance.clamp(min=0.0).sqrt() - penalty.features).clamp(min=0.0)  # φ, eq. (7)
+    head = closest(broadcast, basis * gain.where(variance > penalty.threshold, 0.0).sqrt()[:, None])
     system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
     weight = head.mT @ torch.linalg.solve(system, fitted.mT)
     layers = Layers(head, bias, weight, -(weight @ center.mT)[..., 0])

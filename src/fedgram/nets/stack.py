@@ -47,10 +47,7 @@ class Stack:
     @property
     def together(self) -> int:
         """How many models are computed at once."""
-        convolves = any(
-            isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in self.model.modules()
-        )
-        return 1 if convolves else len(self)
+        return 1 if one_at_a_time(self.model) else len(self)
 
     @property
     def device(self) -> torch.device:
@@ -103,6 +100,11 @@ class Stack:
         repeated = inputs.expand(models.stop - models.start, *inputs.shape)
         given: Tensor = over_models(self.model.backbone, parameters, buffers, repeated)
         return given
+
+
+def one_at_a_time(model: nn.Module) -> bool:
+    """Whether models like this one are faster one by one than batched: those with convolutions."""
+    return any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in model.modules())
 
 
 def over_models(module: nn.Module, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Any:
