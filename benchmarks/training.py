@@ -8,9 +8,10 @@ step includes drawing the order, selecting rows, clipping and AdamW. Times are m
 a warm-up. The plain loop trains one model with torch.optim.AdamW (its default implementation),
 clip_grad_norm_ and data on the device; its time per model does not depend on how many models there are.
 
-The floor of a GPU step is the time of its matrix products or convolutions alone, forward and backward, in the
-same precision, and of moving gradients (twice), parameters and moments once, at the speed of a large copy;
-each is measured in the same run (training_floor.py).
+The floor of a GPU step is the time of its products alone, forward and backward, in the same precision, and of
+moving gradients twice, and parameters and moments once there and back, at the speed of a large copy. Linear
+layers are measured as batched products in their fastest layout; convolutions are counted, at the rate of a
+large product, which no library reaches for them.
 """
 
 from __future__ import annotations

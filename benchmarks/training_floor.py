@@ -1,4 +1,4 @@
-"""The least time that a training step can take on this GPU: its products, and one pass over its state."""
+"""The least time of a training step on this GPU: its products alone, and one pass over its state."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ def floor(model: Model, inputs: Tensor, models: int, precision: Precision) -> fl
     numbers = sum(value.numel() for value in model.parameters())
     moved = 1e3 * 4 * PASSES * models * numbers / bandwidth(inputs.device)
     with arithmetic("fp32" if precision == "fp32" else "tf32", inputs.device):
-        return moved + sum(each() for each in products(model.to(inputs.device), inputs, models, precision))
+        return moved + products(model.to(inputs.device), inputs, models, precision)
 
 
-def products(model: Model, inputs: Tensor, models: int, precision: Precision) -> list[Callable[[], float]]:
-    """For each layer with a product: what measures it, forward and backward, for all models."""
-    found: list[Callable[[], float]] = []
+def products(model: Model, inputs: Tensor, models: int, precision: Precision) -> float:
+    """Milliseconds of all products of a step, forward and backward."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    sizes: list[tuple[int, int, int]] = []
+    operations = 0
 
     def note(module: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
-        x, y = given[0].to(dtype), torch.randn_like(output, dtype=dtype)
-        if isinstance(module, nn.Conv2d):
-            found.append(lambda: models * convolution(x, module, y))
+        nonlocal operations
+        if isinstance(module, nn.Linear):
+            sizes.append((len(output), module.in_features, module.out_features))
         else:
-            found.append(lambda: linear(x, module.weight.to(dtype), y, models))
+            operations += 2 * output.numel() * module.weight[0].numel()
 
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     hooks = [module.register_forward_hook(note) for module in layers]
@@ -43,29 +44,37 @@ def products(model: Model, inputs: Tensor, models: int, precision: Precision) ->
         model.eval()(inputs)
     for hook in hooks:
         hook.remove()
-    return found
+    linear = [three_products(models, *each, inputs.device, dtype) for each in sizes]
+    return sum(linear) + 3e3 * models * operations / (rate(inputs.device, dtype) if operations else 1.0)
 
 
-def linear(x: Tensor, weight: Tensor, y: Tensor, models: int) -> float:
-    """Milliseconds of three batched products: x (B, in), weight (out, in), y (B, out) of each model."""
-    x, weight, y = (torch.randn(models, *each.shape, device=x.device).to(each) for each in (x, weight.mT, y))
-    return timed(lambda: (torch.bmm(x, weight), torch.bmm(y, weight.mT), torch.bmm(x.mT, y)))
+def three_products(
+    models: int, rows: int, width: int, out: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Milliseconds of a linear layer of all models: x W, y Wᵀ and xᵀ y, each in its fastest layout."""
+    shapes = ((rows, width, out), (rows, out, width), (width, rows, out))
+    return sum(min(batched(models, *shape, layout, device, dtype) for layout in range(4)) for shape in shapes)
 
 
-def convolution(x: Tensor, module: nn.Conv2d, y: Tensor) -> float:
-    """Milliseconds of a convolution and its two gradients for one model, channels last."""
-    x, y, weight = (
-        each.to(memory_format=torch.channels_last) for each in (x, y, module.weight.detach().to(x))
-    )
-    stride, padding = list(module.stride), list(module.padding)
+def batched(
+    models: int, rows: int, inner: int, columns: int, layout: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Milliseconds of (rows, inner) @ (inner, columns) for all models, either factor perhaps transposed."""
 
-    def work() -> object:
-        torch.nn.functional.conv2d(x, weight, None, module.stride, module.padding)
-        return torch.ops.aten.convolution_backward(
-            y, x, weight, None, stride, padding, [1, 1], False, [0, 0], 1, [True, True, False]
-        )
+    def factor(first: int, second: int, turned: bool) -> Tensor:
+        shape = (second, first) if turned else (first, second)
+        made = torch.randn(models, *shape, device=device, dtype=dtype)
+        return made.mT if turned else made
 
-    return timed(work)
+    left, right = factor(rows, inner, bool(layout & 1)), factor(inner, columns, bool(layout & 2))
+    return timed(lambda: torch.bmm(left, right))
+
+
+def rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of a large product."""
+    size = 8192
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / (1e-3 * timed(lambda: left @ right))
 
 
 def bandwidth(device: torch.device) -> float:

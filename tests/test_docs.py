@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/data.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/data.md", "docs/training.md"])
 def test_code_blocks_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)

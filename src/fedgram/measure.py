@@ -1,1 +1,170 @@
-"""To come."""
+"""A stored run beside what theory expects of it (Appendix E, Evaluation)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.barycenter import trajectory
+from fedgram.errors import InputError
+from fedgram.expectation import Expectation, Reference, expectation, references
+from fedgram.nets.procedure import BIAS_RULES
+from fedgram.predict import Prediction, predict
+from fedgram.psd import Array, closest_factor
+from fedgram.runs import Setup, StoredRun
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The geometry, fit and errors of one run over rounds 0..T.
+
+    grams G_t (T + 1, C, C) of the shared head, local_grams (T, M, C, C) of the returned ones, and exact_grams
+    (T + 1, C, C) of the recursion from the same G_0; error e_F and direction_error d of G_t (T + 1,) to each
+    reference and to the target of the procedure; delta δ_t (T,), the mean distance of returned heads from
+    those that the clients select at the broadcast W_t; objective_gap (T, M), (L_m - L⋆_m) / L⋆_m of the
+    original objective; train_mse and test_mse (T, 3) over all rows, under each of
+    the BIAS_RULES, NaN without test rows. prediction is for the clients' targets as they are.
+    """
+
+    setup: Setup
+    prediction: Prediction
+    expected: Expectation
+    grams: Array
+    local_grams: Array
+    exact_grams: Array
+    error: Mapping[Reference, Array]
+    direction_error: Mapping[Reference, Array]
+    delta: Array
+    objective_gap: Array
+    train_mse: Array
+    test_mse: Array
+
+    @property
+    def target_error(self) -> Array:
+        """e_F to the target of the procedure, (T + 1,)."""
+        return self.error[self.expected.target]
+
+    @property
+    def endpoint_error(self) -> float:
+        """e_F of the last Gram to the target of the procedure."""
+        return float(self.target_error[-1])
+
+    @property
+    def trajectory_error(self) -> Array:
+        """e_F to the exact recursion from the same start, (T + 1,)."""
+        return psd.relative_error(self.grams, self.exact_grams)
+
+    @property
+    def median_trajectory_error(self) -> float:
+        """Median of the trajectory error over rounds 1..T."""
+        return float(np.median(self.trajectory_error[1:]))
+
+    @property
+    def last_delta(self) -> float:
+        """δ of the last round."""
+        return float(self.delta[-1])
+
+    @property
+    def median_objective_gap(self) -> float:
+        """Median over clients of the relative objective gap in the last round."""
+        return float(np.median(self.objective_gap[-1]))
+
+    @property
+    def last_mse(self) -> tuple[float, float]:
+        """Train and test MSE after the last round, under the procedure's own bias rule."""
+        rule = BIAS_RULES.index(self.setup.procedure.bias)
+        return float(self.train_mse[-1, rule]), float(self.test_mse[-1, rule])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the numbers do not say by themselves; empty in the fully active regime."""
+        return self.prediction.notes
+
+    def document(self) -> dict[str, Any]:
+        """What `fedgram runs show --json` prints for one run; NaN becomes null."""
+        return {
+            "procedure": self.setup.procedure.name,
+            "seed": self.setup.seed,
+            "data": {"name": self.setup.data.name, "kind": self.setup.data.kind},
+            "backbone": self.setup.backbone,
+            "target": self.expected.target,
+            "target_gram": self.expected.gram.tolist(),
+            "grams": self.grams.tolist(),
+            "error": {name: values.tolist() for name, values in self.error.items()},
+            "direction_error": {name: values.tolist() for name, values in self.direction_error.items()},
+            "delta": self.delta.tolist(),
+            "trajectory_error": self.trajectory_error.tolist(),
+            "objective_gap": self.objective_gap.tolist(),
+            "train_mse": dict(zip(BIAS_RULES, _without_nan(self.train_mse), strict=True)),
+            "test_mse": dict(zip(BIAS_RULES, _without_nan(self.test_mse), strict=True)),
+            "warnings": list(self.warnings),
+        }
+
+
+def measure(run: StoredRun) -> Measured:
+    """Measure the finished rounds of a run; needs neither its data nor the networks."""
+    rounds = run.rounds()
+    if not rounds:
+        raise InputError(f"The run in '{run.folder}' has no finished round yet.", field=str(run.folder))
+    prediction = predict(run.moments, run.setup.settings.penalty)
+    expected = expectation(prediction, run.setup.procedure)
+    heads = np.stack([run.initial[0], *(each.head for each in rounds)])
+    returned = np.stack([each.returned_heads for each in rounds])
+    compared = references(prediction) | {expected.target: expected.gram}
+    grams = psd.gram(heads)
+    objective = np.stack([each.local_objective for each in rounds])
+    train_rows, test_rows = _rows(run.setup)
+    return Measured(
+        setup=run.setup,
+        prediction=prediction,
+        expected=expected,
+        grams=grams,
+        local_grams=psd.gram(returned),
+        exact_grams=trajectory(heads[0], expected.grams, expected.client_weights, len(rounds)),
+        error={name: psd.relative_error(grams, gram) for name, gram in compared.items()},
+        direction_error={name: direction_error(grams, gram) for name, gram in compared.items()},
+        delta=selection_distance(heads[:-1], returned, expected),
+        objective_gap=objective / expected.loss_optimum - 1,
+        train_mse=over_clients(np.stack([each.train_mse for each in rounds]), train_rows),
+        test_mse=over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
+    )
+
+
+def direction_error(gram: Array, reference: Array) -> Array:
+    """d(G, G') = ‖G/‖G‖_F - G'/‖G'‖_F‖_F over the last two axes."""
+
+    def unit(matrix: Array) -> Array:
+        return matrix / psd.frobenius(matrix)[..., None, None]
+
+    return psd.frobenius(unit(gram) - unit(reference))
+
+
+def selection_distance(broadcast: Array, returned: Array, expected: Expectation) -> Array:
+    """δ_t = Σ p_m ‖W̃_{m,t} - Π_m(W_t)‖_F: broadcast (T, C, P), returned (T, M, C, P) -> (T,)."""
+    selected = closest_factor(broadcast[:, None], expected.grams)
+    return psd.frobenius(returned - selected) @ expected.client_weights
+
+
+def over_clients(mse: Array, rows: Array) -> Array:
+    """Mean over all rows of errors (T, M, 3) of clients with so many rows (M,): (T, 3), NaN without rows."""
+    if not rows.any():
+        return np.full(mse.shape[::2], np.nan)
+    held = rows > 0
+    return np.einsum("m,tmr->tr", rows[held], mse[:, held]) / rows.sum()
+
+
+def _rows(setup: Setup) -> tuple[Array, Array]:
+    """How many rows each client trains and tests with, (M,) each."""
+    rows = np.array([setup.data.train_rows, setup.data.test_rows], dtype=np.float64)
+    if setup.procedure.centralized:
+        rows = rows.sum(axis=1, keepdims=True)
+    return rows[0], rows[1]
+
+
+def _without_nan(values: Array) -> list[list[float | None]]:
+    """Columns of errors (T, 3), with null where there is none."""
+    return [[None if np.isnan(value) else float(value) for value in column] for column in values.T]

@@ -1,1 +1,91 @@
-"""To come."""
+"""The picture of trained runs: errors to their targets over rounds, and Grams measured and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.compare import Group, Setting
+from fedgram.errors import InputError
+from fedgram.figure import COLOURS, SUFFIXES, ellipse, pyplot
+from fedgram.interchange import write_whole
+
+PROCEDURE_COLOURS = ("#2f6db5", "#e08a1e", "#1b7f4d", "#c0392b", "#7d5ba6", "#8a929b", "#22252a")
+
+GRAM_COLOURS = {"G_star": COLOURS["limit"], "G_cen": COLOURS["centralized"]}
+
+
+def draw_comparison(settings: Sequence[Setting], path: str | Path) -> None:
+    """Draw settings, one in a row; write png, svg or pdf."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
+    write_whole(path, rendered(settings, suffix[1:]))
+
+
+def rendered(settings: Sequence[Setting], suffix: str) -> bytes:
+    """The content of a file of this suffix."""
+    plt = pyplot()
+    figure, axes = plt.subplots(
+        len(settings), 2, figsize=(9, 4.2 * len(settings)), width_ratios=[5, 4], squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for (errors, grams), setting in zip(axes, settings, strict=True):
+        _draw_errors(errors, setting)
+        if len(setting.setup.data.targets) > 1:
+            _draw_grams(grams, setting)
+        else:
+            grams.set_axis_off()
+    content = BytesIO()
+    figure.savefig(content, dpi=160, format=suffix)
+    plt.close(figure)
+    return content.getvalue()
+
+
+def _draw_errors(axis: Any, setting: Setting) -> None:
+    """Mean ± sample deviation over seeds; dotted, the exact recursion from the same starts."""
+    floor = 0.5 * min(group.errors.min() for group in setting.groups)
+    for group, colour in zip(setting.groups, _colours(setting), strict=True):
+        rounds, mean = np.arange(group.errors.shape[1]), group.errors.mean(axis=0)
+        if len(group.runs) > 1:
+            deviation = group.errors.std(axis=0, ddof=1)
+            low = np.maximum(mean - deviation, 0.1 * mean)
+            axis.fill_between(rounds, low, mean + deviation, color=colour, alpha=0.2, lw=0)
+        axis.plot(rounds, mean, color=colour, marker="o", ms=3.5, label=f"{group.name}, to {group.target}")
+        predicted = np.maximum(group.predicted_errors.mean(axis=0), 0.1 * floor)  # leaves at the bottom
+        axis.plot(rounds, predicted, color=colour, ls=":", lw=1)
+    axis.plot([], [], color="0.4", ls=":", lw=1, label="exact recursion")
+    axis.set(yscale="log", ylim=(floor, None), xlabel="round", ylabel="relative error of the Gram")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_title(f"{setting.title}\n{setting.scale}", fontsize=7.5, loc="left")
+    axis.legend(fontsize=7, frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_grams(axis: Any, setting: Setting) -> None:
+    """The first two target coordinates of Grams: predicted ones wide and pale, the first seed's on them."""
+    first, targets = setting.groups[0].runs[0], setting.setup.data.targets
+    ends = {group.target: group.runs[0].expected.gram for group in setting.groups}
+    for name, gram in ({"G_cen": first.prediction.centralized} | ends).items():
+        colour = GRAM_COLOURS.get(name, COLOURS["clients"])
+        axis.plot(*ellipse(gram[:2, :2]), color=colour, lw=5, alpha=0.25, label=f"predicted {name}")
+    for group, colour in zip(setting.groups, _colours(setting), strict=True):
+        axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=colour, lw=1.2, ls=_dashes(group))
+    axis.set(xlabel=targets[0], ylabel=targets[1], aspect="equal")
+    when = f"Grams after round {setting.setup.settings.rounds}, seed {first.setup.seed}"
+    axis.set_title(when, fontsize=7.5, loc="left")
+    axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.15))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _dashes(group: Group) -> str:
+    """Dashed for what is meant to end at the centralized Gram."""
+    return "--" if group.target == "G_cen" else "-"
+
+
+def _colours(setting: Setting) -> list[str]:
+    return [PROCEDURE_COLOURS[number % len(PROCEDURE_COLOURS)] for number in range(len(setting.groups))]

@@ -57,11 +57,12 @@ def reproduce(
 def report(
     out: Out = Path("results"),
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
+    runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to show as well.")] = None,
 ) -> None:
     """Write one self-contained HTML page with every figure, claim and setting of the finished experiments."""
     from fedgram.paper.report import write_report
 
-    summary = write_report(out, output)
+    summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
 
 

@@ -104,7 +104,8 @@ class Fit:
         """The steps of an epoch; those with the same sizes are one and the same."""
         sizes = [self.batches.sizes(step) for step in range(self.batches.steps)]
         kept = {name: value.clone() for name, value in self.stack.buffers.items()}
-        ready = {each: graphs.replayed(partial(self.step, each), self.stack.device) for each in set(sizes)}
+        recorded = graphs.Recorder(self.stack.device)
+        ready = {each: recorded(partial(self.step, each)) for each in sorted(set(sizes))}
         self.optimizer.captured()
         for name, value in kept.items():
             self.stack.buffers[name].copy_(value)

@@ -24,20 +24,27 @@ def compiled(function: Function, device: torch.device) -> Function:
     return fused
 
 
-def replayed(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """A step that launches as one graph, on a GPU; else itself. The step runs a few times for that."""
-    if device.type != "cuda":
-        return step
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
+class Recorder:
+    """Makes steps that launch as one graph, on a GPU; all use the same memory for what comes between."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+        """The step as one launch. It runs a few times for that."""
+        if self.pool is None:
+            return step
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.empty_cache()  # what the trial steps used is not needed again
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+        return graph.replay
 
 
 class Lanes:

@@ -62,7 +62,7 @@ class Clients:
         proximal = torch.tensor([each.proximal for each in procedures] * len(sites), dtype=torch.float64)
         dtype = self.stack.dtype
         self.terms = Terms(
-            broadcast=torch.empty_like(self.stack.parameters["head.weight"]).contiguous(),
+            broadcast=torch.zeros_like(self.stack.parameters["head.weight"]).contiguous(),
             proximal=proximal.to(self.shift.device, dtype),
             deficit=self.deficit.to(dtype) if self.deficit.any() else None,
         )

@@ -33,8 +33,11 @@ class Chapter:
     manifest: dict[str, Any]
 
 
-def write_report(out: Path, page: Path) -> str:
-    """Write the page from the finished experiments under `out`, and return its summary in words."""
+def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
+    """Write the page from the finished experiments under `out`, and return its summary in words.
+
+    runs: a folder of trained runs, to be shown as well.
+    """
     chapters = [chapter for name in MODULES if (chapter := _chapter(name, out)) is not None]
     if not chapters:
         raise InputError(f"There are no results in '{out}': run 'fedgram reproduce ufm' first.", field="out")
@@ -43,7 +46,11 @@ def write_report(out: Path, page: Path) -> str:
     body = "\n".join(_section(chapter) for chapter in chapters)
     frame = Template(files("fedgram.paper").joinpath("report.html").read_text("utf-8"))
     html = frame.substitute(
-        summary=_tiles(counts), contents=_contents(chapters), body=body, missing=_missing(chapters)
+        summary=_tiles(counts),
+        contents=_contents(chapters),
+        body=body,
+        training=_training(runs),
+        missing=_missing(chapters),
     )
     write_whole(page, html.encode())
     return f"{sum(counts.values())} claims, {summary}"
@@ -111,6 +118,14 @@ def _row(claim: dict[str, Any]) -> str:
         f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}"
         f'<td class="{style}">{escape(claim["verdict"])}</td></tr>\n'
     )
+
+
+def _training(runs: Path | None) -> str:
+    if runs is None:
+        return ""
+    from fedgram.paper.report_training import training_section  # needs the extra `train`
+
+    return training_section(runs)
 
 
 def _missing(chapters: list[Chapter]) -> str:

@@ -1,0 +1,169 @@
+"""Runs set for a terminal: progress while they train, and tables of what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from fedgram.cli.data_tables import size
+from fedgram.compare import compared
+from fedgram.measure import Measured, measure
+from fedgram.nets.procedure import BIAS_RULES
+from fedgram.runs import StoredRun
+
+if TYPE_CHECKING:
+    from fedgram.train import Status
+
+console = Console(highlight=False, markup=False)
+if not console.is_terminal:  # then nothing bounds a table
+    console.width = 200
+
+TABLES = (("error", "predicted gap", "measured gap", "test MSE"), ("trajectory", "delta", "objective gap"))
+
+
+@dataclass
+class Shown:
+    """Progress of training, on standard error so that results can be piped."""
+
+    bar: Progress
+    task: TaskID
+    last_round: tuple[int, int] = (1, 1)
+
+    def advanced(self, status: Status) -> None:
+        """Show an epoch; without a terminal only rounds get a line."""
+        line = _status(status)
+        epochs = status.rounds * status.epochs
+        done = (status.round - 1) * status.epochs + status.epoch
+        self.bar.update(self.task, total=epochs, completed=done, description=line)
+        if not self.bar.console.is_terminal and self.last_round != (status.stack, status.round):
+            self.bar.console.print(line)
+        self.last_round = (status.stack, status.round)
+
+    def warned(self, sentence: str) -> None:
+        """Say something that the reader should know."""
+        self.bar.console.print(sentence)
+
+
+@contextmanager
+def progress() -> Iterator[Shown]:
+    """A progress bar over epochs."""
+    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    screen = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        yield Shown(bar, bar.add_task("getting ready", total=None))
+
+
+def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """`fedgram runs compare --json`: settings with finished runs, and the runs that are not finished."""
+    return {
+        "settings": [setting.document() for setting in compared(runs)],
+        "unfinished": [_state_document(run) for run in runs if not run.complete],
+    }
+
+
+def list_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """`fedgram runs list --json`."""
+    return {"runs": [_state_document(run) for run in runs]}
+
+
+def print_comparison(runs: Sequence[StoredRun]) -> None:
+    """`fedgram runs compare` for people: measured against predicted, procedure by procedure."""
+    for setting in compared(runs):
+        _say(f"{setting.title}: {setting.scale}")
+        for metrics in TABLES:  # two, so that they fit a terminal
+            table = _table("procedure", "target", *metrics)
+            for group in setting.groups:
+                spreads = (str(group.spread(name)) for name in metrics)
+                table.add_row(group.name, group.target, *spreads)
+            console.print(table)
+        for warning in setting.warnings:
+            _say(f"Note: {warning}")
+    for run in runs:
+        if not run.complete:
+            _say(f"{run.setup.run.name}: {_state(run)}.")
+
+
+def print_list(runs: Sequence[StoredRun]) -> None:
+    """`fedgram runs list` for people."""
+    table = _table("data", "kind", "backbone", "procedure", "seed", "state", "seconds", "memory")
+    for run in runs:
+        setup, account = run.setup, run.account
+        table.add_row(
+            setup.data.name, setup.data.kind, setup.backbone, setup.procedure.name, str(setup.seed),
+            _state(run), f"{account.seconds_per_run:.3g}", size(account.peak_memory),
+        )  # fmt: skip
+    console.print(table)
+
+
+def print_run(run: StoredRun) -> None:
+    """`fedgram runs show` for people: one run, round by round."""
+    setup, account = run.setup, run.account
+    _say(f"{setup.run.name} on {setup.data.name} ({setup.data.kind}), {setup.backbone}: {_state(run)}")
+    _say(f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
+    if account.rounds:
+        measured = measure(run)
+        console.print(_rounds(measured))
+        for warning in measured.warnings:
+            _say(f"Note: {warning}")
+
+
+def _rounds(measured: Measured) -> Table:
+    """Errors of every round."""
+    name, rules = measured.expected.target, [f"test MSE, {rule}" for rule in BIAS_RULES]
+    table = _table(
+        "round", f"error to {name}", "direction", "error to recursion", "delta", "objective gap", *rules
+    )
+    for t in range(len(measured.grams)):
+        geometry = [measured.target_error[t], measured.direction_error[name][t], measured.trajectory_error[t]]
+        gap = np.median(measured.objective_gap, axis=1)
+        fit = [measured.delta[t - 1], gap[t - 1], *measured.test_mse[t - 1]] if t else []
+        table.add_row(str(t), *(f"{value:.3e}" for value in (*geometry, *fit)))
+    return table
+
+
+def _status(status: Status) -> str:
+    """Where training is, in a line."""
+    stack = f"stack {status.stack} of {status.stacks}, " if status.stacks > 1 else ""
+    errors = sorted(status.errors.values())
+    found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
+    seconds = status.seconds_left
+    left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return (
+        f"{stack}round {status.round}/{status.rounds}, epoch {status.epoch}/{status.epochs}, {left} left"
+        f"{found}, {size(status.peak_memory)}"
+    )
+
+
+def _state(run: StoredRun) -> str:
+    account, rounds = run.account, run.setup.settings.rounds
+    if account.stopped:
+        return f"given up: {account.stopped}"
+    return "complete" if run.complete else f"{account.rounds} of {rounds} rounds"
+
+
+def _state_document(run: StoredRun) -> dict[str, Any]:
+    return {
+        "folder": str(run.folder),
+        "complete": run.complete,
+        "setup": run.setup.document(),
+        "account": run.account.document(),
+    }
+
+
+def _say(line: str) -> None:
+    console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    return table

@@ -1,0 +1,83 @@
+"""Commands for trained runs: runs list, runs show, runs compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgram.cli.app import app, print_json
+
+runs_app = typer.Typer(
+    no_args_is_help=True,
+    help="Trained runs: which there are, what each found round by round, and all of them beside the "
+    "prediction. They are measured from the files that training wrote; no data and no network is needed.",
+)
+app.add_typer(runs_app, name="runs")
+
+Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
+
+
+@runs_app.command("list")
+def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
+    """Name all runs: data, network, procedure, seed, how far each is and what it took."""
+    from fedgram.cli import run_tables
+    from fedgram.runs import Runs
+
+    found = Runs(root).require()
+    if as_json:
+        print_json(run_tables.list_document(found))
+    else:
+        run_tables.print_list(found)
+
+
+@runs_app.command()
+def show(root: Root = Path("runs"), as_json: Json = False) -> None:
+    """Show what every run found, round by round.
+
+    Errors of the shared head's Gram: to the procedure's target, and to the exact recursion from the same
+    start; delta, how far the returned heads are from the selected ones; the clients' objectives above their
+    least values; test MSE with the shared head under each bias rule.
+    """
+    from fedgram.cli import run_tables
+    from fedgram.measure import measure
+    from fedgram.runs import Runs
+
+    found = Runs(root).require()
+    if as_json:
+        print_json({"runs": [measure(run).document() for run in found if run.account.rounds]})
+        return
+    for run in found:
+        run_tables.print_run(run)
+
+
+@runs_app.command()
+def compare(
+    root: Root = Path("runs"),
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw errors over rounds and Grams to this .png, .svg or .pdf.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold procedures beside each other and beside the prediction, over all seeds.
+
+    error: of the last Gram, to the procedure's target. gap: of the target (predicted) and of the last Gram
+    (measured) to centralized training. trajectory: error to the exact recursion from the same start, median
+    over rounds. delta: of the returned heads to the selected ones. objective gap: of clients, above their
+    least values. Means over seeds ± sample deviation.
+    """
+    from fedgram.cli import run_tables
+    from fedgram.runs import Runs
+
+    found = Runs(root).require()
+    if figure is not None:
+        from fedgram.compare import compared
+        from fedgram.run_figure import draw_comparison
+
+        draw_comparison(compared(found), figure)
+    if as_json:
+        print_json(run_tables.comparison_document(found))
+    else:
+        run_tables.print_comparison(found)

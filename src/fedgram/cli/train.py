@@ -1,0 +1,118 @@
+"""The command that trains: fedgram train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedgram.cli.app import app, print_json
+from fedgram.cli.data import DataDir, Larger, Variant
+from fedgram.cli.theory import LambdaH, LambdaW
+from fedgram.errors import InputError
+
+if TYPE_CHECKING:
+    from fedgram.data.problem import Problem
+
+Procedures = Annotated[
+    list[str],
+    typer.Option(
+        "--procedure",
+        help="How clients train, in words joined by '+'; may be given several times. "
+        "ordinary; proximal[=RHO]; corrected[=GAMMA]; what is returned: aligned or solved; the bias: private "
+        "or offset; centered, full-model, independent; centralized.",
+    ),
+]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5 is 0 to 4), or which: '0,3'.")]
+
+
+@app.command()
+def train(
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset ('fedgram data list' names them), or a CSV, TSV or Parquet file.")
+    ],
+    procedure: Procedures = ["ordinary"],  # noqa: B006, typer reads it
+    seeds: Seeds = "1",
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 8,
+    epochs: Annotated[int, typer.Option(help="Local epochs in a round, E.")] = 4000,
+    backbone: Annotated[
+        str | None, typer.Option(help="The network; default: resmlp for numbers, resnet18 for images.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of matrix products: tf32, fp32, bf16 or fp64.")] = "tf32",
+    batch: Annotated[int, typer.Option(help="Rows in a minibatch.")] = 256,
+    features: Annotated[int, typer.Option(help="Width P of the feature layer.")] = 512,
+    lambda_h: LambdaH = 0.01,
+    lambda_w: LambdaW = 0.01,
+    learning_rate: Annotated[float, typer.Option(help="At the start of each round.")] = 1e-3,
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs"),
+    keep_models: Annotated[bool, typer.Option(help="Keep the clients' last networks.")] = True,
+    data_dir: DataDir = None,
+    variant: Variant = "",
+    larger: Larger = False,
+    data_seed: Annotated[int, typer.Option(help="Seed of every random choice about the data.")] = 0,
+    client: Annotated[str | None, typer.Option(help="Own table: column that names the client.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="Own table: input columns, with commas.")] = None,
+    targets: Annotated[str | None, typer.Option(help="Own table: target columns, with commas.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Own table: part of the rows to test with.")] = 0.2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Train a federation of networks, and hold what it learns beside the prediction.
+
+    All procedures and seeds are trained at once, as one stack of networks. Every round is kept under --out:
+    a command that was stopped goes on there when it is given again, and finished runs are not trained again.
+    The defaults are the paper's, which want a GPU; this takes a minute without one:
+
+    fedgram train swimmer-mini --procedure ordinary --procedure solved+corrected+offset --seeds 2
+    --backbone resmlp-small --features 32 --rounds 3 --epochs 20
+    """
+    from fedgram.cli import run_tables
+    from fedgram.cli.train_data import given_problem
+    from fedgram.data.dataset import Options
+    from fedgram.nets.settings import Settings
+    from fedgram.penalty import Penalty
+    from fedgram.train import train as train_all
+
+    settings = Settings(
+        rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
+        learning_rate=learning_rate, precision=precision,  # type: ignore[arg-type]  # checked there
+    )  # fmt: skip
+    numbers, options = _seeds(seeds), Options(data_seed, variant, larger)
+    columns = (client, _names(inputs), _names(targets))
+    problem = given_problem(dataset, data_dir, options, columns, test_fraction)
+    with run_tables.progress() as shown:
+        try:
+            runs = train_all(
+                problem, backbone or _backbone(problem), procedure, numbers, settings, folder=out,
+                device=device, keep_models=keep_models, progress=shown.advanced, warned=shown.warned,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            shown.warned("Interrupted: finished rounds are kept, and the same command goes on from there.")
+            raise typer.Abort from None
+    if as_json:
+        print_json(run_tables.comparison_document(runs))
+    else:
+        run_tables.print_comparison(runs)
+        typer.echo(f"Files: {out}")
+    if all(run.account.stopped for run in runs):
+        raise typer.Exit(1)
+
+
+def _seeds(text: str) -> list[int]:
+    """The seeds of '5' (0 to 4) or '0,3'."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds is a number or a list like 0,3, not '{text}'.", field="seeds") from None
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def _backbone(problem: Problem) -> str:
+    """The paper's network for this kind of inputs."""
+    images = next(iter(problem.train.values())).inputs.ndim > 2
+    return "resnet18" if images else "resmlp"

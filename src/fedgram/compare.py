@@ -1,0 +1,146 @@
+"""Runs side by side: every procedure of a setting over its seeds, measured against predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram import psd
+from fedgram.expectation import SYMBOLS
+from fedgram.measure import Measured, measure
+from fedgram.psd import Array
+from fedgram.runs import Setup, StoredRun
+
+METRICS: dict[str, Callable[[Measured], float]] = {
+    "error": lambda run: run.endpoint_error,
+    "predicted gap": lambda run: float(psd.relative_error(run.expected.gram, run.prediction.centralized)),
+    "measured gap": lambda run: float(run.error["centralized"][-1]),
+    "trajectory": lambda run: run.median_trajectory_error,
+    "delta": lambda run: run.last_delta,
+    "objective gap": lambda run: run.median_objective_gap,
+    "test MSE": lambda run: run.last_mse[1],
+}
+"""What is compared, after the last round: e_F to the procedure's target; e_F to G_cen that theory predicts
+and that was found; median trajectory error; distance of the returned heads from the selected ones; median
+relative gap of the clients' objectives; test MSE under the procedure's own bias rule."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds, the latter 0 for a single seed."""
+
+    mean: float
+    deviation: float
+
+    def __str__(self) -> str:
+        if np.isnan(self.mean):
+            return "none"
+        if self.mean == 0:
+            return "0"
+        return f"{self.mean:.2e}" + (f" ± {self.deviation:.0e}" if self.deviation else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Finished runs of one procedure that differ in their seed only, in its order."""
+
+    runs: tuple[Measured, ...]
+
+    @property
+    def name(self) -> str:
+        """The procedure in words."""
+        return self.runs[0].setup.procedure.name
+
+    @property
+    def target(self) -> str:
+        """The symbol of the Gram that the procedure ends at."""
+        return SYMBOLS[self.runs[0].expected.target]
+
+    @property
+    def errors(self) -> Array:
+        """e_F to the target, (seeds, T + 1)."""
+        return np.stack([run.target_error for run in self.runs])
+
+    @property
+    def predicted_errors(self) -> Array:
+        """e_F of the exact recursion from each seed's start to the target, (seeds, T + 1)."""
+        return np.stack([psd.relative_error(run.exact_grams, run.expected.gram) for run in self.runs])
+
+    def spread(self, metric: str) -> Spread:
+        """One of METRICS over seeds."""
+        values = np.array([METRICS[metric](run) for run in self.runs])
+        return Spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """All procedures that were trained on the same data with the same network and protocol."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def setup(self) -> Setup:
+        """The setup of one of the runs."""
+        return self.groups[0].runs[0].setup
+
+    @property
+    def title(self) -> str:
+        """Data and network."""
+        return f"{self.setup.data.name}, {self.setup.backbone}"
+
+    @property
+    def scale(self) -> str:
+        """Kind of data and size of the experiment, which every picture and table must carry."""
+        settings, seeds = self.setup.settings, max(len(group.runs) for group in self.groups)
+        penalty = settings.penalty
+        return (
+            f"{self.setup.data.kind} data, E = {settings.epochs}, {settings.rounds} rounds, "
+            f"{seeds} {'seed' if seeds == 1 else 'seeds'}, P = {settings.features}, "
+            f"λ_H = {penalty.features:g}, λ_W = {penalty.head:g}"
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the numbers do not say by themselves."""
+        return self.groups[0].runs[0].warnings
+
+    def document(self) -> dict[str, Any]:
+        """One setting of `fedgram runs compare --json`."""
+        return {
+            "data": {"name": self.setup.data.name, "kind": self.setup.data.kind},
+            "backbone": self.setup.backbone,
+            "settings": self.setup.document()["settings"],
+            "procedures": [_group_document(group) for group in self.groups],
+            "warnings": list(self.warnings),
+        }
+
+
+def compared(runs: Iterable[StoredRun]) -> list[Setting]:
+    """Finished runs by setting and procedure."""
+    settings: dict[tuple[Any, ...], dict[str, list[Measured]]] = {}
+    for run in runs:
+        if run.complete:
+            setup = run.setup
+            groups = settings.setdefault((setup.data, setup.backbone, setup.parameters, setup.settings), {})
+            groups.setdefault(setup.procedure.name, []).append(measure(run))
+    return [Setting(tuple(map(_group, groups.values()))) for groups in settings.values()]
+
+
+def _group(runs: list[Measured]) -> Group:
+    return Group(tuple(sorted(runs, key=lambda run: run.setup.seed)))
+
+
+def _group_document(group: Group) -> dict[str, Any]:
+    spreads = {name: group.spread(name) for name in METRICS}
+    return {
+        "procedure": group.name,
+        "target": group.target,
+        "seeds": [run.setup.seed for run in group.runs],
+        "errors": group.errors.tolist(),
+    } | {
+        name.replace(" ", "_"): None if np.isnan(spread.mean) else vars(spread)
+        for name, spread in spreads.items()
+    }

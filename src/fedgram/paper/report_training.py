@@ -1,0 +1,35 @@
+"""The part of the report about networks: what trained runs found, beside the prediction."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from pathlib import Path
+
+from fedgram.compare import METRICS, Setting, compared
+from fedgram.run_figure import rendered
+from fedgram.runs import Runs
+
+
+def training_section(runs: Path) -> str:
+    """All finished runs under a folder as HTML: a picture and a table for each setting."""
+    found = Runs(runs).require()
+    sections = [_setting(setting) for setting in compared(found)]
+    hardware = ", ".join(sorted({run.account.hardware for run in found}))
+    return f"""<section id="training">
+<h2>Trained networks</h2>
+<p class="where">{escape(hardware)} · <code>fedgram train</code></p>
+{"".join(sections)}</section>"""
+
+
+def _setting(setting: Setting) -> str:
+    image = base64.b64encode(rendered([setting], "png")).decode()
+    headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
+    rows = [[group.name, group.target, *map(group.spread, METRICS)] for group in setting.groups]
+    cells = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>\n" for row in rows)
+    return f"""<h3>{escape(setting.title)}</h3>
+<p class="where">{escape(setting.scale)}</p>
+<div class="scroll"><img alt="{escape(setting.title)}" src="data:image/png;base64,{image}"></div>
+<div class="scroll"><table class="measured"><thead><tr>{headings}</tr></thead><tbody>
+{cells}</tbody></table></div>
+"""

@@ -1,0 +1,77 @@
+"""Files that appear whole or not at all: arrays in safetensors, words in JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.errors import InputError
+from fedgram.psd import Array
+
+try:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.numpy import load_file, save_file
+except ImportError:
+    raise InputError(
+        'Runs are kept in safetensors files: install what is missing with pip install "fedgram[train]".',
+        field="safetensors",
+    ) from None
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """A path to write to beside `path`, which it replaces at the end; after an error nothing has changed.
+
+    The draft of a path has one name, so that what a killed process leaves is overwritten by the next.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        os.replace(draft, path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            draft.unlink()
+        reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
+        raise InputError(
+            f"Cannot write '{path}' ({reason}); all that was written before is sound: make room or choose "
+            "another folder, and the same command goes on from there.",
+            field=str(path),
+        ) from None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named arrays, with words about them."""
+    # safetensors reads memory in a row, whatever the strides.
+    rows = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    with draft_of(path) as draft:
+        save_file(rows, draft, dict(metadata or {}))
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a file by name."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"Cannot read '{path}': {error}.", field=str(path)) from None
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The words about the arrays of a file."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"Cannot read '{path}': {error}.", field=str(path)) from None
+
+
+def write_document(path: Path, document: Any) -> None:
+    """Write a JSON document in full double precision."""
+    with draft_of(path) as draft:
+        draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

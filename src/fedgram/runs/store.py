@@ -1,0 +1,140 @@
+"""A folder of runs: `<root>/<dataset>/<backbone>/<procedure>/seed-<n>/`, each read and written on its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedgram.errors import InputError
+from fedgram.interchange import read_json
+from fedgram.moments import Moments
+from fedgram.nets.record import Round
+from fedgram.psd import Array
+from fedgram.runs.files import read_arrays, write_arrays, write_document
+from fedgram.runs.manifest import FORMAT, Account, Setup
+
+MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run as it lies in its folder: manifest, target moments, a file for each round, last models."""
+
+    folder: Path
+    setup: Setup
+    account: Account
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are there."""
+        return self.account.rounds == self.setup.settings.rounds
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to train: all rounds are there, or the run was given up."""
+        return self.complete or self.account.stopped is not None
+
+    @property
+    def moments(self) -> Moments:
+        """Training-target moments of the clients."""
+        return Moments.load(self.folder / MOMENTS)
+
+    @property
+    def initial(self) -> tuple[Array, Array]:
+        """The shared head (C, P) and bias (C,) before the first round."""
+        arrays = read_arrays(self.round_path(0))
+        return arrays["head"], arrays["bias"]
+
+    def rounds(self) -> list[Round]:
+        """What was recorded in every finished round."""
+        numbers = range(1, self.account.rounds + 1)
+        return [Round(number, **read_arrays(self.round_path(number))) for number in numbers]
+
+    def model(self) -> dict[str, Array]:
+        """Parameters and buffers of the clients' last models by name, each with a leading client axis M."""
+        return read_arrays(self.folder / MODEL)
+
+    def round_path(self, number: int) -> Path:
+        """The file of a round; round 0 is the start."""
+        return self.folder / f"round-{number:02d}.safetensors"
+
+    def begin(self, moments: Moments, head: Array, bias: Array) -> None:
+        """Write what is known before the first round: moments, initial head (C, P) and bias (C,)."""
+        self.save()
+        write_document(self.folder / MOMENTS, moments.document())
+        write_arrays(self.round_path(0), {"head": head, "bias": bias})
+
+    def record(self, round: Round) -> None:
+        """Write what a round left."""
+        values = {each.name: getattr(round, each.name) for each in fields(Round) if each.name != "number"}
+        write_arrays(self.round_path(round.number), values)
+
+    def keep_model(self, model: Mapping[str, Array]) -> None:
+        """Write the clients' last models: arrays (M, ...) by name."""
+        write_arrays(self.folder / MODEL, model)
+
+    def save(self) -> None:
+        """Write the manifest."""
+        document = {"format": FORMAT, "run": self.setup.run.name}
+        parts = {"setup": self.setup.document(), "account": self.account.document()}
+        write_document(self.folder / MANIFEST, document | parts)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs under a folder."""
+
+    root: Path
+
+    def __iter__(self) -> Iterator[StoredRun]:
+        for path in sorted(self.root.rglob(MANIFEST)):
+            document = read_json(path)
+            if isinstance(document, dict) and document.get("format") == FORMAT:
+                yield _stored(path.parent, document)
+
+    def require(self) -> list[StoredRun]:
+        """All runs, or a sentence that there are none."""
+        if not (found := list(self)):
+            raise InputError(f"There are no runs in '{self.root}': 'fedgram train' makes some.", field="root")
+        return found
+
+    def setting_folder(self, setup: Setup) -> Path:
+        """Where all runs of a dataset and backbone lie."""
+        return self.root / _safe(setup.data.name) / _safe(setup.backbone)
+
+    def folder_of(self, setup: Setup) -> Path:
+        """Where a run lies."""
+        return self.setting_folder(setup) / setup.run.name
+
+    def find(self, setup: Setup) -> StoredRun | None:
+        """The run if it is there; refuses one that was made by other settings."""
+        folder = self.folder_of(setup)
+        if not (folder / MANIFEST).exists():
+            return None
+        stored = _stored(folder, read_json(folder / MANIFEST))
+        if different := stored.setup.differences(setup):
+            raise InputError(
+                f"'{folder}' was made by other settings: {'; '.join(different)}. Choose another folder, or "
+                "delete that one.",
+                field=different[0].split(" ")[0],
+            )
+        return stored
+
+
+def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
+    try:
+        setup, account = Setup.parse(document["setup"]), Account.parse(document["account"])
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"'{folder / MANIFEST}' is no manifest of a run that this version reads ({error}).",
+            field=str(folder),
+        ) from None
+    return StoredRun(folder, setup, account)
+
+
+def _safe(name: str) -> str:
+    """A name that every file system takes."""
+    return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"

@@ -1,0 +1,13 @@
+"""Training federations of networks, with everything kept on disk (needs the extra `train`)."""
+
+from fedgram.errors import InputError
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    raise InputError('Training needs PyTorch: pip install "fedgram[train]".', field="torch") from None
+
+from fedgram.train.everything import train
+from fedgram.train.stack import Status
+
+__all__ = ["Status", "train"]

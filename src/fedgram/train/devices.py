@@ -1,0 +1,47 @@
+"""The device that trains: chosen by name, described for the manifest, and how much memory it used."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+import torch
+
+from fedgram.errors import InputError
+
+
+def named(name: str) -> torch.device:
+    """The device of a name: 'auto' is the first GPU, or the CPU where there is none."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"There is no device '{name}'; say auto, cpu, cuda or cuda:N.", field="device")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("PyTorch finds no CUDA GPU here; train with device cpu.", field="device")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise InputError(f"There is no '{name}': PyTorch finds {count} CUDA GPUs.", field="device")
+    return device
+
+
+def hardware(device: torch.device) -> str:
+    """What the device is, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    return f"{platform.processor() or platform.machine()}, {threads}"
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes in use so far: of the GPU since it was last reset, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on Windows
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

@@ -1,0 +1,92 @@
+"""Train every procedure and seed of a problem, in as few stacks as memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from fedgram.data.problem import Problem
+from fedgram.errors import InputError
+from fedgram.nets.model import Backbone, draw, prepared
+from fedgram.nets.procedure import Procedure
+from fedgram.nets.record import Run
+from fedgram.nets.settings import Settings
+from fedgram.predict import predict
+from fedgram.runs import Runs, Setup, StoredRun
+from fedgram.runs.manifest import Data
+from fedgram.train import devices
+from fedgram.train.plan import planned
+from fedgram.train.stack import Stack, StackTraining, Status, Task
+
+
+def train(
+    problem: Problem,
+    backbone: Backbone,
+    procedures: Iterable[str | Procedure],
+    seeds: Iterable[int],
+    settings: Settings | None = None,
+    *,
+    folder: str | Path = "runs",
+    device: str = "auto",
+    backbone_name: str | None = None,
+    keep_models: bool = True,
+    progress: Callable[[Status], None] = lambda status: None,
+    warned: Callable[[str], None] = lambda sentence: None,
+) -> tuple[StoredRun, ...]:
+    """Train all procedures with all seeds, and return their runs as they lie under `folder`.
+
+    backbone: a name, a module to start from, or a function that draws a new one; backbone_name is what its
+    results are filed under. Runs that are finished are kept; a stack that was stopped goes on after its
+    last round. `progress` hears of every epoch, `warned` what a person should know.
+    """
+    settings = settings or Settings()
+    prediction = predict(problem.moments, settings.penalty)
+    place, results = devices.named(device), Runs(Path(folder))
+    task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
+    setups = _setups(task, backbone_name or _name(backbone), procedures, seeds)
+    stacks = planned(task, setups)
+    for note in prediction.notes:
+        warned(note)
+    for stack in stacks:
+        _train(task, stack)
+    return tuple(run for setup in setups if (run := results.find(setup)) is not None)
+
+
+def _train(task: Task, stack: Stack) -> None:
+    try:
+        StackTraining(task, stack).train()
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"{task.device} ran out of memory with {len(stack.setups)} runs at once; finished rounds "
+            "are kept. Free its memory, or train fewer procedures or seeds at a time.",
+            field="memory",
+        ) from None
+
+
+def _setups(
+    task: Task, backbone_name: str, procedures: Iterable[str | Procedure], seeds: Iterable[int]
+) -> list[Setup]:
+    """Every procedure with every seed, each once."""
+    parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in procedures]
+    runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, seeds))
+    if not runs:
+        raise InputError("Name at least one procedure and one seed.", field="procedure")
+    data, parameters = Data.of(task.problem), _parameters(task)
+    return [Setup(run.procedure, run.seed, task.settings, backbone_name, parameters, data) for run in runs]
+
+
+def _parameters(task: Task) -> int:
+    """How many parameters one client's model has."""
+    first = next(iter(task.problem.train.values()))
+    inputs = prepared(torch.tensor(first.inputs[:2]), torch.float32)
+    model = draw(task.backbone, inputs, task.settings.features, first.targets.shape[1], 0, None)
+    return sum(value.numel() for value in model.parameters())
+
+
+def _name(backbone: Backbone) -> str:
+    if isinstance(backbone, str):
+        return backbone
+    return str(getattr(backbone, "__name__", type(backbone).__name__))

@@ -1,0 +1,269 @@
+"""Training and its results on the command line: words, JSON, exit codes, bad input."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgram.cli import main
+from fedgram.nets.fit import Fit
+from fedgram.runs import Runs, files
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
+TINY = ["--backbone", "resmlp-small", "--features", "6", "--rounds", "2", "--epochs", "1", "--batch", "1000"]
+
+
+@pytest.fixture
+def fedgram(monkeypatch, capsys):
+    """Run a command in this process: exit code, standard output and error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedgram", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return run
+
+
+def apart(*arguments, without):
+    """Run a command in a process that lacks some packages."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({list(without)!r}))\n"
+        "from fedgram.cli import main; main()"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two procedures with two seeds on the embedded data, trained where only few packages are."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = apart(
+        "train", "swimmer-mini", "--procedure", "ordinary", "--procedure", "solved+corrected+offset",
+        "--seeds", "2", *TINY, "--device", "cpu", "--out", folder,
+        without=["duckdb", "matplotlib", "pandas", "h5py", "PIL", "pooch"],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "swimmer-mini, resmlp-small: GENERATED data, E = 1, 2 rounds, 2 seeds" in done.stdout
+    assert "measured gap" in done.stdout
+    assert f"Files: {folder}" in done.stdout
+    assert "round 2/2, epoch 1/1" in done.stderr
+    assert "errors to the prediction" in done.stderr
+    return folder
+
+
+def test_list(fedgram, runs):
+    code, out, _ = fedgram("runs", "list", runs)
+    assert code == 0
+    assert out.count("complete") == 4
+    document = json.loads(fedgram("runs", "list", runs, "--json")[1])
+    assert [run["setup"]["seed"] for run in document["runs"]] == [0, 1, 0, 1]
+    assert all(run["complete"] for run in document["runs"])
+
+
+def test_show(fedgram, runs):
+    one = runs / "swimmer-mini" / "resmlp-small" / "ordinary" / "seed-0"
+    code, out, _ = fedgram("runs", "show", one)
+    assert code == 0
+    assert "ordinary/seed-0 on swimmer-mini (GENERATED), resmlp-small: complete" in out
+    assert "error to barycenter" in out
+    (document,) = json.loads(fedgram("runs", "show", one, "--json")[1])["runs"]
+    assert len(document["error"]["centralized"]) == 3
+    assert len(document["test_mse"]["offset"]) == 2
+
+
+def test_compare(fedgram, runs, tmp_path):
+    figure = tmp_path / "figure.png"
+    code, out, _ = fedgram("runs", "compare", runs, "--figure", figure)
+    assert code == 0
+    assert "solved+corrected+offset" in out
+    assert figure.stat().st_size > 10_000
+    document = json.loads(fedgram("runs", "compare", runs, "--json")[1])
+    solved = document["settings"][0]["procedures"][1]
+    assert solved["target"] == "G_cen"
+    assert solved["predicted_gap"] == {"mean": 0.0, "deviation": 0.0}
+    assert document["unfinished"] == []
+    code, _, err = fedgram("runs", "compare", runs, "--figure", tmp_path / "figure.gif")
+    assert code == 2
+    assert "must end in .png, .svg, .pdf" in err
+
+
+def test_the_report_shows_the_runs(fedgram, runs, tmp_path, monkeypatch):
+    from fedgram.paper import report
+
+    chapter = report.Chapter("ufm-gap", "quick", tmp_path, [], {"data": "GENERATED"})
+    (tmp_path / "figure.png").write_bytes(b"")
+    monkeypatch.setattr(report, "_chapter", lambda name, out: chapter if name == "ufm-gap" else None)
+    page = tmp_path / "report.html"
+    assert fedgram("report", "-o", page)[0] == 0
+    assert "Trained networks" not in page.read_text()
+    assert fedgram("report", "-o", page, "--runs", runs)[0] == 0
+    html = page.read_text()
+    assert "Trained networks" in html
+    assert "solved+corrected+offset" in html
+    assert "GENERATED data, E = 1" in html
+    assert fedgram("report", "-o", page, "--runs", tmp_path)[0] == 2
+
+
+def test_the_same_command_again_trains_nothing(fedgram, runs):
+    arguments = ["train", "swimmer-mini", "--procedure", "ordinary", *TINY, "--seeds", "0,1", "--out", runs]
+    code, out, err = fedgram(*arguments)
+    assert code == 0
+    assert "Runs that are finished already: 2 of 2." in err
+    code, _, err = fedgram(*arguments, "--learning-rate", "0.01")
+    assert code == 2
+    assert "settings.learning_rate is 0.001 there and 0.01 here" in err
+    code, out, _ = fedgram(*arguments, "--json")
+    assert json.loads(out)["settings"][0]["procedures"][0]["seeds"] == [0, 1]
+
+
+def test_a_table_of_ones_own(fedgram, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["site,a,b,y,z"]
+    for row in rng.standard_normal((90, 2)):
+        site = ["9", "10", "x"][len(lines) % 3]
+        lines.append(f"{site},{row[0]},{row[1]},{row.sum()},{row[0] - row[1]}")
+    table = tmp_path / "own.csv"
+    table.write_text("\n".join(lines))
+    columns = ["--client", "site", "--inputs", "a,b", "--targets", "y,z"]
+    code, out, err = fedgram("train", table, *columns, *TINY, "--out", tmp_path / "runs")
+    assert code == 0, err
+    (run,) = Runs(tmp_path / "runs").require()
+    assert run.setup.data.name == "own"
+    assert run.setup.data.clients == ("9", "10", "x")
+    assert run.setup.data.targets == ("y", "z")
+    assert (run.setup.data.train_rows, run.setup.data.test_rows) == ((24, 24, 24), (6, 6, 6))
+    assert "own, resmlp-small: REAL data" in out
+    refusals = {
+        ("--client", "site", "--inputs", "a"): "Training on a table needs --targets.",
+        ("--client", "site", "--inputs", "a", "--targets", "q"): "There is no column 'q'",
+        (*columns, "--test-fraction", "1"): "--test-fraction must be at least 0 and below 1",
+    }
+    for given, words in refusals.items():
+        code, _, err = fedgram("train", table, *given, "--out", tmp_path / "other")
+        assert (code, words in err) == (2, True), err
+    table.write_text("\n".join([*lines, "x,,1.0,1.0,1.0"]))
+    code, _, err = fedgram("train", table, *columns, "--test-fraction", "0", "--out", tmp_path / "other")
+    assert code == 2
+    assert "Client 'x' has a value in its inputs that is not finite, in row 31, column 1" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["swimer-mini"], "There is no dataset 'swimer-mini'; did you mean"),
+        (
+            ["nowhere.csv", "--client", "a", "--inputs", "b", "--targets", "c"],
+            "no file or folder 'nowhere.csv'",
+        ),
+        (["gaussian", "--backbone", "resnet"], "There is no backbone 'resnet'; did you mean"),
+        (
+            ["gaussian", "--procedure", "corected"],
+            "There is no procedure 'corected'; did you mean 'corrected'",
+        ),
+        (["gaussian", "--procedure", "centralized+solved"], "combines with no other word"),
+        (["gaussian", "--device", "tpu"], "There is no device 'tpu'"),
+        (["gaussian", "--precision", "fp8"], "There is no precision 'fp8'; there are tf32"),
+        (["gaussian", "--seeds", "two"], "--seeds is a number or a list like 0,3, not 'two'."),
+        (["gaussian", "--seeds", "0"], "Name at least one procedure and one seed."),
+        (["gaussian", "--features", "1", "--backbone", "resmlp-small"], "fewer than the 2 targets"),
+        (["gaussian", "--rounds", "0"], "rounds must be positive"),
+        (["gaussian", "--lambda-h", "-1"], "lambda_h must be a positive number"),
+        (["gaussian", "--variant", "big"], "has no variant 'big'"),
+    ],
+)
+def test_bad_calls_exit_with_2(fedgram, tmp_path, arguments, words):
+    code, _, err = fedgram("train", *arguments, "--out", tmp_path / "runs")
+    assert code == 2
+    assert words in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_missing_is_said(fedgram, tmp_path):
+    done = apart("train", "gaussian", "--out", tmp_path, without=["torch"])
+    assert done.returncode == 2
+    assert done.stderr == 'fedgram: Training needs PyTorch: pip install "fedgram[train]".\n'
+    done = apart("runs", "list", tmp_path, without=["safetensors"])
+    assert done.returncode == 2
+    assert 'pip install "fedgram[train]"' in done.stderr
+    code, _, err = fedgram("runs", "list", tmp_path)
+    assert code == 2
+    assert "There are no runs in" in err
+
+
+def test_a_full_disk_exits_with_2_and_is_resumed(fedgram, tmp_path, monkeypatch):
+    real = os.replace
+
+    def full(draft, path):
+        if "stack-" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(draft, path)
+
+    arguments = ["train", "gaussian", *TINY, "--out", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", full)
+        code, _, err = fedgram(*arguments)
+    assert code == 2
+    assert "No space left on device" in err
+    assert fedgram(*arguments)[0] == 0
+
+
+def test_diverged_runs_are_named(fedgram, tmp_path, monkeypatch):
+    real = Fit.round
+
+    def poisoned(self, number, advanced):
+        self.stack.parameters["head.weight"][torch.arange(len(self.stack)) % 2 == 0] = float("nan")
+        return real(self, number, advanced)
+
+    monkeypatch.setattr(Fit, "round", poisoned)
+    code, out, err = fedgram("train", "gaussian", "--seeds", "2", *TINY, "--out", tmp_path / "half")
+    assert code == 0
+    assert "ordinary/seed-0 was given up: client 'client 1' diverged in round 1." in err
+    assert "ordinary/seed-0: given up: client 'client 1' diverged in round 1." in out
+    assert "given up" in fedgram("runs", "list", tmp_path / "half")[1]
+    code, out, _ = fedgram("train", "gaussian", "--seeds", "1", *TINY, "--out", tmp_path / "all")
+    assert code == 1
+
+
+def test_an_interrupt_is_told_how_to_go_on(fedgram, tmp_path, monkeypatch):
+    real = Fit.round
+
+    def interrupted(self, number, advanced):
+        if number == 2:
+            raise KeyboardInterrupt
+        return real(self, number, advanced)
+
+    arguments = ["train", "gaussian", *TINY, "--out", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "round", interrupted)
+        code, _, err = fedgram(*arguments)
+    assert code == 130
+    assert "Interrupted: finished rounds are kept" in err
+    code, _, err = fedgram(*arguments)
+    assert code == 0
+    assert "Runs that go on after round 1: 1." in err
+
+
+def test_a_client_that_is_not_fully_active(fedgram, tmp_path):
+    penalties = ["--lambda-h", "0.5", "--lambda-w", "0.5"]
+    code, out, err = fedgram("train", "gaussian", *TINY, *penalties, "--out", tmp_path)
+    assert code == 0
+    assert "is not fully active" in err
+    assert "Note: Client 'client 1' is not fully active" in out
+
+
+def test_help_teaches(fedgram):
+    code, out, _ = fedgram("train", "--help")
+    assert code == 0
+    assert "fedgram train swimmer-mini --procedure ordinary" in out
+    assert "solved" in out
+    assert fedgram("runs", "--help")[0] == 0

@@ -1,0 +1,196 @@
+"""Measuring stored runs: against theory that they follow exactly, and against plain recomputation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.linalg import sqrtm
+
+from fedgram import Penalty, phi, predict
+from fedgram.compare import METRICS, Spread, compared
+from fedgram.data.problem import Problem, Split
+from fedgram.expectation import expectation
+from fedgram.measure import measure, over_clients
+from fedgram.nets.procedure import Procedure
+from fedgram.nets.record import Round
+from fedgram.run_figure import draw_comparison
+from fedgram.runs import Runs
+from tests.small_runs import exact_run, small_problem, trained
+
+
+@pytest.mark.parametrize("targets", [2, 3])
+@pytest.mark.parametrize(
+    ("procedure", "target"),
+    [
+        ("ordinary", "barycenter"),
+        ("proximal=0.1+private", "barycenter"),
+        ("solved+offset", "barycenter"),
+        ("full-model", "barycenter"),
+        ("centered", "barycenter"),
+        ("corrected", "centralized"),
+        ("solved+corrected+offset", "centralized"),
+        ("corrected+centered", "within"),
+        ("corrected=0.5", "partly corrected"),
+        ("centralized", "centralized"),
+    ],
+)
+def test_a_run_that_follows_theory_has_no_error(tmp_path, procedure, target, targets):
+    run = exact_run(tmp_path, procedure, rounds=40, targets=targets)
+    found = measure(run)
+    assert found.expected.target == target
+    assert found.trajectory_error.max() < 1e-12
+    assert found.median_trajectory_error < 1e-12
+    assert found.delta.max() < 1e-12
+    assert found.endpoint_error < 1e-12
+    assert found.direction_error[target][-1] < 1e-12
+    assert found.target_error[0] > 0.1
+    assert np.abs(found.objective_gap).max() < 1e-14
+    assert found.warnings == ()
+    if target in ("centralized", "within"):
+        assert found.target_error[1] < 1e-12, "one round is enough"
+    if procedure != "centralized":
+        np.testing.assert_allclose(found.local_grams[-1], found.expected.grams, atol=1e-12)
+
+
+def test_targets_are_those_of_the_moments():
+    moments, penalty = small_problem().moments, Penalty()
+    prediction = predict(moments, penalty)
+    pooled = np.concatenate([split.targets for split in small_problem().train.values()])
+    gram = expectation(prediction, Procedure.parse("corrected")).gram
+    np.testing.assert_allclose(gram, phi(np.cov(pooled.T, bias=True), penalty), rtol=1e-12)
+    centered = predict(small_problem().centered().moments, penalty)
+    for words in ("centered", "centered+corrected", "centered+corrected=0.3"):
+        plain = Procedure.parse(words.removeprefix("centered+").replace("centered", "ordinary"))
+        ours, theirs = expectation(prediction, Procedure.parse(words)), expectation(centered, plain)
+        np.testing.assert_allclose(ours.gram, theirs.gram, rtol=1e-11)
+        np.testing.assert_allclose(ours.grams, theirs.grams, rtol=1e-11)
+    np.testing.assert_allclose(
+        expectation(prediction, Procedure.parse("centered+corrected")).gram, prediction.within, rtol=1e-12
+    )
+
+
+def root(matrix):
+    return np.real(sqrtm(matrix))
+
+
+def selected(head, gram):
+    """Π_m(W) as the paper writes it: T(G) W with T(G) = G^(-1/2) (G^(1/2) G_m G^(1/2))^(1/2) G^(-1/2)."""
+    half = root(head @ head.T)
+    inverse = np.linalg.inv(half)
+    return inverse @ root(half @ gram @ half) @ inverse @ head
+
+
+def test_against_plain_recomputation(tmp_path):
+    run = trained(tmp_path, ["ordinary"], [0])[0]
+    found, rounds = measure(run), run.rounds()
+    problem, penalty = small_problem(), run.setup.settings.penalty
+    covariances = [np.cov(split.targets.T, bias=True) for split in problem.train.values()]
+    weights = np.array([24, 20, 16]) / 60
+    grams = [root(covariance) - 0.01 * np.eye(2) for covariance in covariances]  # λ_H = λ_W = 0.01
+    heads = [run.initial[0], *(each.head for each in rounds)]
+    recursion = [heads[0]]
+    for t, round in enumerate(rounds):
+        gram, star = heads[t + 1] @ heads[t + 1].T, found.prediction.barycenter.gram
+        apart = np.linalg.norm(gram - star) / np.linalg.norm(star)
+        assert found.error["barycenter"][t + 1] == pytest.approx(apart, rel=1e-12)
+        unit = gram / np.linalg.norm(gram) - star / np.linalg.norm(star)
+        assert found.direction_error["barycenter"][t + 1] == pytest.approx(np.linalg.norm(unit), rel=1e-12)
+        away = [np.linalg.norm(round.returned_heads[m] - selected(heads[t], grams[m])) for m in range(3)]
+        assert found.delta[t] == pytest.approx(weights @ away, rel=1e-10)
+        recursion.append(sum(w * selected(recursion[-1], g) for w, g in zip(weights, grams, strict=True)))
+        exact = recursion[-1] @ recursion[-1].T
+        apart = np.linalg.norm(gram - exact) / np.linalg.norm(exact)
+        assert found.trajectory_error[t + 1] == pytest.approx(apart, rel=1e-10)
+        for m, covariance in enumerate(covariances):
+            variances = np.linalg.eigvalsh(covariance)
+            least = (np.sqrt(penalty.threshold * variances) - penalty.threshold / 2).sum()
+            gap = (round.local_objective[m] - least) / least
+            assert found.objective_gap[t, m] == pytest.approx(gap, rel=1e-10)
+        assert found.train_mse[t] == pytest.approx(weights @ round.train_mse, rel=1e-12)
+        assert found.test_mse[t] == pytest.approx(
+            (5 * round.test_mse[0] + 3 * round.test_mse[1]) / 8, rel=1e-12
+        )
+    assert found.last_delta == found.delta[2]
+    assert found.median_objective_gap == np.median(found.objective_gap[2])
+    assert found.last_mse == (found.train_mse[2, 0], found.test_mse[2, 0])
+
+
+def test_shared_predictions_are_measured_on_all_rows(tmp_path):
+    """The stored models and head give the stored errors, without the trainer."""
+    run = trained(tmp_path, ["ordinary"], [0])[0]
+    model, last = run.model(), run.rounds()[-1]
+    squares = []
+    for m, split in enumerate(small_problem().test.values()):
+        hidden = np.tanh(split.inputs @ model["backbone.0.weight"][m].T + model["backbone.0.bias"][m])
+        features = hidden @ model["feature.weight"][m].T + model["feature.bias"][m]
+        squares.append((features @ last.head.T + last.bias - split.targets) ** 2)
+    assert measure(run).last_mse[1] == pytest.approx(np.concatenate(squares).mean(), rel=1e-10)
+
+
+def test_the_private_and_offset_rules_use_their_own_column(tmp_path):
+    for rule, procedure in enumerate(("ordinary", "private", "offset")):
+        found = measure(exact_run(tmp_path / procedure, procedure, rounds=1))
+        assert found.last_mse[1] == pytest.approx((rule + 1) * (1 * 5 + 2 * 3) / 8)
+
+
+def test_a_client_that_is_not_fully_active_is_flagged(tmp_path):
+    rng = np.random.default_rng(0)
+    scales = {"narrow": (1.0, 0.005), "wide": (0.5, 0.7)}
+    train = {name: Split(np.zeros((50, 1)), rng.standard_normal((50, 2)) * s) for name, s in scales.items()}
+    moments = Problem("narrow", "GENERATED", train).moments
+    run = exact_run(tmp_path, rounds=2)
+    run.begin(moments, *run.initial)
+    first = run.rounds()[0]
+    for number in (1, 2):
+        shortened = {
+            name: value[:2] if value.shape[:1] == (3,) else value
+            for name, value in vars(first).items()
+            if name != "number"
+        }
+        run.record(Round(number, **shortened))
+    rows = replace(run.setup.data, train_rows=(50, 50), test_rows=(0, 0))
+    found = measure(replace(run, setup=replace(run.setup, data=rows)))
+    assert "Client 'narrow' is not fully active" in found.warnings[0]
+    assert np.isfinite(found.trajectory_error).all()
+
+
+def test_errors_without_test_rows():
+    assert np.isnan(over_clients(np.full((2, 3, 3), np.nan), np.zeros(3))).all()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    for seed in (0, 1, 2):
+        exact_run(folder, "ordinary", rounds=4, seed=seed)
+    exact_run(folder, "corrected", rounds=4)
+    unfinished = exact_run(folder, "proximal", rounds=4)
+    replace(unfinished, account=replace(unfinished.account, seconds=(1.0, 1.0))).save()
+    return folder
+
+
+def test_runs_are_compared_over_seeds(several):
+    (setting,) = compared(Runs(several))
+    assert [group.name for group in setting.groups] == ["corrected", "ordinary"]
+    ordinary = setting.groups[1]
+    assert ordinary.target == "G_star"
+    errors = [measure(run).endpoint_error for run in Runs(several) if run.setup.procedure.name == "ordinary"]
+    assert ordinary.spread("error") == Spread(np.mean(errors), np.std(errors, ddof=1))
+    assert ordinary.spread("predicted gap").mean == setting.groups[0].runs[0].prediction.relative_gap
+    assert setting.groups[0].spread("error").deviation == 0
+    np.testing.assert_array_equal(ordinary.errors, [run.target_error for run in ordinary.runs])
+    assert ordinary.predicted_errors.shape == (3, 5)
+    document = setting.document()
+    assert document["procedures"][1]["seeds"] == [0, 1, 2]
+    assert {name.replace(" ", "_") for name in METRICS} <= set(document["procedures"][0])
+    assert "GENERATED data, E = 1, 4 rounds, 3 seeds" in setting.scale
+
+
+def test_the_figure_is_drawn(several, tmp_path):
+    settings = compared(Runs(several))
+    for suffix in ("png", "svg", "pdf"):
+        draw_comparison(settings, tmp_path / f"figure.{suffix}")
+        assert (tmp_path / f"figure.{suffix}").stat().st_size > 5000
+    text = (tmp_path / "figure.svg").read_text()
+    assert "GENERATED data" in text
+    assert "predicted G_star" in text

@@ -1,0 +1,130 @@
+"""Procedures as words, settings, and what both refuse."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedgram import InputError, Penalty
+from fedgram.nets.procedure import BIAS_RULES, PROXIMAL, WORDS, Procedure
+from fedgram.nets.record import Run
+from fedgram.nets.settings import PRECISIONS, Settings
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_each_word_sets_its_field(word):
+    field, value = WORDS[word]
+    procedure = Procedure.parse(word)
+    assert procedure == (Procedure(**{field: value}) if field else Procedure())
+    assert procedure.name == ("ordinary" if word == "shared" else word)
+    assert Procedure.parse(f"  {word} ") == procedure
+
+
+def test_words_reach_every_field_and_every_bias_rule():
+    assert {field for field, _ in WORDS.values()} - {""} == {each.name for each in fields(Procedure)}
+    assert [value for field, value in WORDS.values() if field == "bias"] == list(BIAS_RULES)
+
+
+@st.composite
+def allowed(draw):
+    """Any procedure that is not refused, with numbers of the kind that people write."""
+    if draw(st.booleans()):
+        full = draw(st.booleans())
+        return Procedure(
+            proximal=draw(st.sampled_from([0.0, 1e-4, PROXIMAL, 0.25, 12.0])),
+            corrected=draw(st.sampled_from([0.0, 0.125, 0.9, 1.0])),
+            returned="trained" if full else draw(st.sampled_from(["trained", "aligned", "solved"])),
+            bias=draw(st.sampled_from(["shared", "private"] if full else BIAS_RULES)),
+            centered=draw(st.booleans()),
+            full_model=full,
+            independent=not full and draw(st.booleans()),
+        )
+    return Procedure(centralized=draw(st.booleans()))
+
+
+@given(allowed())
+def test_names_read_back(procedure):
+    assert Procedure.parse(procedure.name) == procedure
+    assert Procedure.parse("+".join(reversed(procedure.name.split("+")))) == procedure
+    assert Run(procedure, 7).name == f"{procedure.name}/seed-7"
+
+
+@given(st.floats(0.0, 1e300), st.floats(0.0, 1.0))
+@example(0.1234567, 1.0)
+@example(1e6, 0.5)
+@example(2.0**60, 1 / 3)
+def test_names_read_back_whatever_the_numbers(proximal, corrected):
+    procedure = Procedure(proximal=proximal, corrected=corrected)
+    assert Procedure.parse(procedure.name) == procedure
+
+
+def test_numbers_in_words():
+    assert Procedure.parse("proximal=1e-2+corrected=0.5") == Procedure(proximal=0.01, corrected=0.5)
+    assert Procedure.parse("solved + corrected + offset").name == "solved+corrected+offset"
+    assert Procedure.parse("ordinary+private") == Procedure(bias="private")
+
+
+REFUSED = {
+    "aligne": r"There is no procedure 'aligne'; did you mean 'aligned'\? Words are ordinary, proximal, ",
+    "": r"There is no procedure ''; did you mean '\w+",
+    "proximal+proximal=2": "The procedure 'proximal\\+proximal=2' says 'proximal' twice.",
+    "private+offset": "The procedure 'private\\+offset' says 'bias' twice.",
+    "aligned+solved": "The procedure 'aligned\\+solved' says 'returned' twice.",
+    "aligned=2": "'aligned' takes no number.",
+    "ordinary=1": "'ordinary' takes no number.",
+    "centered=1": "'centered' takes no number.",
+    "proximal=much": "'proximal' needs a number, not 'much'.",
+    "proximal=-1": "The proximal weight must be at least 0, not -1.",
+    "proximal=inf": "The proximal weight must be at least 0, not inf.",
+    "proximal=nan": "The proximal weight must be at least 0, not nan.",
+    "corrected=1.5": "The strength of the correction must lie between 0 and 1, not 1.5.",
+    "corrected=-0.1": "The strength of the correction must lie between 0 and 1, not -0.1.",
+    "full-model+independent": "'full-model' averages backbones, which needs clients to start from a common "
+    "one: leave out 'independent'.",
+    **{
+        f"full-model+{word}": "'full-model' averages feature layers too, so clients cannot each transform "
+        "their own: leave out 'aligned', 'solved' and 'offset'."
+        for word in ("aligned", "solved", "offset")
+    },
+    **{
+        f"centralized+{word}": "'centralized' trains one model on the pooled data and combines with no "
+        "other word."
+        for word in WORDS
+        if word not in ("ordinary", "shared", "centralized")
+    },
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused_procedures_say_why(text):
+    with pytest.raises(InputError, match="^" + REFUSED[text]) as refused:
+        Procedure.parse(text)
+    assert refused.value.field in ("procedure", "proximal", "corrected")
+
+
+NUMBERS = [each.name for each in fields(Settings) if each.name not in ("penalty", "precision")]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
+def test_settings_must_be_positive(name, value):
+    with pytest.raises(InputError, match=rf"^{name} must be positive, not {value:g}\.$") as refused:
+        replace(Settings(), **{name: value})
+    assert refused.value.field == name
+
+
+def test_precisions_are_named():
+    said = r"^There is no precision 'fp16'; there are tf32, fp32, bf16, fp64\.$"
+    with pytest.raises(InputError, match=said) as refused:
+        Settings(precision="fp16")
+    assert refused.value.field == "precision"
+    assert [Settings(precision=each).precision for each in PRECISIONS] == list(PRECISIONS)
+
+
+def test_the_defaults_are_the_papers():
+    assert Settings() == Settings(
+        rounds=8, epochs=4000, batch=256, features=512, penalty=Penalty(0.01, 0.01),
+        learning_rate=1e-3, final_learning_rate=1e-5, clip=5.0, precision="tf32",
+    )  # fmt: skip
+    assert PROXIMAL == 1e-3

@@ -1,0 +1,240 @@
+"""Runs on disk: what is written is read back, and nothing that stops a process can spoil it."""
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedgram import InputError, Moments
+from fedgram.nets.procedure import Procedure
+from fedgram.nets.settings import Settings
+from fedgram.penalty import Penalty
+from fedgram.runs import Runs, Setup, files
+from fedgram.runs.manifest import Data
+from fedgram.train import train
+from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, exact_run, small_problem, trained
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    trained(folder)
+    return folder
+
+
+class Killed(BaseException):
+    """A process that ends here and now: nothing catches it."""
+
+
+def replacing(monkeypatch, *, stop_at, problem):
+    """Let the process meet a problem instead of finishing file number `stop_at`; count all files."""
+    finished, real = [], os.replace
+
+    def replace_file(draft, path):
+        if len(finished) == stop_at:
+            raise problem
+        real(draft, path)
+        finished.append(path)
+
+    monkeypatch.setattr(files.os, "replace", replace_file)
+    return finished
+
+
+def test_a_run_is_read_back_as_it_was_written(whole):
+    runs = Runs(whole).require()
+    assert [run.setup.run.name for run in runs] == [
+        f"{name}/seed-{seed}" for name in PROCEDURES for seed in (0, 1)
+    ]
+    problem, run = small_problem(), runs[0]
+    assert run.folder == whole / "small" / "net" / "ordinary" / "seed-0"
+    assert run.complete
+    assert run.setup == Setup.parse(json.loads(json.dumps(run.setup.document())))
+    assert run.setup.settings == SETTINGS
+    assert run.setup.data.digest == problem.digest
+    assert run.setup.data.provenance == {"made": "by a test"}
+    assert run.setup.data.test_rows == (5, 3, 0)
+    assert run.setup.parameters == 4 * 5 + 5 + 5 * 6 + 6 + 6 * 2 + 2
+    np.testing.assert_array_equal(run.moments.covariance, problem.moments.covariance)
+    np.testing.assert_array_equal(
+        Moments.load(run.folder / "moments.json").mean, problem.moments.mean, strict=True
+    )
+    head, bias = run.initial
+    rounds = run.rounds()
+    assert [each.number for each in rounds] == [1, 2, 3]
+    assert head.shape == rounds[-1].head.shape == (2, 6)
+    assert bias.shape == (2,)
+    assert rounds[0].returned_heads.shape == (3, 2, 6)
+    np.testing.assert_allclose(
+        np.einsum("m,mij->ij", run.moments.client_weights, rounds[1].returned_heads),
+        rounds[1].head,
+        atol=1e-15,
+    )
+    assert np.isnan(rounds[0].test_mse[2]).all()
+    assert run.model()["backbone.0.weight"].shape == (3, 5, 4)
+    account = run.account
+    assert account.stack == 4
+    assert len(account.seconds) == 3
+    assert account.seconds_per_run == sum(account.seconds) / 4
+    assert account.peak_memory > 1e7
+    assert set(account.versions) == {"fedgram", "torch", "numpy", "python"}
+
+
+def test_runs_are_read_without_torch_and_duckdb(whole):
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'duckdb', 'matplotlib', 'pandas']))\n"
+        "from pathlib import Path; from fedgram.runs import Runs; from fedgram.measure import measure\n"
+        f"print(len([measure(run) for run in Runs(Path({str(whole)!r}))]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "4", done.stderr
+
+
+def test_a_kill_between_any_two_files_loses_nothing(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        finished = replacing(patch, stop_at=None, problem=None)
+        trained(tmp_path / "counted")
+    for stop_at in range(0, len(finished), 4):
+        folder = tmp_path / str(stop_at)
+        with monkeypatch.context() as patch:
+            finished = replacing(patch, stop_at=stop_at, problem=Killed())
+            with pytest.raises(Killed):
+                trained(folder)
+            assert len(finished) == stop_at
+        trained(folder)
+        assert_same_contents(whole, folder)
+        assert not list(folder.rglob("*.draft")), "drafts of a killed process are taken up again"
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from fedgram.runs import files
+from tests.small_runs import trained
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+real = os.replace
+
+def replaced(draft, path):
+    if moment == "before the checkpoint" and "stack-" in path.name and (folder / "seen").exists():
+        die()
+    if "stack-" in path.name:
+        (folder / "seen").touch()
+    real(draft, path)
+
+files.os.replace = replaced
+in_a_round = lambda now: moment == "in a round" and (now.round, now.epoch) == (2, 1)
+trained(folder, progress=lambda now: in_a_round(now) and die())
+"""
+
+
+@pytest.mark.parametrize("moment", ["in a round", "before the checkpoint"])
+def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, tmp_path, moment):
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "runs"), moment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (tmp_path / "runs" / "seen").unlink()
+    assert list((tmp_path / "runs").rglob("stack-*.safetensors"))
+    stored = [run.account.rounds for run in Runs(tmp_path / "runs")]
+    assert stored == ([1] * 4 if moment == "in a round" else [2] * 4)
+    said = []
+    trained(tmp_path / "runs", warned=said.append)
+    assert said == ["Runs that go on after round 1: 4."]
+    assert_same_contents(whole, tmp_path / "runs")
+
+
+def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole, tmp_path, monkeypatch):
+    for stop_at in (0, 5, 13, 20, 21, 40):
+        folder = tmp_path / str(stop_at)
+        with monkeypatch.context() as patch:
+            replacing(patch, stop_at=stop_at, problem=OSError(errno.ENOSPC, "No space left on device"))
+            with pytest.raises(InputError, match=r"Cannot write .*No space left on device.*goes on"):
+                trained(folder)
+        assert not list(folder.rglob("*.draft"))
+        for run in Runs(folder):
+            assert len(run.rounds()) == run.account.rounds
+        trained(folder)
+        assert_same_contents(whole, folder)
+
+
+def test_a_disk_that_is_full_while_arrays_are_written(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"Cannot write '.*' \(File too large"):
+            files.write_arrays(tmp_path / "file", {"a": np.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputError, match=r"Cannot write .*Not a directory"):
+        trained(tmp_path / "file")
+
+
+def test_other_settings_are_refused_field_by_field(whole):
+    other = replace(SETTINGS, epochs=3, penalty=Penalty(0.01, 0.02))
+    with pytest.raises(InputError) as refused:
+        trained(whole, settings=other)
+    assert "settings.epochs is 2 there and 3 here" in refused.value.message
+    assert "settings.penalty.head is 0.01 there and 0.02 here" in refused.value.message
+    assert "batch" not in refused.value.message
+    with pytest.raises(InputError, match=r"data.digest is .* there and .* here"):
+        trained(whole, problem=small_problem(rows=(23, 21, 16)))
+    other_net = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+    with pytest.raises(InputError, match=r"settings: parameters is 75 there and 86 here\. Choose"):
+        train(small_problem(), other_net, ["ordinary"], [0], SETTINGS, folder=whole, backbone_name="net")
+
+
+def test_strides_do_not_matter(tmp_path):
+    array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)
+    files.write_arrays(tmp_path / "a", {"a": array, "scalar": np.array(3)})
+    read = files.read_arrays(tmp_path / "a")
+    np.testing.assert_array_equal(read["a"], array)
+    assert read["scalar"].shape == ()
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(InputError, match="There are no runs in"):
+        Runs(tmp_path).require()
+    run = exact_run(tmp_path, rounds=2)
+    (run.folder / "round-01.safetensors").write_bytes(b"not arrays")
+    with pytest.raises(InputError, match=r"Cannot read '.*round-01"):
+        run.rounds()
+    manifest = run.folder / "manifest.json"
+    manifest.write_text(json.dumps({"format": "fedgram-run/1", "setup": {}}))
+    with pytest.raises(InputError, match="is no manifest of a run"):
+        Runs(tmp_path).require()
+    manifest.write_text(json.dumps({"experiment": "another program's"}))
+    with pytest.raises(InputError, match="There are no runs in"):
+        Runs(tmp_path).require()
+
+
+def test_names_that_no_file_may_have(tmp_path):
+    run = exact_run(tmp_path, rounds=1)
+    named = replace(
+        run.setup, backbone="<lambda>/../x", data=replace(run.setup.data, name="../own data: a*b")
+    )
+    folder = Runs(tmp_path).folder_of(named)
+    assert folder == tmp_path / "own-data-a-b" / "lambda-..-x" / "ordinary" / "seed-0"
+
+
+def test_settings_survive_the_manifest():
+    settings = Settings(learning_rate=1 / 3, penalty=Penalty(0.1, 1e-3))
+    procedure = Procedure.parse("proximal=0.5+private")
+    setup = Setup(procedure, 3, settings, "net", 7, Data.of(small_problem()))
+    assert Setup.parse(json.loads(json.dumps(setup.document()))) == setup

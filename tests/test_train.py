@@ -1,0 +1,274 @@
+"""Training into folders: stacks, devices, progress, and runs that go wrong."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgram import InputError, Penalty
+from fedgram.data.problem import Problem
+from fedgram.measure import measure
+from fedgram.nets import memory
+from fedgram.nets.federation import Federation
+from fedgram.nets.fit import Fit
+from fedgram.nets.procedure import Procedure
+from fedgram.nets.record import Run
+from fedgram.nets.settings import Settings
+from fedgram.runs import Runs
+from fedgram.train import train
+from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, contents, net, small_problem, trained
+
+
+def test_what_is_stored_is_what_the_federation_recorded(tmp_path):
+    runs = trained(tmp_path)
+    given = [Run(Procedure.parse(name), seed) for name in PROCEDURES for seed in (0, 1)]
+    federation = Federation(small_problem(), net, given, SETTINGS, torch.device("cpu"))
+    heads = federation.head.numpy().copy()
+    recorded = list(federation.rounds())
+    assert [run.setup.run for run in runs] == given
+    for r, stored in enumerate(runs):
+        np.testing.assert_array_equal(stored.initial[0], heads[r])
+        for round, found in zip(recorded, stored.rounds(), strict=True):
+            for name, value in vars(round[given[r]]).items():
+                np.testing.assert_array_equal(getattr(found, name), value, err_msg=name)
+        weight = federation.clients.stack.parameters["feature.weight"].unflatten(0, (3, 4))[:, r]
+        np.testing.assert_array_equal(stored.model()["feature.weight"], weight)
+
+
+def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
+    trained(tmp_path, seeds=[0])
+    before, said = contents(tmp_path), []
+    runs = trained(tmp_path, warned=said.append)
+    assert said == ["Runs that are finished already: 2 of 4."]
+    assert [run.account.stack for run in runs] == [2, 2, 2, 2]
+    for place, array in before.items():
+        np.testing.assert_array_equal(contents(tmp_path)[place], array)
+    monkeypatch.setattr("fedgram.train.everything.StackTraining", None)  # would fail if it were used
+    assert len(trained(tmp_path)) == 4
+
+
+def test_centralized_runs_and_procedures_given_twice(tmp_path):
+    runs = trained(tmp_path, ["centralized", "ordinary", Procedure(), "ordinary"], [0])
+    assert [run.setup.run.name for run in runs] == ["centralized/seed-0", "ordinary/seed-0"]
+    assert runs[0].rounds()[0].returned_heads.shape == (1, 2, 6)
+    assert all(run.account.stack == 1 for run in runs)
+
+
+def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "fitting", lambda problem, backbone, runs, settings, device: 3)
+    said = []
+    runs = trained(tmp_path / "split", seeds=[0, 1], warned=said.append)
+    assert said == [
+        "4 runs do not fit into the memory of cpu at once: they are trained in 2 stacks of up to 2."
+    ]
+    assert [run.account.stack for run in runs] == [2, 2, 2, 2]
+    monkeypatch.undo()
+    trained(tmp_path / "whole")
+    for place, array in contents(tmp_path / "whole").items():
+        np.testing.assert_allclose(contents(tmp_path / "split")[place], array, rtol=1e-9, atol=1e-12)
+
+
+def test_too_little_memory_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    with pytest.raises(InputError, match="One run needs about"):
+        trained(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch):
+    def exhausted(self, number, advanced):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Fit, "round", exhausted)
+    with pytest.raises(InputError, match="ran out of memory with 4 runs at once; finished rounds are kept"):
+        trained(tmp_path)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C."""
+
+
+def stopping(round):
+    def progress(status):
+        if status.round == round:
+            raise Interrupted
+
+    return progress
+
+
+def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "a", progress=stopping(3))
+    (checkpoint,) = (tmp_path / "a").rglob("stack-*")
+    said = []
+    trained(tmp_path / "a", ["ordinary"], warned=said.append)
+    assert said == [f"'{checkpoint}' holds runs that are not wanted now, so its others start anew."]
+    assert not checkpoint.exists()
+    trained(tmp_path / "b", ["ordinary"])
+    ours, theirs = contents(tmp_path / "a"), contents(tmp_path / "b")
+    for place, array in theirs.items():
+        np.testing.assert_array_equal(ours[place], array)
+
+
+def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "a", seeds=[0], progress=stopping(2))
+    said = []
+    runs = trained(tmp_path / "a", seeds=[0, 1], warned=said.append)
+    assert said == ["Runs that go on after round 1: 2."]
+    assert all(run.complete for run in runs)
+    trained(tmp_path / "b", seeds=[0])
+    trained(tmp_path / "b", seeds=[0, 1])
+    assert_same_contents(tmp_path / "b", tmp_path / "a")
+
+
+def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path):
+    import shutil
+
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "a", progress=stopping(2))
+    shutil.rmtree(tmp_path / "a" / "small" / "net" / "ordinary" / "seed-0")
+    trained(tmp_path / "a")
+    trained(tmp_path / "b")
+    assert_same_contents(tmp_path / "b", tmp_path / "a")
+
+
+def test_progress_says_how_far_it_is(tmp_path):
+    told = []
+    trained(tmp_path, ["ordinary", "centralized"], [0], progress=told.append)
+    assert [(now.stack, now.round, now.epoch) for now in told] == [
+        (stack, round, epoch) for stack in (1, 2) for round in (1, 2, 3) for epoch in (1, 2)
+    ]
+    assert {(now.stacks, now.rounds, now.epochs) for now in told} == {(2, 3, 2)}
+    assert told[0].errors == {}
+    run = Run(Procedure(), 0)
+    measured = measure(Runs(tmp_path).require()[1])
+    assert measured.setup.run == run
+    assert told[2].errors == {run: measured.target_error[1]}
+    assert told[5].seconds_left > 0
+    assert told[-1].seconds_left == 0
+    assert told[-1].peak_memory > 1e7
+
+
+def poisoned(monkeypatch, model, at_round):
+    """Make one model of the stack infinite as it begins a round."""
+    real = Fit.round
+
+    def round(self, number, advanced):
+        if number == at_round:
+            self.stack.parameters["backbone.0.weight"][model] = float("inf")
+        return real(self, number, advanced)
+
+    monkeypatch.setattr(Fit, "round", round)
+
+
+def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch):
+    trained(tmp_path / "sound")
+    with monkeypatch.context() as patch:
+        poisoned(patch, model=4 + 1, at_round=2)  # client 2 of the second run
+        said = []
+        runs = trained(tmp_path / "runs", warned=said.append)
+    reason = "client 'site 1' diverged in round 2"
+    assert said == [f"ordinary/seed-1 was given up: {reason}."]
+    assert [run.account.stopped for run in runs] == [None, reason, None, None]
+    assert [run.account.rounds for run in runs] == [3, 1, 3, 3]
+    assert [run.complete for run in runs] == [True, False, True, True]
+    assert len(measure(runs[1]).grams) == 2
+    found = contents(tmp_path / "runs")
+    for place, array in contents(tmp_path / "sound").items():
+        if "ordinary/seed-1" not in place[0]:
+            np.testing.assert_array_equal(found[place], array)
+    said.clear()
+    trained(tmp_path / "runs", warned=said.append)
+    assert said == ["Runs that are finished already: 4 of 4."]
+
+
+def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        poisoned(patch, model=1, at_round=1)
+        with pytest.raises(Interrupted):
+            trained(tmp_path / "a", progress=stopping(3))
+    runs = trained(tmp_path / "a")
+    assert [run.account.rounds for run in runs] == [3, 0, 3, 3]
+    assert runs[1].account.stopped == "client 'site 0' diverged in round 1"
+    with pytest.raises(InputError, match="has no finished round yet"):
+        measure(runs[1])
+
+
+def test_nothing_is_trained_when_all_runs_have_diverged(tmp_path, monkeypatch):
+    poisoned(monkeypatch, model=slice(None), at_round=2)
+    told = []
+    runs = trained(tmp_path, progress=told.append)
+    assert max(now.round for now in told) == 2
+    assert all(run.over and not run.complete for run in runs)
+
+
+def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
+    settings = Settings(rounds=1, epochs=1, features=4, penalty=Penalty(2.0, 1.0), precision="fp64")
+    said = []
+    (run,) = trained(tmp_path, ["ordinary"], [0], settings, warned=said.append)
+    assert any("is not fully active" in sentence for sentence in said)
+    assert run.complete
+    assert measure(run).warnings == tuple(said)
+
+
+def test_models_are_kept_only_where_wanted(tmp_path):
+    (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False)
+    assert not list(run.folder.glob("model*"))
+
+
+def test_own_module_and_arrays_in_a_few_lines(tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((30, 3)) for _ in range(2)]
+    problem = Problem.from_arrays(inputs, [x[:, :2] * (m + 1) for m, x in enumerate(inputs)])
+    settings = Settings(rounds=1, epochs=1, features=4)
+    (run,) = train(
+        problem, nn.Linear(3, 4), ["aligned"], [0], settings, folder=tmp_path, backbone_name="mine"
+    )
+    assert run.folder == tmp_path / "own-data" / "mine" / "aligned" / "seed-0"
+    assert np.isnan(measure(run).test_mse).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"settings": Settings(features=1)}, "1 features, fewer than the 2 targets"),
+        ({"device": "gpu"}, "There is no device 'gpu'; say auto, cpu, cuda or cuda:N."),
+        ({"device": "meta"}, "There is no device 'meta'"),
+        ({"device": "cuda"}, "PyTorch finds no CUDA GPU here; train with device cpu."),
+        ({"procedures": ["ordinery"]}, "did you mean 'ordinary'"),
+        ({"procedures": ["full-model+solved"]}, "leave out 'aligned', 'solved' and 'offset'"),
+        ({"procedures": []}, "Name at least one procedure and one seed."),
+        ({"seeds": []}, "Name at least one procedure and one seed."),
+        ({"settings": Settings(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
+    if options.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("There is a GPU.")
+    with pytest.raises(InputError) as refused:
+        trained(tmp_path / "runs", **options)
+    assert words in refused.value.message
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "words"),
+    [
+        ("resmlp-smal", "did you mean 'resmlp-small'"),
+        ("resnet-small", "takes images, but inputs have shape (4,)"),
+        (nn.Unflatten(1, (2, 2)), "it gave (2, 2, 2)"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused(tmp_path, backbone, words):
+    with pytest.raises(InputError) as refused:
+        train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path)
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize("what", ["inputs", "targets"])
+def test_values_that_are_not_finite_are_named(what):
+    arrays = {"inputs": [np.zeros((9, 3)), np.zeros((9, 3))], "targets": [np.zeros((9, 2)), np.zeros((9, 2))]}
+    arrays[what][1][4, 1] = np.nan
+    with pytest.raises(InputError, match=f"Client 'client 2' has a value in its {what} .* row 5, column 2"):
+        Problem.from_arrays(**arrays)
