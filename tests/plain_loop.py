@@ -21,7 +21,7 @@ from fedgram.nets.federation import Federation
 from fedgram.nets.model import draw
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round, Run
-from fedgram.nets.returns import Layers, aligned
+from fedgram.nets.returns import WEAK, Layers, aligned
 from fedgram.nets.settings import Settings
 
 CPU = torch.device("cpu")
@@ -104,6 +104,7 @@ class Client:
     deficit: np.ndarray
     distance: np.ndarray
     norms: list[float]
+    kept: tuple[np.ndarray, ...] = ()
 
     def layers(self):
         """Head, bias, and feature layer as arrays."""
@@ -143,7 +144,7 @@ def train_alone(problem: Problem, backbone, run: Run, settings: Settings):
         head = sum(w * layers[0] for w, layers in zip(weights, returned, strict=True))
         bias = sum(w * layers[1] for w, layers in zip(weights, returned, strict=True))
         if run.procedure.full_model:
-            average_modules(clients, weights, keep_bias=run.procedure.bias == "private")
+            average_modules(clients, weights)
         shared = [objective(client, head, bias, *client.layers()[2:], settings) for client in clients]
         own = [layers[1] for layers in returned]
         mses = [errors(*pair, head, bias, settings) for pair in zip(clients, own, strict=True)]
@@ -152,6 +153,9 @@ def train_alone(problem: Problem, backbone, run: Run, settings: Settings):
                   np.array(local), np.array(shared), np.array([pair[0] for pair in mses]),
                   np.array([pair[1] for pair in mses]), np.array(clipped), np.array(losses))
         )  # fmt: skip
+        if run.procedure.returned == "solved":  # which is not trained on
+            for client in clients:
+                client.put(*client.kept)
     return records, clients
 
 
@@ -240,19 +244,28 @@ def give_back(client, procedure, broadcast, settings):
     """Change the last layers to what the procedure returns; how many directions were clipped."""
     head, bias, weight, layer_bias = client.layers()
     outputs, clipped = client.outputs(client.inputs), 0
-    if procedure.returned == "aligned":
+    trained = head @ weight
+    if procedure.returned != "trained":
         turn = rotation(head, broadcast)
         head, weight, layer_bias = head @ turn, turn.T @ weight, turn.T @ layer_bias
-    elif procedure.returned == "solved":
+    kept = returned = (head, bias, weight, layer_bias)
+    if procedure.returned == "solved":
         deficit = client.deficit if procedure.corrected else None
-        solved = solve(outputs, client.targets.numpy(), broadcast, settings.penalty, deficit)
-        head, bias, weight, layer_bias = solved.head, solved.bias, solved.layer_weight, solved.layer_bias
+        solved = solve(outputs, client.targets.numpy(), broadcast, settings.penalty, deficit, trained, WEAK)
+        returned = (solved.head, solved.bias, solved.layer_weight, solved.layer_bias)
         clipped = solved.clipped
     if procedure.bias == "offset":
-        mean = (outputs @ weight.T + layer_bias).mean(axis=0)
-        bias, layer_bias = bias + head @ mean, layer_bias - mean
-    client.put(head, bias, weight, layer_bias)
+        kept, returned = recentered(kept, outputs), recentered(returned, outputs)
+    client.put(*returned)
+    client.kept = kept
     return clipped
+
+
+def recentered(layers, outputs):
+    """The same predictions from features of mean 0."""
+    head, bias, weight, layer_bias = layers
+    mean = (outputs @ weight.T + layer_bias).mean(axis=0)
+    return head, bias + head @ mean, weight, layer_bias - mean
 
 
 def rotation(head, broadcast):
@@ -265,12 +278,12 @@ def rotation(head, broadcast):
     return found
 
 
-def average_modules(clients, weights, keep_bias):
-    """Give every client the mean of all modules' parameters, but for its own bias where that is private."""
+def average_modules(clients, weights):
+    """Give every client the mean of all modules' parameters, but for the head, which it receives."""
     named = [dict(client.model.named_parameters()) for client in clients]
     with torch.no_grad():
         for name in named[0]:
-            if name == "head.bias" and keep_bias:
+            if name.startswith("head."):
                 continue
             mean = sum(w * own[name] for w, own in zip(weights, named, strict=True))
             for own in named:

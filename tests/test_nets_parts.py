@@ -73,7 +73,7 @@ def test_a_reset_optimizer_starts_over():
         moved.append(parameters["one"].clone())
     assert torch.equal(*moved)
     assert not torch.equal(moved[0], start)
-    assert optimizer_on(CPU) is AdamW
+    assert optimizer_on(CPU, torch.float32) is AdamW
 
 
 def test_schedule_rests_where_a_client_has_no_step():

@@ -11,7 +11,7 @@ from fedgram.correct import correct
 from fedgram.nets.evaluation import errors, objective
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.returns import (
-    ROUNDING,
+    WEAK,
     Layers,
     aligned,
     closest,
@@ -25,7 +25,7 @@ from tests.instances import covariances, random_moments
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.2)
-WEAK = np.array([[0.3, 0.1], [0.1, -0.1]])  # a deficit with a negative direction, as the correction may have
+MIXED = np.array([[0.3, 0.1], [0.1, -0.1]])  # a deficit with a negative direction, as the correction may have
 
 
 def random_layers(rng, models=3, targets=2, features=5, width=4):
@@ -56,19 +56,25 @@ def test_alignment_is_the_one_of_numpy_as_far_as_it_is_determined(seed, targets,
     torch.testing.assert_close(ours.bias, layers.bias, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("deficit", [None, WEAK, np.diag([0.5, 0.2])], ids=["none", "mixed", "positive"])
+@pytest.mark.parametrize("deficit", [None, MIXED, np.diag([0.5, 0.2])], ids=["none", "mixed", "positive"])
 @pytest.mark.parametrize("seed", range(3))
 def test_solved_layers_are_those_of_numpy(seed, deficit):
-    u, y, broadcast, _ = client(seed)
+    u, y, broadcast, rng = client(seed)
     added = np.zeros((2, 2)) if deficit is None else deficit
-    given = (torch.tensor(each) for each in (u, y, broadcast, np.tile(added, (3, 1, 1))))
+    trained = rng.standard_normal((3, 2, u.shape[2]))
+    given = (torch.tensor(each) for each in (trained, u, y, broadcast, np.tile(added, (3, 1, 1))))
     ours, clipped = solved(*given, PENALTY)
     for k in range(3):
-        theirs = solve(u[k], y[k], broadcast[k], PENALTY, deficit)
+        theirs = solve(u[k], y[k], broadcast[k], PENALTY, deficit, trained[k])
         pairs = zip(vars(ours), ("head", "bias", "layer_weight", "layer_bias"), strict=True)
         for our_name, name in pairs:
             np.testing.assert_allclose(getattr(ours, our_name)[k], getattr(theirs, name), atol=1e-12)
         assert int(clipped[k]) == theirs.clipped
+
+
+def untrained(u):
+    """The map of layers that have learned nothing."""
+    return np.zeros((len(u), 2, u.shape[2]))
 
 
 def local_loss(point, u, y, deficit):
@@ -84,7 +90,7 @@ def local_loss(point, u, y, deficit):
 @pytest.mark.parametrize("deficit", [np.zeros((2, 2)), np.diag([0.5, 0.2])], ids=["plain", "corrected"])
 def test_all_directional_derivatives_vanish_at_a_solved_return(deficit):
     u, y, broadcast, rng = client(4, models=1)
-    layers, clipped = solved(*map(torch.tensor, (u, y, broadcast, deficit[None])), PENALTY)
+    layers, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), PENALTY)
     point = [value[0].numpy() for value in vars(layers).values()]
     least = local_loss(point, u[0], y[0], deficit)
     assert clipped.item() == 0
@@ -107,7 +113,7 @@ def test_inactive_directions_are_counted_and_left_out(penalty):
     wanted = [[2.0, 3.0], [0.5 * penalty.threshold, 3.0], [-5.0, 0.99 * penalty.threshold]]
     for count, eigenvalues in enumerate(wanted):
         deficit = (basis * (np.array(eigenvalues) - values)) @ basis.T
-        ours, clipped = solved(*map(torch.tensor, (u, y, broadcast, deficit[None])), penalty)
+        ours, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), penalty)
         assert clipped.tolist() == [count]
         gram = (ours.head[0] @ ours.head[0].mT).numpy()
         gains = np.maximum(penalty.scale * np.sqrt(np.maximum(eigenvalues, 0)) - penalty.features, 0)
@@ -127,16 +133,18 @@ def test_closest_head_is_the_one_of_numpy(seed, size, extra):
 
 
 @pytest.mark.parametrize(("rows", "width"), [(30, 6), (6, 30), (12, 12)])
-def test_least_squares_has_least_norm_and_leaves_weak_directions_out(rows, width):
+def test_least_squares_changes_least_and_leaves_weak_directions_alone(rows, width):
     rng = np.random.default_rng(rows)
     left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for size in (rows, width))
-    wanted, cut = rng.standard_normal((rows, 2)), ROUNDING * max(rows, width)
-    for weakest, kept in ((2 * cut, True), (0.5 * cut, False)):
+    wanted = rng.standard_normal((rows, 2))
+    for weakest, kept in ((2 * WEAK, True), (0.5 * WEAK, False)):
         strengths = np.array([1.0, 0.7, 0.2, weakest])
         u = (left[:, :4] * strengths) @ right[:, :4].T
-        ours = least_squares(torch.tensor(u)[None], torch.tensor(wanted)[None])[0].numpy()
+        start = rng.standard_normal((width, 2))
+        ours = least_squares(*(torch.tensor(each)[None] for each in (u, wanted, start)))[0].numpy()
         used = 4 if kept else 3
-        exact = right[:, :used] @ ((left[:, :used].T @ wanted) / strengths[:used, None])
+        rest = (left[:, :used].T @ (wanted - u @ start)) / strengths[:used, None]
+        exact = start + right[:, :used] @ rest
         np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
         strong = right[:, :3].T
         np.testing.assert_allclose(strong @ ours, strong @ exact, atol=1e-8)
@@ -174,15 +182,18 @@ def test_give_back_composes_them(returned, bias):
     u, y, broadcast, rng = (
         torch.tensor(each) if isinstance(each, np.ndarray) else each for each in client(6, 1)
     )
-    layers, deficit = random_layers(rng, models=1), torch.tensor(WEAK)[None]
-    ours, left_out = give_back(Procedure(returned=returned, bias=bias), layers, (u, y), broadcast, deficit,
-                               PENALTY)  # fmt: skip
-    solution, clipped = solved(u, y, broadcast, deficit, PENALTY)
+    layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
+    procedure = Procedure(returned=returned, bias=bias)
+    ours, kept, left_out = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
+    solution, clipped = solved(layers.head @ layers.layer_weight, u, y, broadcast, deficit, PENALTY)
     expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
+    goes_on = aligned(layers, broadcast) if returned == "solved" else expected
     if bias == "offset":
-        expected = recentered(expected, expected.features(u).mean(dim=1))
+        expected, goes_on = (recentered(each, each.features(u).mean(dim=1)) for each in (expected, goes_on))
     for name, value in vars(expected).items():
         assert torch.equal(getattr(ours, name), value)
+    for name, value in vars(goes_on).items():
+        assert torch.equal(getattr(kept, name), value)
     assert left_out == (int(clipped) if returned == "solved" else 0)
 
 
@@ -221,7 +232,9 @@ def test_the_offset_recovers_centralized_predictions_after_solved_corrected_retu
     outputs = torch.tensor(rng.standard_normal((3, 12, 40)))
     rest = correct(moments, PENALTY)
     targets, deficit = torch.tensor(np.stack(train)), torch.tensor(rest.deficit)
-    layers, _ = solved(outputs, targets, broadcast.repeat(3, 1, 1), deficit, PENALTY)
+    layers, _ = solved(
+        torch.zeros(3, 2, 40).double(), outputs, targets, broadcast.repeat(3, 1, 1), deficit, PENALTY
+    )
     for head in layers.head.numpy():
         np.testing.assert_allclose(psd.gram(head), rest.centralized, atol=1e-10)
     np.testing.assert_allclose(rest.centralized, phi(moments.pooled.covariance, PENALTY), atol=1e-14)

@@ -90,9 +90,10 @@ def test_a_run_in_a_stack_is_the_run_alone(backbone, words):
     for m, client in enumerate(clients):
         ours, theirs = model_at(federation, m, run), client.model.state_dict()
         assert ours.keys() == theirs.keys()
+        # Adam divides by the size of gradients: where they are rounding, a parameter may move by more.
         for name in ours:
             torch.testing.assert_close(
-                ours[name], theirs[name], rtol=1e-10, atol=1e-10, msg=lambda text, at=name: f"{at}: {text}"
+                ours[name], theirs[name], rtol=1e-8, atol=1e-8, msg=lambda text, at=name: f"{at}: {text}"
             )
 
 

@@ -11,7 +11,8 @@ from fedgram.measure import measure
 from fedgram.nets import memory
 from fedgram.nets.federation import Federation
 from fedgram.nets.fit import Fit
-from fedgram.nets.procedure import Procedure
+from fedgram.nets.model import Model
+from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
@@ -31,8 +32,22 @@ def test_what_is_stored_is_what_the_federation_recorded(tmp_path):
         for round, found in zip(recorded, stored.rounds(), strict=True):
             for name, value in vars(round[given[r]]).items():
                 np.testing.assert_array_equal(getattr(found, name), value, err_msg=name)
-        weight = federation.clients.stack.parameters["feature.weight"].unflatten(0, (3, 4))[:, r]
+        weight = federation.models()["feature.weight"].unflatten(0, (3, 4))[:, r]
         np.testing.assert_array_equal(stored.model()["feature.weight"], weight)
+
+
+@pytest.mark.parametrize("name", ["ordinary", "aligned+private", "solved+corrected+offset", "full-model"])
+def test_the_stored_models_predict_as_recorded(tmp_path, name):
+    (run,) = trained(tmp_path, [name], [0])
+    arrays = {key: torch.tensor(value) for key, value in run.model().items()}
+    rule = BIAS_RULES.index(run.setup.procedure.bias)
+    for m, split in enumerate(small_problem().train.values()):
+        one = Model(net(), *reversed(arrays["feature.weight"].shape[1:]), split.targets.shape[1]).double()
+        one.load_state_dict({key: value[m] for key, value in arrays.items()})
+        with torch.no_grad():
+            predictions = one(torch.tensor(split.inputs).double())[1].numpy()
+        error = np.mean((predictions - split.targets) ** 2)
+        assert error == pytest.approx(run.rounds()[-1].train_mse[m, rule], rel=1e-9)
 
 
 def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):

@@ -68,19 +68,29 @@ class SolvedReturn:
 
 
 def solve(
-    inputs: Array, targets: Array, broadcast: Array, penalty: Penalty, deficit: Array | None = None
+    inputs: Array,
+    targets: Array,
+    broadcast: Array,
+    penalty: Penalty,
+    deficit: Array | None = None,
+    trained: Array | None = None,
+    weak: float | None = None,
 ) -> SolvedReturn:
     """Solve for the last layers on frozen inputs u of the last feature layer.
 
     inputs (N, D), targets (N, C), broadcast (C, P); deficit γ (Σ_cen - Σ_m) (C, C) adds the moment
     correction. With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the
     profiled loss is F(W; Ŝ + deficit) + const, so W Wᵀ = φ(Ŝ + deficit) and the features are
-    Wᵀ A⁻¹ B (u - ū).
+    Wᵀ A⁻¹ B (u - ū). Where several maps fit as well, B is the one closest to `trained` (C, D), the map that
+    training found, or else the smallest; directions of u below the fraction `weak` of the strongest stay as
+    they are there.
     """
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
-    fitted = np.linalg.lstsq(inputs - center, targets - bias, rcond=None)[0].T
+    before = np.zeros((targets.shape[1], inputs.shape[1])) if trained is None else trained
+    rest = targets - bias - (inputs - center) @ before.T
+    fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
     desired = explained if deficit is None else explained + deficit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from fedgram.data.problem import Problem
 from fedgram.errors import InputError
 from fedgram.nets.evaluation import errors, objective
 from fedgram.nets.fit import Advanced
-from fedgram.nets.local import Clients, Returned
+from fedgram.nets.local import LAST, Clients, Returned
 from fedgram.nets.model import Backbone
 from fedgram.nets.record import Round, Run
 from fedgram.nets.returns import Layers
@@ -24,8 +25,8 @@ from fedgram.psd import Array
 class Federation:
     """Runs of one problem, backbone and protocol, trained side by side.
 
-    head (R, C, P) and bias (R, C) are shared; `clients` holds what is private. stopped names, for a run
-    whose training diverged, the client and the round.
+    head (R, C, P) and bias (R, C) are shared; `clients` holds what is private, and `deployed` the last
+    layers that clients predict with.
     """
 
     def __init__(
@@ -38,14 +39,16 @@ class Federation:
     ) -> None:
         self.runs, self.settings = tuple(runs), settings
         kinds = {run.procedure.centralized for run in runs}
-        if len(kinds) != 1:
+        if not kinds:
+            raise InputError("There is no run to train: name a procedure and a seed.", field="procedure")
+        if len(kinds) > 1:
             raise InputError("Centralized runs go in a stack of their own.", field="procedure")
         sites = (Sites.centralized if kinds.pop() else Sites.federated)(problem, device)
         self.clients = Clients(sites, Exchange.of(problem), backbone, runs, settings, device)
         self.finished = 0
         layers = self.clients.layers().of(self.clients.at(0))
-        self.head, self.bias = layers.head, layers.bias
-        self.stopped: dict[Run, str] = {}
+        self.head, self.bias, self.deployed = layers.head, layers.bias, self.clients.layers()
+        self.diverged = torch.zeros(len(runs), 2, dtype=torch.int64)  # client and round; round 0: not at all
 
     def rounds(self, advanced: Advanced = lambda epochs: None) -> Iterator[dict[Run, Round]]:
         """Train the rounds that are left; what each run recorded, round by round."""
@@ -53,8 +56,7 @@ class Federation:
             returned = self.clients.round(number, self.head, self.bias, advanced)
             self.stop_diverged(number, returned)
             self.head, self.bias = self.averaged(returned.layers.head), self.averaged(returned.layers.bias)
-            self.average_models()
-            self.finished = number
+            self.deployed, self.finished = self.average_models(returned.layers), number
             yield self.measured(number, returned)
 
     def averaged(self, values: Tensor) -> Tensor:
@@ -62,20 +64,42 @@ class Federation:
         each = values.unflatten(0, (len(self.clients.sites), len(self.runs)))
         return torch.tensordot(self.clients.sites.weights.to(values.dtype), each, dims=1)
 
-    def average_models(self) -> None:
-        """Give all clients the mean of their models, in runs with full-model averaging."""
+    def average_models(self, layers: Layers) -> Layers:
+        """Give all clients the mean of their backbones, in runs with full-model averaging.
+
+        layers are as returned; those runs' feature layers become the averaged ones.
+        """
+        if not self.full_model:
+            return layers
         full = torch.tensor([run.procedure.full_model for run in self.runs], device=self.head.device)
-        if self.full_model:
-            for value in self.clients.stack.parameters.values():
-                own = value.unflatten(0, (len(self.clients.sites), len(self.runs)))
+        stack, count = self.clients.stack, len(self.clients.sites)
+        for name, value in stack.parameters.items():
+            if not name.startswith("head."):
+                own = value.unflatten(0, (count, len(self.runs)))
                 own[:, full] = self.averaged(value)[full]
+        models, averaged = full.repeat(count), self.clients.layers()
+        return replace(
+            layers,
+            layer_weight=torch.where(models[:, None, None], averaged.layer_weight, layers.layer_weight),
+            layer_bias=torch.where(models[:, None], averaged.layer_bias, layers.layer_bias),
+        )
 
     def stop_diverged(self, number: int, returned: Returned) -> None:
         """Name the runs of which a model is no longer finite; nothing more is recorded of them."""
         broken = returned.diverged.unflatten(0, (len(self.clients.sites), len(self.runs)))
         for m, r in broken.nonzero().tolist():
-            client = self.clients.sites.names[m]
-            self.stopped.setdefault(self.runs[r], f"client '{client}' diverged in round {number}")
+            if not self.diverged[r, 1]:
+                self.diverged[r] = torch.tensor([m, number])
+
+    @property
+    def stopped(self) -> dict[Run, str]:
+        """Why runs were given up, in words."""
+        names = self.clients.sites.names
+        return {
+            run: f"client '{names[m]}' diverged in round {number}"
+            for run, (m, number) in zip(self.runs, self.diverged.tolist(), strict=True)
+            if number
+        }
 
     def measured(self, number: int, returned: Returned) -> dict[Run, Round]:
         """What this round leaves of every run that is still going."""
@@ -109,8 +133,7 @@ class Federation:
         local = objective(own, own.features(returned.outputs[client]), wanted, penalty)
         # Averaging whole models has changed the backbones as well.
         outputs = clients.stack.outputs(at, rows) if self.full_model else returned.outputs[client]
-        kept = clients.layers().of(at) if self.full_model else own
-        shared = Layers(self.head, self.bias, kept.layer_weight, kept.layer_bias)
+        shared = replace(self.deployed.of(at), head=self.head, bias=self.bias)
         features = shared.features(outputs)
 
         def mse(features: Tensor, wanted: Tensor) -> Tensor:
@@ -131,11 +154,18 @@ class Federation:
         """Whether any run averages whole models."""
         return any(run.procedure.full_model for run in self.runs)
 
+    def models(self) -> Tensors:
+        """Parameters and buffers (K, ...) by name of the models that clients predict with."""
+        last = self.clients.received(self.deployed, self.head, self.bias, first=not self.finished)
+        stack = self.clients.stack
+        return {**stack.parameters, **stack.buffers, **dict(zip(LAST, vars(last).values(), strict=True))}
+
     def state(self) -> Tensors:
-        """Everything that the next rounds depend on."""
+        """Everything that the next rounds depend on, as it stands in memory."""
         stack = self.clients.stack
         private = {f"private.{name}": value for name, value in {**stack.parameters, **stack.buffers}.items()}
-        return {"finished": torch.tensor(self.finished), "head": self.head, "bias": self.bias, **private}
+        shared = {"head": self.head, "bias": self.bias, "diverged": self.diverged}
+        return {"finished": torch.tensor(self.finished), **shared, **private}
 
     def load(self, state: Tensors) -> None:
         """Go on from a state."""
@@ -143,4 +173,4 @@ class Federation:
         for name, value in {**stack.parameters, **stack.buffers}.items():
             value.copy_(state[f"private.{name}"])
         self.head, self.bias = state["head"].to(self.head), state["bias"].to(self.bias)
-        self.finished = int(state["finished"])
+        self.finished, self.diverged = int(state["finished"]), state["diverged"].clone()

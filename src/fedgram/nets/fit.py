@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import groupby
 
@@ -36,13 +36,14 @@ class Fit:
         self.lanes = graphs.Lanes(stack.device, stack.together < len(stack))
         steps = [-(-count // batches.batch) for count in batches.counts]
         rates = schedule(settings, steps).to(stack.device, stack.dtype)
-        self.rates = torch.zeros_like(rates)  # steps at these change no parameter
-        with self._arithmetic():
+        # Trial steps at rates of 0 change no parameter; there may be more of them than steps in a round.
+        self.rates = rates.new_zeros(len(rates) + graphs.WARM_UP, *rates.shape[1:])
+        with self._arithmetic(), self._kept_buffers():
             if stack.device.type == "cuda":  # so that the optimizer reads both in one order
                 stack.lay_out_like(self.gradients(slice(0, stack.together), batches.batch)[1])
-            self.optimizer = optimizer_on(stack.device)(stack.parameters, settings.clip)
+            self.optimizer = optimizer_on(stack.device, stack.dtype)(stack.parameters, settings.clip)
             self.steps = self._steps()
-        self.rates.copy_(rates)
+        self.rates[: len(rates)] = rates
 
     def round(self, number: int, advanced: Advanced = lambda epochs: None) -> Tensor:
         """Train every model for a round; their mean losses over the last epoch (K,)."""
@@ -103,10 +104,17 @@ class Fit:
     def _steps(self) -> list[Callable[[], None]]:
         """The steps of an epoch; those with the same sizes are one and the same."""
         sizes = [self.batches.sizes(step) for step in range(self.batches.steps)]
-        kept = {name: value.clone() for name, value in self.stack.buffers.items()}
-        recorded = graphs.Recorder(self.stack.device)
-        ready = {each: recorded(partial(self.step, each)) for each in sorted(set(sizes))}
+        recorded, ready = graphs.Recorder(self.stack.device), {}
+        for each in sorted(set(sizes)):
+            self.now.zero_()
+            ready[each] = recorded(partial(self.step, each))
         self.optimizer.captured()
+        return [ready[each] for each in sizes]
+
+    @contextmanager
+    def _kept_buffers(self) -> Iterator[None]:
+        """Undo what trial steps do to the statistics of BatchNorm."""
+        kept = {name: value.clone() for name, value in self.stack.buffers.items()}
+        yield
         for name, value in kept.items():
             self.stack.buffers[name].copy_(value)
-        return [ready[each] for each in sizes]

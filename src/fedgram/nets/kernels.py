@@ -155,7 +155,9 @@ class FusedAdamW(AdamW):
 
 def conform(gradient: Tensor, parameter: Tensor) -> Tensor:
     """The gradient with its numbers in the order of the parameter's."""
-    if gradient.stride()[1:] == parameter.stride()[1:] and gradient.dtype == parameter.dtype:
+    apart = len(gradient) == 1 or gradient.stride(0) == parameter.stride(0)
+    in_order = apart and gradient.stride()[1:] == parameter.stride()[1:]
+    if in_order and gradient.dtype == parameter.dtype and gradient.data_ptr() % ALIGNED == 0:
         return gradient
     ordered = torch.empty_strided(
         gradient.shape, parameter.stride(), dtype=parameter.dtype, device=gradient.device

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgram.errors import InputError
 from fedgram.nets.batches import Batches
@@ -41,7 +41,7 @@ class Returned:
 class Clients:
     """M clients x R runs as one stack of K = M R models, client by client.
 
-    Their state between rounds is `stack`, in which the last layers are as returned.
+    Their state between rounds is `stack`, in which the last layers are those that training goes on with.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Clients:
     ) -> None:
         self.sites, self.runs, self.settings = sites, tuple(runs), settings
         self.stack = initial(sites, backbone, runs, settings, device)
+        refuse_lone_rows(self.stack.model, sites, settings.batch)
         procedures = [run.procedure for run in runs]
         self.shift = self._each([sites.shift(each) for each in procedures])
         self.deficit = self._each([sites.deficit(each, exchange) for each in procedures])
@@ -77,45 +78,64 @@ class Clients:
         self, number: int, head: Tensor, bias: Tensor, advanced: Advanced = lambda epochs: None
     ) -> Returned:
         """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
-        self.receive(number, head, bias)
+        self.store(self.received(self.layers(), head, bias, first=number == 1))
+        self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, advanced)
-        diverged = self.stack.silence_diverged()
-        outputs = [self.stack.outputs(self.at(m), rows[0]) for m, rows in enumerate(self.sites.train)]
-        layers, clipped = self.returned(outputs)
-        self.store(layers)
+        outputs, diverged = self.outputs()
+        layers, kept, clipped = self.returned(outputs)
+        self.store(kept)
         return Returned(layers, outputs, clipped, loss.double(), diverged)
 
-    def receive(self, number: int, head: Tensor, bias: Tensor) -> None:
-        """Take over the shared head, and the bias by each procedure's rule."""
-        layers, count = self.layers(), len(self.sites)
-        heads, biases = head.repeat(count, 1, 1), bias.repeat(count, 1)
-        private = self._marked("bias", "private")
-        layers = replace(layers, head=heads, bias=torch.where(private, layers.bias, biases))
-        if number > 1:
-            moved = feature_offset(heads, self.distance, self.settings.penalty)
-            offset = self._marked("bias", "offset")
-            layers = replace(layers, layer_bias=layers.layer_bias + torch.where(offset, moved, 0.0))
-        self.store(layers)
-        self.terms.broadcast.copy_(heads)
+    def received(self, layers: Layers, head: Tensor, bias: Tensor, first: bool = False) -> Layers:
+        """Returned layers with the shared head (R, C, P), and bias (R, C) by each procedure's rule.
 
-    def returned(self, outputs: list[Tensor]) -> tuple[Layers, Tensor]:
-        """The layers that each procedure returns, and how many directions it clipped (K,).
+        Before the first round nobody has returned anything: all start with the same head and bias.
+        """
+        heads, biases = head.repeat(len(self.sites), 1, 1), bias.repeat(len(self.sites), 1)
+        if first:
+            return replace(layers, head=heads, bias=biases)
+        private, offset = self._marked("bias", "private"), self._marked("bias", "offset")
+        moved = feature_offset(heads, self.distance, self.settings.penalty)
+        return replace(
+            layers,
+            head=heads,
+            bias=torch.where(private, layers.bias, biases),
+            layer_bias=layers.layer_bias + torch.where(offset, moved, 0.0),
+        )
+
+    def outputs(self) -> tuple[list[Tensor], Tensor]:
+        """Backbone outputs u (R, N, D) of every client's training rows, and models that diverged (K,).
+
+        Those, and what they give, are set to 0, so that no later step fails.
+        """
+        given = [self.stack.outputs(self.at(m), rows[0]) for m, rows in enumerate(self.sites.train)]
+        finite = torch.cat([each.double().square().sum(dim=(1, 2)).isfinite() for each in given])
+        diverged = self.stack.diverged() | ~finite
+        if diverged.any():
+            self.stack.silence(diverged)
+            for m, each in enumerate(given):
+                each[diverged[self.at(m)]] = 0.0
+        return given, diverged
+
+    def returned(self, outputs: list[Tensor]) -> tuple[Layers, Layers, Tensor]:
+        """Layers that each procedure returns, those it goes on with, and directions it clipped (K,).
 
         outputs (R, N, D) are the backbones' of each client's training rows.
         """
-        layers, given, clipped = self.layers(), [], []
+        layers, given = self.layers(), []
         for m, output in enumerate(outputs):
             targets = self.targets(m, self.sites.train[m][1])
             for r, run in enumerate(self.runs):
                 k = slice(m * len(self.runs) + r, m * len(self.runs) + r + 1)
                 rows = output[r : r + 1], targets[r : r + 1]
                 broadcast = self.terms.broadcast[k].double()
-                own, left_out = give_back(
-                    run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
+                given.append(
+                    give_back(
+                        run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
+                    )
                 )
-                given.append(own)
-                clipped.append(left_out)
-        return Layers.joined(given), torch.tensor(clipped)
+        returned, kept, clipped = zip(*given, strict=True)
+        return Layers.joined(returned), Layers.joined(kept), torch.tensor(clipped)
 
     def at(self, client: int) -> slice:
         """Where the models of a client are in the stack."""
@@ -142,6 +162,21 @@ class Clients:
         """Models (K, 1) whose procedure has this value in a field."""
         marks = [getattr(run.procedure, field) == value for run in self.runs] * len(self.sites)
         return torch.tensor(marks, device=self.stack.device)[:, None]
+
+
+def refuse_lone_rows(model: Model, sites: Sites, batch: int) -> None:
+    """Refuse minibatches of one row where there is BatchNorm, which can take no statistics of them."""
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    if not any(isinstance(module, norms) for module in model.modules()):
+        return
+    for name, (_, targets) in zip(sites.names, sites.train, strict=True):
+        if len(targets) % batch == 1:
+            raise InputError(
+                f"Client '{name}' has {len(targets):,} rows, which leaves one for its last minibatch, too "
+                f"few for BatchNorm: choose a batch other than {batch}.",
+                client=name,
+                field="batch",
+            )
 
 
 def initial(

@@ -45,17 +45,18 @@ def draw(
     inputs (B, ...) are a few prepared rows. Nothing outside is seeded: the global generator is put back.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key("backbone", seed, client))
+        torch.default_generator.manual_seed(key("backbone", seed, client))
         module = new_backbone(backbone, inputs.shape[1:])
         model = Model(module, width(module, inputs), features, targets)
-        torch.manual_seed(key("head", seed))
+        torch.default_generator.manual_seed(key("head", seed))
         model.head.reset_parameters()
     return model
 
 
 def key(*parts: object) -> int:
     """A seed for these words and numbers, 63 bits."""
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
+    words = "\0".join(map(str, parts))
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:

@@ -38,9 +38,9 @@ class AdamW:
             update(*state, gradient, scale, rates)
 
 
-def optimizer_on(device: torch.device) -> type[AdamW]:
-    """The fastest AdamW for a device."""
-    if device.type != "cuda":
+def optimizer_on(device: torch.device, dtype: torch.dtype) -> type[AdamW]:
+    """The fastest AdamW for parameters of this type on a device."""
+    if device.type != "cuda" or dtype != torch.float32:
         return AdamW
     from fedgram.nets.kernels import FusedAdamW
 
@@ -49,7 +49,7 @@ def optimizer_on(device: torch.device) -> type[AdamW]:
 
 def clip_scale(gradients: Tensors, clip: float) -> Tensor:
     """What brings each model's global gradient norm down to clip, at most 1: (K,)."""
-    squares = sum(gradient.flatten(1).square().sum(dim=1) for gradient in gradients.values())
+    squares = sum(gradient.reshape(len(gradient), -1).square().sum(dim=1) for gradient in gradients.values())
     return (clip / (torch.as_tensor(squares).sqrt() + CLIP_EPS)).clamp(max=1.0)
 
 

@@ -81,11 +81,11 @@ class Procedure:
         """The words for it; `parse` reads them back."""
         words = []
         if self.proximal:
-            words.append("proximal" if self.proximal == PROXIMAL else f"proximal={self.proximal:g}")
+            words.append("proximal" if self.proximal == PROXIMAL else f"proximal={_number(self.proximal)}")
         if self.returned != "trained":
             words.append(self.returned)
         if self.corrected:
-            words.append("corrected" if self.corrected == 1.0 else f"corrected={self.corrected:g}")
+            words.append("corrected" if self.corrected == 1.0 else f"corrected={_number(self.corrected)}")
         if self.bias != "shared":
             words.append(self.bias)
         flags = ("centered", "full_model", "independent", "centralized")
@@ -113,6 +113,11 @@ WORDS: dict[str, tuple[str, Any]] = {
     "centralized": ("centralized", True),
 }
 """Word -> the field that it sets, and to what."""
+
+
+def _number(value: float) -> str:
+    """A number with all its digits, and no '+', which joins words."""
+    return f"{value:g}".replace("e+", "e") if float(f"{value:g}") == value else repr(value).replace("e+", "e")
 
 
 def _meaning(word: str, number: str) -> tuple[str, Any]:

@@ -17,9 +17,9 @@ from fedgram.penalty import Penalty
 
 Rows = tuple[Tensor, Tensor]
 
-# Directions of u this much weaker than the strongest, times the larger side of u, are rounding of its
-# single precision, and are left out of the least-squares map.
-ROUNDING = float(torch.finfo(torch.float32).eps)
+# Directions of u weaker than this fraction of the strongest stay as they were trained. Least squares would
+# fit the rest of every row in them, by a map so large that it says nothing about new rows.
+WEAK = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +53,21 @@ class Layers:
 
 def give_back(
     procedure: Procedure, layers: Layers, rows: Rows, broadcast: Tensor, deficit: Tensor, penalty: Penalty
-) -> tuple[Layers, int]:
-    """The layers that a client returns, and how many directions it left out: all tensors have K = 1.
+) -> tuple[Layers, Layers, int]:
+    """What a client returns and predicts with, what it goes on training with, and directions it left out.
 
-    rows are the backbone's outputs u (1, N, D) for its training rows, and their targets (1, N, C).
+    All tensors have K = 1; rows are the backbone's outputs u (1, N, D) for its training rows, and their
+    targets (1, N, C). Solved layers are not trained on: a map that fits every row reacts to every change of
+    the backbone. The client goes on with its trained ones, in the coordinates of the broadcast.
     """
     left_out = 0
-    if procedure.returned == "aligned":
-        layers = aligned(layers, broadcast)
-    elif procedure.returned == "solved":
-        layers, clipped = solved(*rows, broadcast, deficit, penalty)
+    returned = kept = layers if procedure.returned == "trained" else aligned(layers, broadcast)
+    if procedure.returned == "solved":
+        returned, clipped = solved(layers.head @ layers.layer_weight, *rows, broadcast, deficit, penalty)
         left_out = int(clipped)
     if procedure.bias == "offset":
-        layers = recentered(layers, layers.features(rows[0]).mean(dim=1))
-    return layers, left_out
+        returned, kept = (recentered(each, each.features(rows[0]).mean(dim=1)) for each in (returned, kept))
+    return returned, kept, left_out
 
 
 def aligned(layers: Layers, broadcast: Tensor) -> Layers:
@@ -87,34 +88,41 @@ def aligned(layers: Layers, broadcast: Tensor) -> Layers:
 
 
 def solved(
-    outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+    trained: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
 ) -> tuple[Layers, Tensor]:
     """The exact minimiser of each client's loss over its last layers, and how many directions were clipped.
 
-    outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C). With B the
-    least-squares map from centered u to centered targets and Ŝ = Cov(B u), the loss is F(W; Ŝ + deficit)
-    up to a constant, so that W Wᵀ = φ(Ŝ + deficit), and the features are Wᵀ A⁻¹ B (u - ū).
+    trained (K, C, D), the map from u to predictions that training found; outputs u (K, N, D), targets
+    (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C). With B the least-squares map from
+    centered u to centered targets, of all the one closest to the trained map, and Ŝ = Cov(B u), the loss is
+    F(W; Ŝ + deficit) up to a constant, so that W Wᵀ = φ(Ŝ + deficit); the features are Wᵀ A⁻¹ B (u - ū).
     """
     center, bias = outputs.double().mean(dim=1, keepdim=True), targets.mean(dim=1)
     inputs, wanted = outputs.double() - center, targets - bias[:, None]
-    fitted = least_squares(inputs, wanted)
+    fitted = least_squares(inputs, wanted, trained.mT)
     explained = (inputs @ fitted).mT @ (inputs @ fitted) / targets.shape[1]
     variance, basis = torch.linalg.eigh(explained + deficit)
-    gain = (penalty.scale * variance.clamp(min=0.0).sqrt() - penalty.features).clamp(min=0.0)  # φ, eq. (7)
-    head = closest(broadcast, basis * gain.where(variance > penalty.threshold, 0.0).sqrt()[:, None])
+    active = variance > penalty.threshold
+    gain = penalty.scale * variance.clamp(min=0.0).sqrt() - penalty.features  # φ, eq. (7)
+    head = closest(broadcast, basis * torch.where(active, gain, 0.0).clamp(min=0.0).sqrt()[:, None])
     system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
     weight = head.mT @ torch.linalg.solve(system, fitted.mT)
-    layers = Layers(head, bias, weight, -(weight @ center.mT)[..., 0])
-    return layers, (variance <= penalty.threshold).sum(dim=1)
+    solution = Layers(head, bias, weight, -(weight @ center.mT)[..., 0])
+    return solution, (~active).sum(dim=1)
 
 
-def least_squares(inputs: Tensor, wanted: Tensor) -> Tensor:
-    """The map (K, D, C) of least norm that takes inputs (K, N, D) closest to what is wanted (K, N, C)."""
-    # The cut-off is far above the square root of double precision, so that squaring loses nothing.
+def least_squares(inputs: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
+    """The map (K, D, C) closest to start of those that take inputs (K, N, D) closest to what is wanted.
+
+    wanted (K, N, C). In WEAK directions of the inputs the map stays as it is at the start.
+    """
     values, basis = torch.linalg.eigh(inputs.mT @ inputs)
-    smallest = (ROUNDING * max(inputs.shape[1:])) ** 2 * values[:, -1:]
-    inverse = torch.where(values > smallest, 1 / values, 0.0)
-    return basis @ (inverse[..., None] * (basis.mT @ (inputs.mT @ wanted)))
+    strong = values > WEAK**2 * values[:, -1:]
+    inverse = torch.where(strong, 1 / values, 0.0)[..., None]
+    for _ in range(2):  # the second time for the digits that squaring the inputs cost
+        rest = inputs.mT @ (wanted - inputs @ start)
+        start = start + basis @ (inverse * (basis.mT @ rest))
+    return start
 
 
 def closest(broadcast: Tensor, factor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedgram.nets.model import Model, prepared
+from fedgram.nets.precision import arithmetic
 
 Tensors = dict[str, Tensor]
 
@@ -62,18 +63,22 @@ class Stack:
     def lay_out_like(self, gradients: Tensors) -> None:
         """Put every parameter's numbers in the order in memory that its gradient (k, ...) has them in."""
         for name, value in self.parameters.items():
-            strides = (value[0].numel(), *gradients[name].stride()[1:])
-            place = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-            self.parameters[name] = place.copy_(value)
+            shape, strides = value.shape[1:], gradients[name].stride()[1:]
+            reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+            if reach == value[0].numel():  # each model's numbers lie together
+                strides = (reach, *strides)
+                place = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+                self.parameters[name] = place.copy_(value)
 
-    def silence_diverged(self) -> Tensor:
-        """Set models with a parameter that is not finite to 0, so that no later step fails; which, (K,)."""
-        sums = [value.flatten(1).sum(dim=1) for value in self.parameters.values()]
-        diverged = ~torch.stack(sums).isfinite().all(dim=0)
-        if diverged.any():
-            for value in (*self.parameters.values(), *self.buffers.values()):
-                value[diverged] = 0
-        return diverged
+    def diverged(self) -> Tensor:
+        """Models with a parameter that is not finite, (K,)."""
+        sums = [value.reshape(len(self), -1).sum(dim=1) for value in self.parameters.values()]
+        return ~torch.stack(sums).isfinite().all(dim=0)
+
+    def silence(self, models: Tensor) -> None:
+        """Set some models (K,) to 0."""
+        for value in (*self.parameters.values(), *self.buffers.values()):
+            value[models] = 0
 
     def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Features (K, B, P) and predictions (K, B, C) of K models, each on its own inputs (K, B, ...)."""
@@ -85,10 +90,11 @@ class Stack:
         """What the backbones of these models give for the same inputs (N, ...): u (K, N, D), in eval mode."""
         self.model.eval()
         rows = inputs.split(ROWS_AT_ONCE)
-        chunks = [
-            torch.cat([self._backbone(part, prepared(some, self.dtype)) for some in rows], dim=1)
-            for part in parts(models, self.together)
-        ]
+        with arithmetic("fp32", self.device):  # measured in full precision, however it was trained
+            chunks = [
+                torch.cat([self._backbone(part, prepared(some, self.dtype)) for some in rows], dim=1)
+                for part in parts(models, self.together)
+            ]
         self.model.train()
         return torch.cat(chunks)
 

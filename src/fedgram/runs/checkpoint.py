@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedgram.nets.procedure import Procedure
@@ -16,23 +16,19 @@ from fedgram.runs.manifest import Setup, digest
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The stack of these runs after a round; stopped says why some of them were given up."""
+    """The stack of these runs after a round."""
 
     path: Path
     runs: tuple[Run, ...]
-    stopped: Mapping[Run, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
         """The checkpoint of a stack; its name holds the runs, their order and all settings."""
         return cls(folder / f"stack-{digest(setups)}.safetensors", tuple(setup.run for setup in setups))
 
-    def write(self, state: Mapping[str, Array], stopped: Mapping[Run, str]) -> None:
+    def write(self, state: Mapping[str, Array]) -> None:
         """Replace the file by the state after a round."""
-        about = [
-            {"procedure": asdict(run.procedure), "seed": run.seed, "stopped": stopped.get(run)}
-            for run in self.runs
-        ]
+        about = [{"procedure": asdict(run.procedure), "seed": run.seed} for run in self.runs]
         write_arrays(self.path, state, {"runs": json.dumps(about)})
 
     def read(self) -> dict[str, Array]:
@@ -49,7 +45,4 @@ def checkpoints(folder: Path) -> Iterator[Checkpoint]:
     for path in sorted(folder.glob("stack-*.safetensors")):
         about = json.loads(read_metadata(path).get("runs", "[]"))
         runs = [Run(Procedure(**each["procedure"]), each["seed"]) for each in about]
-        stopped = {
-            run: each["stopped"] for run, each in zip(runs, about, strict=True) if each["stopped"] is not None
-        }
-        yield Checkpoint(path, tuple(runs), stopped)
+        yield Checkpoint(path, tuple(runs))

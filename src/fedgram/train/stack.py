@@ -134,11 +134,10 @@ class StackTraining:
         """Go on after the last round whose checkpoint was written; later files are written again."""
         federation = self.federation
         federation.load({name: torch.from_numpy(value) for name, value in checkpoint.read().items()})
-        federation.stopped.update(checkpoint.stopped)
         for run, record in self.records.items():
             stored = self.task.runs.find(record.setup)
             seconds = stored.account.seconds[: federation.finished] if stored else ()
-            account = replace(record.account, seconds=seconds, stopped=checkpoint.stopped.get(run))
+            account = replace(record.account, seconds=seconds, stopped=federation.stopped.get(run))
             self.records[run] = replace(record, account=account)
         self.task.warned(f"Runs that go on after round {federation.finished}: {len(federation.runs)}.")
 
@@ -155,7 +154,7 @@ class StackTraining:
             self.records[run].save()
         if federation.finished < self.task.settings.rounds:
             state = {name: value.cpu().numpy() for name, value in federation.state().items()}
-            self.checkpoint.write(state, federation.stopped)
+            self.checkpoint.write(state)
 
     def _record_round(self, run: Run, round: Round, took: float) -> None:
         record, peak = self.records[run], devices.peak_memory(self.task.device)
@@ -172,10 +171,13 @@ class StackTraining:
 
     def _model(self, run: int) -> dict[str, Array]:
         """Parameters and buffers of a run's clients, (M, ...) by name."""
-        stack, runs = self.federation.clients.stack, len(self.federation.runs)
+        runs, dtype = len(self.federation.runs), self.federation.clients.stack.dtype
+        models = {
+            name: value[run::runs] for name, value in self.federation.models().items()
+        }  # client by client
         return {
-            name: value[run::runs].cpu().numpy()  # models stand client by client
-            for name, value in {**stack.parameters, **stack.buffers}.items()
+            name: (value.to(dtype) if value.is_floating_point() else value).cpu().numpy()
+            for name, value in models.items()
         }
 
     def _advanced(self, epoch: int) -> None:
