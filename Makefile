@@ -34,6 +34,7 @@ test-slow: $(VENV)/.has-dev  ## every test, the slow ones too
 benchmark: $(VENV)/.has-benchmark  ## side by side with other libraries; prints ratios
 	$(BIN)/python benchmarks/barycenter.py --figure build/barycenter.png
 	$(BIN)/python benchmarks/moments.py
+	$(BIN)/python benchmarks/training.py
 
 docs: $(VENV)/.has-docs  ## the documentation as pages in site/
 	$(BIN)/mkdocs build --strict
