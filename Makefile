@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := build/run
+# One worker for each core, and one thread for each worker.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: run test test-slow benchmark docs clean
 
@@ -26,10 +28,10 @@ test: $(VENV)/.has-dev  ## linters, types, import contract, quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-slow: $(VENV)/.has-dev  ## every test, the slow ones too
-	$(BIN)/pytest -m ""
+	$(PYTEST) -m ""
 
 benchmark: $(VENV)/.has-benchmark  ## side by side with other libraries; prints ratios
 	$(BIN)/python benchmarks/barycenter.py --figure build/barycenter.png
