@@ -12,7 +12,7 @@ import pytest
 
 from fedgram import InputError
 from fedgram.paper.claims import COMPARISONS, Claim, Measured, judge, judge_all, load_claims
-from fedgram.paper.registry import MODULES, names_of
+from fedgram.paper.registry import GROUPS, MODULES, names_of
 from fedgram.paper.runner import run
 from fedgram.paper.tables import digest, read_table, write_table
 from tests.toy_experiment import counted, interrupting, toy
@@ -67,8 +67,13 @@ def test_a_spread_of_our_own_draws_is_compared_and_said():
 
 
 def test_incomplete_and_missing_measurements():
-    partial_ = judge(claim("equal", 3.0), Measured(3.0, run=40, needed=200))
-    assert (partial_.verdict, partial_.reason) == ("partial", "40 of 200 run")
+    for ours, words in ((3.0, "agrees"), (4.0, "disagrees")):
+        part = judge(claim("equal", 3.0), Measured(ours, run=40, needed=200))
+        assert (part.verdict, part.reason) == ("partial", f"40 of 200 runs; {words} so far")
+    counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
+    assert counted.reason == "40 of 200 runs; agrees so far"
+    told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
+    assert (told.verdict, told.reason) == ("match", "on other data")
     assert judge(claim("equal", 3.0), None).verdict == "not run"
     with pytest.raises(ValueError, match="No claim is called other"):
         judge_all([claim("equal", 3.0)], {"other": Measured(1.0)})
@@ -77,7 +82,7 @@ def test_incomplete_and_missing_measurements():
 def test_claims_are_complete_and_well_formed():
     claims = load_claims()
     assert len({each.id for each in claims}) == len(claims) >= 60
-    assert {each.experiment for each in claims} == set(MODULES)
+    assert {each.experiment for each in claims} == {*GROUPS["ufm"], *GROUPS["dnn"]}
     for each in claims:
         assert (each.value is None) == (each.comparison in ("always", "rounding"))
         assert each.where
@@ -168,8 +173,9 @@ def test_names_and_suggestions():
     assert names_of("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         names_of("ufm-baricentre")
-    with pytest.raises(InputError, match="needs trained networks"):
-        names_of("dnn-main")
+    assert names_of("dnn-main") == ("dnn-main",)
+    assert len(names_of("dnn")) == 8
+    assert names_of("all") == (*names_of("ufm"), *names_of("dnn"), *names_of("beyond"))
 
 
 def fedgram(*arguments):
@@ -182,7 +188,7 @@ def fedgram(*arguments):
 def test_the_command_lists_runs_and_reports(tmp_path):
     listed = fedgram("reproduce", "--list", "--out", tmp_path).stdout
     assert all(name in listed for name in MODULES)
-    assert "dnn-main" in listed
+    assert all(name in listed for name in GROUPS["all"])
     done = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     document = json.loads(done.stdout)

@@ -3,53 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedgram.cli.app import app, print_json
+from fedgram.cli.data import DataDir
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
-    from fedgram.paper.experiment import Scale
+    from fedgram.paper.networks.plan import Request
+    from fedgram.paper.networks.runner import Outcome as NetworkOutcome
     from fedgram.paper.runner import Outcome
 
 Out = Annotated[Path, typer.Option(help="Folder that holds the results.")]
+Listed = Annotated[bool, typer.Option("--list", help="Name all experiments and what each costs.")]
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment, or 'ufm' for all six.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="An experiment, or a group: ufm, dnn, beyond or all.")
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer instances: a minute instead of eight.")
+        bool, typer.Option("--quick", help="ufm: fewer instances, a minute instead of eight.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Redo parts that are finished already.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="ufm: redo parts that are finished already.")
+    ] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="Networks: paper; reduced, a tenth of the epochs and one seed; or smoke, minutes on a CPU."
+        ),
+    ] = "paper",
+    setting: Annotated[str, typer.Option(help="Networks: these settings only, with commas.")] = "",
+    seeds: Annotated[str, typer.Option(help="Networks: these seeds only, with commas.")] = "",
+    procedure: Annotated[str, typer.Option(help="Networks: these procedures only, with commas.")] = "",
+    device: Annotated[str, typer.Option(help="Networks: auto, cpu, cuda or cuda:N.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="Networks: local, or ray to use all GPUs of a Ray cluster.")
+    ] = "local",
     out: Out = Path("results"),
-    list_all: Annotated[
-        bool, typer.Option("--list", help="Name all experiments and what each costs.")
-    ] = False,
+    data_dir: DataDir = None,
+    list_all: Listed = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")] = False,
 ) -> None:
     """Redo an experiment of the paper and hold every number beside the paper's.
 
-    Parts that are finished are kept, so a run that was stopped goes on where it was. Exits with 1 if a
+    What is finished is kept, so a run that was stopped goes on where it was. Experiments with networks say
+    what they will cost before they start, and leave out settings whose data is not at hand. Exits with 1 if a
     claim of the paper is missed.
     """
-    from fedgram.paper import terminal
+    from fedgram.paper import registry
+    from fedgram.paper.networks.plan import Request
+    from fedgram.paper.networks.scales import scale_of
 
-    scale: Scale = "quick" if quick else "full"
+    request = Request(
+        out, scale_of(scale), _parts(setting), _numbers(seeds), _parts(procedure), device, engine, data_dir
+    )
     if list_all:
-        terminal.print_list(out)
+        _print_list(request)
         return
     if name is None:
         raise InputError("Name an experiment; 'fedgram reproduce --list' names them all.", field="name")
-    outcomes = _run(name, out, scale, fresh)
-    for outcome in outcomes:
-        if as_json:
-            print_json(outcome.document())
-        else:
-            terminal.print_outcome(outcome)
-    if any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged):
+    names = registry.names_of(name)
+    exact = [each for each in names if each in registry.MODULES]
+    trained = [each for each in names if each not in registry.MODULES]
+    missed = _shown(_run(exact, out, quick, fresh), as_json) if exact else False
+    missed |= _shown(_train(trained, request), as_json) if trained else False
+    if missed:
         raise typer.Exit(1)
 
 
@@ -66,16 +89,67 @@ def report(
     typer.echo(f"Wrote {output}: {summary}.")
 
 
-def _run(name: str, out: Path, scale: Scale, fresh: bool) -> list[Outcome]:
+def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]:
     from fedgram.paper import registry, runner, terminal
 
-    experiments = [registry.experiment(each) for each in registry.names_of(name)]
+    experiments = [registry.experiment(each) for each in names]
     with terminal.progress() as shown:
         try:
             return runner.run(
-                experiments, out, scale, fresh=fresh,
+                experiments, out, "quick" if quick else "full", fresh=fresh,
                 started=shown.started, advanced=shown.advanced, warned=shown.warned,
             )  # fmt: skip
         except KeyboardInterrupt:
             shown.warned("Interrupted: finished parts are kept, and the same command goes on from there.")
             raise typer.Abort from None
+
+
+def _train(names: list[str], request: Request) -> list[NetworkOutcome]:
+    from fedgram.cli import run_tables
+    from fedgram.paper.networks import runner
+    from fedgram.paper.networks.studies import STUDIES
+    from fedgram.paper.networks.terminal import cost_lines
+
+    with run_tables.progress() as shown:
+        try:
+            return runner.run(
+                [STUDIES[name] for name in names], request, progress=shown.advanced, warned=shown.warned,
+                started=lambda plans: shown.warned("\n".join(cost_lines(plans))),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            shown.warned("Interrupted: finished rounds are kept, and the same command goes on from there.")
+            raise typer.Abort from None
+
+
+def _shown(outcomes: Any, as_json: bool) -> bool:
+    """Print outcomes, and say whether a claim is missed."""
+    from fedgram.paper import terminal
+    from fedgram.paper.networks import terminal as network_terminal
+    from fedgram.paper.runner import Outcome
+
+    for outcome in outcomes:
+        if as_json:
+            print_json(outcome.document())
+        elif isinstance(outcome, Outcome):
+            terminal.print_outcome(outcome)
+        else:
+            network_terminal.print_outcome(outcome)
+    return any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged)
+
+
+def _print_list(request: Request) -> None:
+    from fedgram.paper import terminal
+    from fedgram.paper.networks.terminal import list_rows
+
+    terminal.print_list(request.out, list_rows(request))
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _parts(text))
+    except ValueError:
+        raise InputError(f"--seeds is a list like 0,1, not '{text}'.", field="seeds") from None

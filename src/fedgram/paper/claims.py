@@ -50,13 +50,20 @@ class Measured:
 
     value is a number, (low, high), or whether a statement held. spread holds one interval (low, high) for
     each number of the claim, over our own random draws, where the paper's draws cannot be repeated. run
-    and needed count what the claim is about; fewer run than needed makes the verdict partial.
+    and needed count what the claim is about, at the paper's scale; fewer run than needed makes the verdict
+    partial. about says what else a reader should know of these runs.
     """
 
     value: float | bool | tuple[float, float]
     spread: tuple[tuple[float, float], ...] = ()
     run: int = 1
     needed: int = 1
+    about: str = ""
+
+    @property
+    def partial(self) -> bool:
+        """Whether less was run than the claim is about."""
+        return self.run < self.needed
 
 
 @dataclass(frozen=True)
@@ -91,22 +98,28 @@ def load_claims(experiment: str | None = None) -> list[Claim]:
 
 
 def judge(claim: Claim, measured: Measured | None) -> Judged:
-    """Hold one claim against what we measured."""
+    """Hold one claim against what we measured; of a part of the runs, say whether it agrees so far."""
     if measured is None:
         return Judged(claim, "not run")
-    ours = format_value(measured.value)
-    if measured.run < measured.needed:
-        return Judged(claim, "partial", ours, f"{measured.run:,} of {measured.needed:,} run")
-    if measured.spread:
-        spread = "; ".join(format_value(interval) for interval in measured.spread)
-        verdict: Verdict = "match" if _inside(claim, measured.spread) else "miss"
-        note = f"; {claim.note}" if claim.note else ""
-        return Judged(claim, verdict, ours, f"our own draws spread over {spread}{note}")
-    holds = COMPARISONS[claim.comparison](claim, measured.value)
-    return Judged(claim, "match" if holds else "miss", ours, claim.note)
+    spread = "; ".join(format_value(interval) for interval in measured.spread)
+    if spread:
+        holds = _inside(claim, measured.spread)
+    elif measured.partial and (measured.value, claim.value) == (measured.run, measured.needed):
+        holds = True  # the claim is how many there are, and all that were run are counted
+    else:
+        holds = COMPARISONS[claim.comparison](claim, measured.value)
+    verdict: Verdict = "partial" if measured.partial else "match" if holds else "miss"
+    reasons = (
+        f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
+        measured.about,
+        f"{'agrees' if holds else 'disagrees'} so far" if measured.partial else "",
+        f"our own draws spread over {spread}" if spread else "",
+        "" if measured.partial else claim.note,
+    )
+    return Judged(claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)))
 
 
-def judge_all(claims: list[Claim], measured: Mapping[str, Measured]) -> list[Judged]:
+def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> list[Judged]:
     """Hold the claims of an experiment against its measurements, none of which may be without a claim."""
     unknown = set(measured) - {claim.id for claim in claims}
     if unknown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -14,17 +14,18 @@ from typing import Any
 
 from fedgram.errors import InputError
 from fedgram.interchange import read_json, write_whole
-from fedgram.paper.claims import load_claims
+from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import Scale
-from fedgram.paper.registry import MODULES, PLANNED, experiment
+from fedgram.paper.registry import MODULES, experiment
+from fedgram.paper.report_claims import claims_table, counts_of, in_words, summary, tiles
+from fedgram.paper.report_coverage import coverage_section
+from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
-
-VERDICTS = {"match": "matched", "miss": "missed", "partial": "partial", "not run": "not run"}
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A finished experiment as it lies on disk."""
+    """A finished experiment on the unconstrained feature model as it lies on disk."""
 
     name: str
     scale: Scale
@@ -39,21 +40,24 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     runs: a folder of trained runs, to be shown as well.
     """
     chapters = [chapter for name in MODULES if (chapter := _chapter(name, out)) is not None]
-    if not chapters:
+    results = load_results(out)
+    if not chapters and not results:
         raise InputError(f"There are no results in '{out}': run 'fedgram reproduce ufm' first.", field="out")
-    counts = _counts(chapters)
-    summary = ", ".join(f"{number} {VERDICTS[verdict]}" for verdict, number in counts.items() if number)
-    body = "\n".join(_section(chapter) for chapter in chapters)
+    networks = network_chapters(results)
+    counts = counts_of(_claims(chapters, networks))
     frame = Template(files("fedgram.paper").joinpath("report.html").read_text("utf-8"))
     html = frame.substitute(
-        summary=_tiles(counts),
-        contents=_contents(chapters),
-        body=body,
+        sentence=summary(counts),
+        tiles=tiles(counts),
+        contents="\n".join([*map(_network_entry, networks), *map(_entry, chapters)]),
+        coverage=coverage_section(results),
+        networks="\n".join(network_section(chapter, results) for chapter in networks),
+        body="\n".join(map(_section, chapters)),
         training=_training(runs),
-        missing=_missing(chapters),
+        missing=_missing(chapters, networks),
     )
     write_whole(page, html.encode())
-    return f"{sum(counts.values())} claims, {summary}"
+    return summary(counts)
 
 
 def _chapter(name: str, out: Path) -> Chapter | None:
@@ -66,32 +70,27 @@ def _chapter(name: str, out: Path) -> Chapter | None:
     return None
 
 
-def _counts(chapters: list[Chapter]) -> dict[str, int]:
-    found = Counter(claim["verdict"] for chapter in chapters for claim in chapter.claims)
+def _claims(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> Iterable[dict[str, Any]]:
+    """Every claim of the paper once, as not run where its experiment is not finished."""
     finished = {chapter.name for chapter in chapters}
-    found["not run"] += sum(claim.experiment not in finished for claim in load_claims())
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    for name in MODULES:
+        if name not in finished:
+            yield from (judged.document() for judged in judge_all(load_claims(name), {}))
+    for claims in [chapter.claims for chapter in chapters] + [chapter.claims for chapter in networks]:
+        yield from claims
 
 
-def _tiles(counts: dict[str, int]) -> str:
-    return "".join(
-        f'<div class="tile {verdict.replace(" ", "-")}"><b>{number}</b>{VERDICTS[verdict]}</div>'
-        for verdict, number in counts.items()
-    )
+def _entry(chapter: Chapter) -> str:
+    title = escape(experiment(chapter.name).title)
+    words = f"{chapter.scale} scale: {in_words(chapter.claims)}"
+    return f'<li><a href="#{chapter.name}">{title}</a> <span>{words}</span></li>'
 
 
-def _contents(chapters: list[Chapter]) -> str:
-    rows = []
-    for chapter in chapters:
-        counts = Counter(claim["verdict"] for claim in chapter.claims)
-        numbers = ", ".join(
-            f"{counts[verdict]} {VERDICTS[verdict]}" for verdict in VERDICTS if counts[verdict]
-        )
-        title = escape(experiment(chapter.name).title)
-        rows.append(
-            f'<li><a href="#{chapter.name}">{title}</a> <span>{chapter.scale} scale: {numbers}</span></li>'
-        )
-    return "\n".join(rows)
+def _network_entry(chapter: NetworkChapter) -> str:
+    study = chapter.study
+    words = [chapter.words, in_words(chapter.claims)] if chapter.results else ["not run"]
+    shown = escape("; ".join(filter(None, words)))
+    return f'<li><a href="#{study.name}">{escape(study.title)}</a> <span>{shown}</span></li>'
 
 
 def _section(chapter: Chapter) -> str:
@@ -102,22 +101,10 @@ def _section(chapter: Chapter) -> str:
 <p class="where">{escape(found.where)} of the paper · <code>fedgram reproduce {chapter.name}</code> ·
 {chapter.manifest["data"]} data · {chapter.scale} scale</p>
 <div class="scroll"><img alt="{escape(found.title)}" src="data:image/png;base64,{image}"></div>
-<div class="scroll"><table><thead><tr><th>claim</th><th>where</th><th>paper</th><th>ours</th><th>compared</th>
-<th>verdict</th></tr></thead><tbody>
-{"".join(_row(claim) for claim in chapter.claims)}</tbody></table></div>
+{claims_table(chapter.claims)}
 <details><summary>Settings and provenance</summary>
 <pre>{escape(json.dumps(chapter.manifest, indent=1))}</pre></details>
 </section>"""
-
-
-def _row(claim: dict[str, Any]) -> str:
-    reason = f"<small>{escape(claim['reason'])}</small>" if claim["reason"] else ""
-    cells = "".join(f"<td>{escape(claim[key])}</td>" for key in ("where", "paper", "ours", "comparison"))
-    style = claim["verdict"].replace(" ", "-")
-    return (
-        f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}"
-        f'<td class="{style}">{escape(claim["verdict"])}</td></tr>\n'
-    )
 
 
 def _training(runs: Path | None) -> str:
@@ -128,8 +115,10 @@ def _training(runs: Path | None) -> str:
     return training_section(runs)
 
 
-def _missing(chapters: list[Chapter]) -> str:
+def _missing(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> str:
+    """A list of the experiments of which nothing was run."""
     finished = {chapter.name for chapter in chapters}
-    waiting = [(name, experiment(name).title) for name in MODULES if name not in finished]
-    rows = [*waiting, *((planned.name, planned.title) for planned in PLANNED)]
-    return "\n".join(f"<li><code>{name}</code> {escape(title)}: not run</li>" for name, title in rows)
+    rows = [(name, experiment(name).title) for name in MODULES if name not in finished]
+    rows += [(each.study.name, each.study.title) for each in networks if not each.results]
+    items = "\n".join(f"<li><code>{name}</code> {escape(title)}: not run</li>" for name, title in rows)
+    return f"<h2>Not run</h2>\n<ul>\n{items}\n</ul>" if rows else ""

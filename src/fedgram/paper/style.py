@@ -62,3 +62,28 @@ def guide(
 def log_slope(x: Array, y: Array) -> float:
     """Least-squares slope of log y against log x."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def mean_band(axis: Any, x: Array, samples: Array, colour: Any, **keywords: Any) -> None:
+    """Mean curve with a band of one sample deviation, for a log axis: samples (len(x), n)."""
+    mean = samples.mean(axis=1)
+    if samples.shape[1] > 1:
+        deviation = samples.std(axis=1, ddof=1)
+        low = np.maximum(mean - deviation, 0.1 * mean)  # a log axis has no place for what is below zero
+        axis.fill_between(x, low, mean + deviation, color=colour, alpha=0.18, lw=0)
+    axis.plot(x, mean, color=colour, **keywords)
+
+
+def range_band(axis: Any, x: Any, samples: list[Array], colour: Any, **keywords: Any) -> None:
+    """Median curve with a band from least to largest: one array of samples for each x."""
+    low, high = [each.min() for each in samples], [each.max() for each in samples]
+    axis.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    axis.plot(x, [np.median(each) for each in samples], color=colour, **keywords)
+
+
+def not_run(axis: Any, *, shared: bool = True) -> None:
+    """Say in an empty panel that nothing was run for it; one that shares no axis loses its ticks."""
+    axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", va="center", color=GREY)
+    axis.tick_params(left=False, bottom=False, which="both")
+    if not shared:
+        axis.set(xticks=[], yticks=[])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedgram.paper.claims import Verdict
-from fedgram.paper.registry import GROUPS, MODULES, PLANNED, experiment
+from fedgram.paper.claims import Judged, Verdict
+from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
 
 STYLES: dict[Verdict, str] = {"match": "green", "miss": "bold red", "partial": "yellow", "not run": "dim"}
@@ -58,34 +58,37 @@ def print_outcome(outcome: Outcome) -> None:
     console = Console(highlight=False, markup=False)
     console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
     console.print(f"GENERATED data, {outcome.scale} scale")
+    print_judged(console, outcome.judged)
+    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def print_judged(console: Console, claims: Sequence[Judged]) -> None:
+    """Claims beside ours, and how many there are of each verdict."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
-    for judged in outcome.judged:
+    for judged in claims:
         verdict = judged.verdict + (f": {judged.reason}" if judged.verdict in ("miss", "partial") else "")
         table.add_row(
             judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
         )
     console.print(table)
-    counts = Counter(judged.verdict for judged in outcome.judged)
+    counts = Counter(judged.verdict for judged in claims)
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
-    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
 
 
-def print_list(out: Path) -> None:
-    """All experiments of the paper, what each costs here, and which are finished."""
+def print_list(out: Path, networks: Iterable[Sequence[str]]) -> None:
+    """All experiments, what each costs, and which are finished; network experiments in rows of words."""
     console = Console(highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    for heading in ("name", "what", "where", "cost (2 cores)", "finished"):
-        table.add_column(heading)
+    for heading in ("name", "what", "where", "cost", "finished"):
+        table.add_column(heading, no_wrap=heading == "name")
     for name in MODULES:
         found = experiment(name)
         done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
-        table.add_row(name, found.title, found.where, found.cost, ", ".join(done) or "no")
-    for planned in PLANNED:
-        table.add_row(planned.name, planned.title, planned.where, "needs trained networks", "not run")
+        table.add_row(name, found.title, found.where, f"{found.cost} on 2 cores", ", ".join(done) or "no")
+    for row in networks:
+        table.add_row(*row)
     console.print(table)
-    groups = "; ".join(
-        f"'{name}' runs all {len(members)} {name}-... experiments" for name, members in GROUPS.items()
-    )
+    groups = "; ".join(f"'{name}' runs {len(members)} experiments" for name, members in GROUPS.items())
     console.print(f"{groups}.", soft_wrap=True)

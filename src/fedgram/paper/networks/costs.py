@@ -1,0 +1,70 @@
+"""What runs cost before they are started: models x steps x the measured time of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from fedgram.nets.settings import Settings
+from fedgram.paper.networks.results import RunKey
+from fedgram.paper.networks.settings import SETTINGS
+
+SECONDS_PER_STEP = {"resmlp": 0.118e-3, "resnet18": 2.66e-3}
+"""Of one model and step of 256 rows in a stack, measured on one H200; ResNet-18 at 64 x 64 pixels."""
+
+MULTIPLY_ADDS = {"resnet34": 2.02, "residual-cnn": 15.0}
+"""Networks whose step was not measured: their multiply-adds at 64 x 64 pixels in units of ResNet-18's."""
+
+BATCH = Settings().batch
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How many runs, how many steps of one model in all, and an estimate of the time on one H200.
+
+    hours is None where no estimate is known: at the smoke scale, which is for a CPU.
+    """
+
+    runs: int
+    model_steps: int
+    hours: float | None
+
+    def __str__(self) -> str:
+        if self.hours is None:
+            return f"{self.runs:,} small runs, minutes on a CPU"
+        return (
+            f"{self.runs:,} runs, {self.model_steps:.2g} model-steps, about {_hours(self.hours)} of one H200"
+        )
+
+
+def cost_of(keys: Iterable[RunKey]) -> Cost:
+    """What it costs to train these runs, at the sizes of the paper's datasets."""
+    distinct = list(dict.fromkeys(keys))
+    steps = [model_steps(key) for key in distinct]
+    times = [seconds_per_step(key.backbone) for key in distinct]
+    if any(time is None for time in times):
+        return Cost(len(distinct), sum(steps), None)
+    seconds = sum(step * time for step, time in zip(steps, times, strict=True) if time)
+    return Cost(len(distinct), sum(steps), seconds / 3600)
+
+
+def model_steps(key: RunKey) -> int:
+    """Steps of all models of a run: clients x rounds x epochs x minibatches."""
+    setting = SETTINGS[key.setting]
+    size = (setting.larger if key.larger else None) or setting.size
+    clients = 1 if key.procedure.centralized else size.clients
+    return clients * key.rounds * key.epochs * ceil(size.rows / clients / BATCH)
+
+
+def seconds_per_step(backbone: str) -> float | None:
+    """The time of one model and step on one H200, measured or scaled by multiply-adds; None if unknown."""
+    if backbone in MULTIPLY_ADDS:
+        return MULTIPLY_ADDS[backbone] * SECONDS_PER_STEP["resnet18"]
+    return SECONDS_PER_STEP.get(backbone)
+
+
+def _hours(hours: float) -> str:
+    if hours < 1:
+        return f"{max(60 * hours, 1):.0f} min"
+    return f"{hours:,.0f} h" if hours >= 10 else f"{hours:.1f} h"

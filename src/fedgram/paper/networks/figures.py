@@ -1,0 +1,73 @@
+"""Every figure of the network experiments by the experiment's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+from fedgram.figure import pyplot
+from fedgram.paper.networks.figures_beyond import draw_predictions, draw_solved
+from fedgram.paper.networks.figures_main import draw_main, draw_setting
+from fedgram.paper.networks.figures_runs import Shown
+from fedgram.paper.networks.figures_scope import (
+    draw_alignment,
+    draw_architecture,
+    draw_full_model,
+    draw_prediction,
+)
+from fedgram.paper.networks.figures_sweeps import draw_epochs, draw_means, draw_weights
+from fedgram.paper.networks.results import Results
+from fedgram.paper.style import SETTINGS
+
+Drawn = Any | dict[str, Any]
+"""A matplotlib figure, or several by name."""
+
+
+def styled(draw: Callable[..., Drawn]) -> Callable[..., Drawn]:
+    """The same drawing in the look of the report."""
+
+    def drawn(*arguments: Any) -> Drawn:
+        with pyplot().rc_context(SETTINGS):
+            return draw(*arguments)
+
+    drawn.__doc__ = draw.__doc__
+    return drawn
+
+
+FIGURES: dict[str, Callable[[Results], Drawn]] = {
+    "dnn-main": styled(draw_main),
+    "dnn-means": styled(draw_means),
+    "dnn-epochs": styled(draw_epochs),
+    "dnn-rho": styled(draw_weights),
+    "dnn-alignment": styled(draw_alignment),
+    "dnn-architecture": styled(draw_architecture),
+    "dnn-full-model": styled(draw_full_model),
+    "dnn-prediction": styled(draw_prediction),
+    "beyond-solved": styled(draw_solved),
+    "beyond-prediction": styled(draw_predictions),
+}
+"""Experiment -> a function of results that draws its figure, or its figures by name."""
+
+
+@styled
+def example_figure(results: Results, setting: str) -> Any:
+    """The single-setting figure of the main experiments for any setting."""
+    return draw_setting(Shown.of(results), setting)
+
+
+def figures_of(name: str, results: Results) -> dict[str, Any]:
+    """The figures of an experiment by name; a single one has none."""
+    drawn = FIGURES[name](results)
+    return drawn if isinstance(drawn, dict) else {"": drawn}
+
+
+def rendered(figure: Any, suffix: str = "png") -> bytes:
+    """The content of a file of a figure, which is closed."""
+    content, plt = BytesIO(), pyplot()
+    # Without a creation date the same data gives the same file.
+    metadata = {"CreationDate": None} if suffix == "pdf" else None
+    with plt.rc_context(SETTINGS):
+        figure.savefig(content, dpi=160, format=suffix, metadata=metadata)
+    plt.close(figure)
+    return content.getvalue()

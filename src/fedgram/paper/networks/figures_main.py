@@ -1,0 +1,193 @@
+"""Selection and moment correction in networks: Figures 3, 4 and 9 to 11 of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedgram.paper.networks.figures_panels import (
+    CEN,
+    REFERENCE_COLOURS,
+    STAR,
+    WIDTH,
+    Limits,
+    below,
+    error_limits,
+    finish,
+    line,
+    outline,
+    over_rounds,
+    planes,
+    reach_of,
+    round_curve,
+    setting_panels,
+    square,
+)
+from fedgram.paper.networks.figures_runs import TITLES, Shown, corrected
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
+from fedgram.paper.style import GREEN, INK, not_run, shades
+
+MARKERS = {"ordinary": "x", "proximal": "D"}
+PARTS = {"tabular": TABULAR, "images": IMAGES}
+SHOWN_ROUNDS = (0, 1, 2, -1)
+EXAMPLE = "mpiigaze"
+
+
+def draw_main(results: Results) -> dict[str, Any]:
+    """All figures of the main experiments by name."""
+    shown = Shown.of(results)
+    selection = {
+        f"{procedure}-{part}": draw_selection(shown, procedure, settings)
+        for procedure in ("proximal", "ordinary")
+        for part, settings in PARTS.items()
+    }
+    single = {"example": draw_setting(shown, _example(shown))}
+    return selection | single | {"comparison": draw_comparison(shown)}
+
+
+def draw_selection(shown: Shown, procedure: str, settings: Sequence[str]) -> Any:
+    """A procedure with and without correction, a setting in a row: errors over rounds, and final Grams.
+
+    Figures of ordinary and of proximal training have the same axes, so that they can be compared.
+    """
+    from matplotlib import pyplot as plt
+
+    groups = {setting: _with_and_without(shown, setting, procedure) for setting in settings}
+    heights = [1.5 if runs else 0.7 for runs in groups.values()]
+    figure, axes = plt.subplots(
+        len(settings),
+        4,
+        figsize=(WIDTH, sum(heights) + 1),
+        width_ratios=[2.1, 1, 1, 1],
+        height_ratios=heights,
+    )
+    limits = error_limits(_groups(shown, settings))
+    for (errors, *grams), (setting, runs) in zip(axes, groups.items(), strict=True):
+        _errors(errors, shown, setting, procedure, limits)
+        _planes(grams, runs, _all_four(shown, setting))
+    axes[-1, 0].set_xlabel("round")
+    drawn = [run for runs in groups.values() for run in runs]
+    return finish(figure, drawn, _selection_handles(), columns=2)
+
+
+def draw_setting(shown: Shown, setting: str) -> Any:
+    """One setting as the paper shows MPIIGaze: Grams of one seed over rounds, errors of all procedures."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.6), width_ratios=[1, 1, 1.2])
+    both = [shown.runs(setting, name)[:1] for name in ("proximal", corrected("proximal"))]
+    for axis, first, title in zip(axes, both, ("proximal", "proximal, corrected"), strict=False):
+        _gram_evolution(axis, first, [run for group in both for run in group])
+        axis.set_title(f"{TITLES[setting]}, {title}")
+    _compared(axes[2], shown, setting, None)
+    axes[2].set(xlabel="round", ylabel="$e_F$ to the target", title="all seeds, mean ± deviation")
+    return finish(figure, _all_four(shown, setting), _comparison_handles(), columns=2)
+
+
+def draw_comparison(shown: Shown) -> Any:
+    """Ordinary beside proximal training, against the target of each: all settings on the same axes."""
+    figure, axes = setting_panels(ALL, 1.65, sharex=True, sharey=True)
+    for setting, axis in axes.items():
+        _compared(axis, shown, setting, error_limits(_groups(shown, ALL)))
+    below(axes, "round")
+    figure.supylabel("$e_F$ to the target", fontsize=8)
+    drawn = [run for group in _groups(shown, ALL) for run in group]
+    return finish(figure, drawn, _comparison_handles(), columns=2)
+
+
+def _example(shown: Shown) -> str:
+    """The paper's example, or the first setting that ran instead of it."""
+    ran = [setting for setting in ALL if shown.runs(setting, "proximal")]
+    return EXAMPLE if EXAMPLE in ran or not ran else ran[0]
+
+
+def _with_and_without(shown: Shown, setting: str, procedure: str) -> list[Result]:
+    return shown.runs(setting, procedure) + shown.runs(setting, corrected(procedure))
+
+
+def _all_four(shown: Shown, setting: str) -> list[Result]:
+    return [run for procedure in MARKERS for run in _with_and_without(shown, setting, procedure)]
+
+
+def _groups(shown: Shown, settings: Sequence[str]) -> list[list[Result]]:
+    """The runs of each of the four procedures in each setting."""
+    procedures = [name for each in MARKERS for name in (each, corrected(each))]
+    return [shown.runs(setting, name) for setting in settings for name in procedures]
+
+
+def _errors(axis: Any, shown: Shown, setting: str, procedure: str, limits: Limits) -> None:
+    """e_F to both references over rounds, dashed with correction."""
+    axis.set_title(TITLES[setting])
+    for name, style in ((procedure, "-"), (corrected(procedure), "--")):
+        for reference in REFERENCE_COLOURS:
+            round_curve(axis, shown.runs(setting, name), reference, ls=style)
+    if axis.lines:
+        over_rounds(axis, limits)
+        axis.set_ylabel("$e_F$")
+    else:
+        not_run(axis, shared=False)
+
+
+def _planes(axes: Sequence[Any], runs: list[Result], compared: list[Result]) -> None:
+    """References as outlines and the last Grams of the first seed as markers, in one unit per setting."""
+    first = [run for run in runs if run.seed == min(each.seed for each in runs)]
+    pairs = planes(first[0]) if first else []
+    for axis in axes[len(pairs) :]:
+        axis.set_axis_off()
+    for axis, plane in zip(axes, pairs, strict=False):
+        for run in first:
+            _plane(axis, run, plane)
+        square(axis, reach_of(compared))
+        seed = f", seed {first[0].seed}" if plane == (0, 1) else ""
+        axis.set_title(f"targets {plane[0] + 1}, {plane[1] + 1}{seed}", fontsize=7)
+
+
+def _plane(axis: Any, run: Result, plane: tuple[int, int]) -> None:
+    for reference, colour in REFERENCE_COLOURS.items():
+        outline(axis, getattr(run, reference), plane, color=colour, lw=1)
+    marker = "+" if run.procedure.corrected else "o"
+    colour = REFERENCE_COLOURS["centralized" if run.procedure.corrected else "barycenter"]
+    outline(axis, run.grams[-1], plane, marker, points=25, color=colour, ms=3.5, mfc="none", mew=0.8)
+
+
+def _gram_evolution(axis: Any, runs: list[Result], both: list[Result]) -> None:
+    """Dots trace the shared Gram of a run after some rounds, the later the darker, on the scale of both."""
+    for run in runs:
+        outline(axis, run.barycenter, (0, 1), color=GREEN, lw=1.8, label=STAR)
+        outline(axis, run.centralized, (0, 1), "--", color=INK, lw=1.4, label=CEN)
+        for t, colour in zip(SHOWN_ROUNDS, shades("plasma_r", len(SHOWN_ROUNDS)), strict=True):
+            label = f"$t={t % len(run.grams)}$"
+            outline(axis, run.grams[t], (0, 1), ".", points=49, color=colour, ms=4, label=label)
+        axis.set(xlabel=f"target 1 (seed {run.seed})", ylabel="target 2")
+        axis.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, columnspacing=1, handlelength=1.2
+        )
+        square(axis, reach_of(both, with_start=True))
+    if not runs:
+        not_run(axis, shared=False)
+
+
+def _compared(axis: Any, shown: Shown, setting: str, limits: Limits) -> None:
+    """Without correction against G_⋆, with it against G_cen: crosses for ordinary, diamonds for proximal."""
+    for procedure, marker in MARKERS.items():
+        round_curve(axis, shown.runs(setting, procedure), "barycenter", marker=marker, ms=3)
+        round_curve(axis, shown.runs(setting, corrected(procedure)), "centralized", marker=marker, ms=3)
+    over_rounds(axis, limits)
+
+
+def _selection_handles() -> list[Any]:
+    return [
+        line(f"error to, and outline of {STAR}", GREEN),
+        line(f"error to, and outline of {CEN}", INK),
+        line("without correction; circles: its last Gram", "0.4", "-", "o", "none"),
+        line("with correction; crosses: its last Gram", "0.4", "--", "+"),
+    ]
+
+
+def _comparison_handles() -> list[Any]:
+    return [
+        line(f"{procedure} {how} to {name}", colour, "-", marker)
+        for how, name, colour in (("training,", STAR, GREEN), ("with correction,", CEN, INK))
+        for procedure, marker in MARKERS.items()
+    ]

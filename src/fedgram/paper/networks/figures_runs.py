@@ -1,0 +1,128 @@
+"""Which runs a figure or a table is about, and in words what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedgram.data.problem import Kind
+from fedgram.nets.procedure import BIAS_RULES, Procedure
+from fedgram.paper.networks.cohorts import FIVE, Condition
+from fedgram.paper.networks.findings import Metric
+from fedgram.paper.networks.results import Result, RunKey
+from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.settings import ALL, SETTINGS, Variety
+from fedgram.psd import Array
+
+Reference = Literal["barycenter", "centralized", "within"]
+Part = Literal["train", "test"]
+
+KINDS: tuple[Kind, ...] = ("REAL", "RE-RENDERED", "GENERATED")
+TITLES = {name: setting.title for name, setting in SETTINGS.items()}
+START_PAIRS: dict[str, tuple[Condition, Condition]] = {
+    "common": (Condition("ordinary"), Condition("aligned")),
+    "independent": (Condition("independent", rounds=1), Condition("aligned+independent", rounds=1)),
+}
+"""What is averaged as trained and after alignment, by how the clients' backbones begin."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Runs that may stand in one figure or table: of one scale, and of one dataset in each setting."""
+
+    scale: Scale
+    datasets: Mapping[Variety, str]
+    by_key: Mapping[RunKey, Result]
+
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> Shown:
+        """The largest scale that there are results of; real data rather than what stands in for it."""
+        found = list(results)
+        name = next((name for name in SCALES if any(run.scale == name for run in found)), "paper")
+        found = [run for run in found if run.scale == name]
+        found.sort(key=lambda run: (KINDS.index(run.kind), run.dataset))
+        datasets: dict[Variety, str] = {}
+        for run in found:
+            datasets.setdefault((run.setting, run.larger), run.dataset)
+        same = [run for run in found if run.dataset == datasets[run.setting, run.larger]]
+        return cls(SCALES[name], datasets, {run.key: run for run in same})
+
+    def runs(self, setting: str, condition: str | Condition, seeds: Sequence[int] = FIVE) -> list[Result]:
+        """Runs of one condition, or of a procedure in the paper's protocol, by seed."""
+        if isinstance(condition, str):
+            condition = Condition(condition)
+        dataset = self.datasets.get((setting, condition.larger), "")
+        keys = [condition.key(setting, dataset, seed, self.scale) for seed in seeds]
+        return [self.by_key[key] for key in keys if key in self.by_key]
+
+    def everywhere(
+        self, condition: str | Condition, seeds: Sequence[int] = FIVE, settings: Sequence[str] = ALL
+    ) -> list[Result]:
+        """Runs of one condition in several settings, by setting and seed."""
+        return [run for setting in settings for run in self.runs(setting, condition, seeds)]
+
+
+def corrected(procedure: str) -> str:
+    """The same procedure with moment correction."""
+    return replace(Procedure.parse(procedure), corrected=1.0).name
+
+
+def paired(*groups: Sequence[Result]) -> list[tuple[Result, ...]]:
+    """Runs of several groups with the same setting and seed, side by side; the rest is left out."""
+    tables = [{(run.setting, run.seed): run for run in group} for group in groups]
+    common = [key for key in tables[0] if all(key in table for table in tables)]
+    return [tuple(table[key] for table in tables) for key in common]
+
+
+def values(runs: Sequence[Result], metric: Metric) -> Array:
+    """A quantity of each run: (runs,)."""
+    return np.array([metric(run) for run in runs])
+
+
+def mse(runs: Sequence[Result], part: Part, rule: str = "shared") -> Array:
+    """MSE after the last round under one of the BIAS_RULES: (runs,)."""
+    errors = [run.train_mse if part == "train" else run.test_mse for run in runs]
+    return np.array([each[-1, BIAS_RULES.index(rule)] for each in errors])
+
+
+def mse_changes(base: Sequence[Result], runs: Sequence[Result], part: Part) -> Array:
+    """MSE / MSE_base - 1 of runs paired by setting and seed: (pairs,)."""
+    pairs = paired(base, runs)
+    first, second = (mse([pair[side] for pair in pairs], part) for side in (0, 1))
+    return second / first - 1
+
+
+def removed_fraction(raw: Sequence[Result], aligned: Sequence[Result]) -> Array:
+    """(L_raw - L_al) / L_raw of the objective after the first averaging, for pairs of runs: (pairs,).
+
+    Both runs of a pair train the same first round, so that they differ in the alignment only.
+    """
+    pairs = paired(raw, aligned)
+    return np.array([1 - second.shared_objective[0] / first.shared_objective[0] for first, second in pairs])
+
+
+def provenance(runs: Iterable[Result]) -> list[str]:
+    """What is shown, in lines: kind of data, settings, scale, local epochs, rounds, seeds."""
+    by_setting: dict[str, list[Result]] = {}
+    for run in sorted(runs, key=lambda run: ALL.index(run.setting)):
+        by_setting.setdefault(run.setting, []).append(run)
+    titles: dict[tuple[str, str], list[str]] = {}
+    for setting, group in by_setting.items():
+        titles.setdefault((_kinds(group), _protocol(group)), []).append(TITLES[setting])
+    return [
+        f"{kinds} data: {', '.join(names)} ({protocol})" for (kinds, protocol), names in titles.items()
+    ] or ["not run"]
+
+
+def _kinds(runs: list[Result]) -> str:
+    return " and ".join(kind for kind in KINDS if any(run.kind == kind for run in runs))
+
+
+def _protocol(runs: list[Result]) -> str:
+    epochs, seeds = sorted({run.epochs for run in runs}), len({run.seed for run in runs})
+    shown = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+    rounds = max(run.rounds for run in runs)
+    return f"{runs[0].scale} scale, E = {shown}, {rounds} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}"

@@ -1,0 +1,141 @@
+"""Numbers for claims out of results: medians, shares and statements over the runs of a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from fedgram.paper.claims import Measured
+from fedgram.paper.networks.cohorts import Cohort, Condition
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.scales import SCALES, Scale
+
+Metric = Callable[[Result], float]
+Comparison = Callable[[Result, Result], bool]
+Row = tuple[Result, ...]
+Found = dict[str, Measured | None]
+"""What was found for each claim, None where nothing was run."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The runs of a cohort among the results of one scale.
+
+    The paper pairs runs by setting and seed: `rows` gives, for every setting and seed, the runs under
+    several conditions, where all of them are there. Only runs at the paper's scale count as run.
+    """
+
+    cohort: Cohort
+    results: Results
+    scale: Scale
+
+    def rows(self, *conditions: Condition | str) -> list[Row]:
+        """Runs that share setting and seed, one for each condition; words stand for the main protocol."""
+        found = [self._by_pair(_condition(each)) for each in conditions]
+        pairs = product(self.cohort.settings, self.cohort.seeds)
+        return [tuple(runs[pair] for runs in found) for pair in pairs if all(pair in runs for runs in found)]
+
+    def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+        """Median of a quantity over the runs of a condition."""
+        return self.over((condition,), lambda rows: float(np.median([metric(run) for (run,) in rows])))
+
+    def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+        """Whether a statement about the runs of each setting and seed always holds."""
+        return self.over(conditions, lambda rows: all(bool(holds(*row)) for row in rows))
+
+    def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+        """The share of settings and seeds for which a statement holds."""
+        return self.over(conditions, lambda rows: float(np.mean([bool(holds(*row)) for row in rows])))
+
+    def over(
+        self,
+        conditions: tuple[Condition | str, ...],
+        value: Callable[[list[Row]], float | bool | tuple[float, float]],
+    ) -> Measured | None:
+        """A value of the rows of these conditions, with how many of the runs it needs were run."""
+        rows = self.rows(*conditions)
+        if not rows:
+            return None
+        needed = len(self.cohort.settings) * len(self.cohort.seeds) * len(conditions)
+        run = len(rows) * len(conditions) if self.scale == SCALES["paper"] else 0
+        about = _about(rows) if run else f"{self.scale.name} scale"
+        return Measured(value(rows), run=run, needed=needed, about=about)
+
+    def _by_pair(self, condition: Condition) -> dict[tuple[str, int], Result]:
+        return {
+            (run.setting, run.seed): run
+            for run in self.results
+            if run.scale == self.scale.name
+            and run.key == condition.key(run.setting, run.dataset, run.seed, self.scale)
+        }
+
+
+def changes(rows: Iterable[Row], metric: Metric) -> list[float]:
+    """metric(one) / metric(other) - 1 of each pair."""
+    return [metric(one) / metric(other) - 1 for one, other in rows]
+
+
+def endpoint(run: Result) -> float:
+    """e_F of the last Gram to the procedure's target."""
+    return float(run.target_error[-1])
+
+
+def trajectory(run: Result) -> float:
+    """Median over rounds 1..T of e_F to the exact recursion."""
+    return float(np.median(run.trajectory_error[1:]))
+
+
+def last_delta(run: Result) -> float:
+    """Distance of the returned heads from the selected ones in the last round."""
+    return float(run.delta[-1])
+
+
+def objective_gap(run: Result) -> float:
+    """Median over clients of the relative objective gap in the last round."""
+    return float(np.median(run.objective_gap[-1]))
+
+
+def error(reference: str, at: int = -1) -> Metric:
+    """e_F to a reference after a round; the last one unless said."""
+    return lambda run: float(run.error[reference][min(at, run.rounds)])
+
+
+def direction(reference: str, at: int = -1) -> Metric:
+    """Direction error d to a reference after a round; the last one unless said."""
+    return lambda run: float(run.direction_error[reference][min(at, run.rounds)])
+
+
+def smaller(metric: Metric) -> Comparison:
+    """Whether a quantity is smaller in the first of two runs."""
+    return lambda one, other: metric(one) < metric(other)
+
+
+def closer_in_direction(run: Result) -> bool:
+    """Whether the last Gram is closer in direction to G_⋆ than to G_cen."""
+    return direction("barycenter")(run) < direction("centralized")(run)
+
+
+def train_mse(run: Result) -> float:
+    """Training MSE at the end, with the shared bias as in the paper."""
+    return float(run.train_mse[-1, 0])
+
+
+def test_mse(run: Result) -> float:
+    """Test MSE at the end, with the shared bias as in the paper."""
+    return float(run.test_mse[-1, 0])
+
+
+def _condition(given: Condition | str) -> Condition:
+    return given if isinstance(given, Condition) else Condition(given)
+
+
+def _about(rows: list[Row]) -> str:
+    """How many of the runs were trained on stand-ins for the paper's data."""
+    runs = [run for row in rows for run in row]
+    stand_ins = sum(run.kind != "REAL" for run in runs)
+    if not stand_ins:
+        return ""
+    return "all on stand-in data" if stand_ins == len(runs) else f"{stand_ins:,} of them on stand-in data"

@@ -1,0 +1,186 @@
+"""The claims of Section 5.2 and Appendices F.1 to F.4, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from fedgram.paper.claims import Measured
+from fedgram.paper.networks import cohorts
+from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, Condition, proximal
+from fedgram.paper.networks.findings import (
+    Findings,
+    Found,
+    Metric,
+    Row,
+    closer_in_direction,
+    direction,
+    endpoint,
+    error,
+    last_delta,
+    objective_gap,
+    smaller,
+    trajectory,
+)
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.penalty import Penalty
+from fedgram.psd import Array
+
+BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
+
+
+def measure_main(results: Results, scale: Scale) -> Found:
+    """Selection and moment correction, Table 4."""
+    found = Findings(cohorts.MAIN, results, scale)
+    measured: Found = {}
+    for name, corrected in (("ordinary", "corrected"), ("proximal", "proximal+corrected")):
+        measured |= {
+            f"main-{name}-endpoint": found.median(name, endpoint),
+            f"main-{name}-trajectory": found.median(name, trajectory),
+            f"main-{name}-delta": found.median(name, last_delta),
+            f"main-{name}-corrected-direction-1": found.median(corrected, direction("centralized", 1)),
+            f"main-{name}-corrected-1": found.median(corrected, error("centralized", 1)),
+            f"main-{name}-corrected-endpoint": found.median(corrected, endpoint),
+        }
+    return measured | _main_statements(found)
+
+
+def _main_statements(found: Findings) -> Found:
+    barycenter, centralized = error("barycenter"), error("centralized")
+    four = tuple(condition.procedure for condition in cohorts.MAIN.conditions)
+    return {
+        "main-proximal-closer": found.always(smaller(endpoint), "proximal", "ordinary"),
+        "main-proximal-medians": found.over(four, _proximal_medians_smaller),
+        "main-to-barycenter": found.always(_nearer(barycenter, centralized), "proximal"),
+        "main-to-centralized": found.always(_nearer(centralized, barycenter), "proximal+corrected"),
+        "main-ordinary-direction": found.always(closer_in_direction, "ordinary"),
+        "main-corrected-improves": found.over(("proximal+corrected",), _improves_after_round_1),
+        "main-active": found.always(lambda run: _smallest_variance(run) > Penalty().threshold, "ordinary"),
+        "main-smallest-variance": found.over(("ordinary",), _least_variance),
+        "main-runs": Measured(_runs_in_all()),
+    }
+
+
+def measure_means(results: Results, scale: Scale) -> Found:
+    """Removing the mean contribution, Appendix F.2."""
+    found = Findings(cohorts.MEANS, results, scale)
+    turned = direction("barycenter")
+    return {
+        "means-positive": found.always(lambda run: _left(run)[0] > 0, "centered"),
+        "means-direction": found.median("centered", turned),
+        "means-ratio": found.median("centered", lambda run: _left(run)[1]),
+        "means-far": found.share(lambda run: turned(run) > 0.05, "centered"),
+        "means-moved": found.share(lambda a, b: abs(turned(a) - turned(b)) > 0.02, "centered", "ordinary"),
+    }
+
+
+def measure_epochs(results: Results, scale: Scale) -> Found:
+    """Local epochs and the endpoint, Appendix F.3."""
+    found = Findings(cohorts.EPOCHS, results, scale)
+    medians: Found = {
+        f"epochs-{budget}": found.over((Condition("ordinary", budget),), _median_of_settings)
+        for budget in (50, 400, 1000, 4000)
+    }
+    sweep = tuple(Condition("ordinary", budget) for budget in BUDGETS)
+    one_setting = (
+        Findings(cohorts.Cohort((name,), cohorts.EPOCHS.seeds, sweep), results, scale) for name in ALL
+    )
+    firsts: Found = {
+        f"epochs-first-{name}": one.over(sweep, _first_budget)
+        for name, one in zip(ALL, one_setting, strict=True)
+    }
+    return medians | firsts
+
+
+def measure_rho(results: Results, scale: Scale) -> Found:
+    """Dependence on the proximal weight, Appendix F.4 and Table 5."""
+    found = Findings(cohorts.RHO, results, scale)
+    metrics = {"delta": last_delta, "objective": objective_gap, "endpoint": endpoint}
+    cells: Found = {
+        f"rho-{weight:g}-{name}": found.median(proximal(weight), metric)
+        for weight in WEIGHTS
+        for name, metric in metrics.items()
+    }
+    sweep = tuple(map(proximal, WEIGHTS))
+    return cells | {
+        "rho-delta-falls": found.always(smaller(last_delta), "proximal", "ordinary"),
+        "rho-endpoint-falls": found.always(smaller(endpoint), "proximal", "ordinary"),
+        "rho-delta-valley": found.over(sweep, partial(_valley, metric=last_delta)),
+        "rho-endpoint-valley": found.over(sweep, partial(_valley, metric=endpoint)),
+        "rho-objective-least": found.over(sweep, lambda rows: _medians(rows, objective_gap).argmin() == 0),
+    }
+
+
+def _nearer(near: Metric, far: Metric) -> Callable[[Result], bool]:
+    return lambda run: near(run) < far(run)
+
+
+def _medians(rows: Sequence[Row], metric: Metric) -> Array:
+    """Median of a quantity over all rows for each condition."""
+    return np.median([[metric(run) for run in row] for row in rows], axis=0)
+
+
+def _proximal_medians_smaller(rows: list[Row]) -> bool:
+    """Whether every median of Table 4 is smaller under proximal training."""
+    ordinary, near = [(row[0], row[2]) for row in rows], [(row[1], row[3]) for row in rows]
+    free, corrected = (
+        (endpoint, trajectory, last_delta),
+        (direction("centralized", 1), error("centralized", 1)),
+    )
+    better = [_medians(near, metric)[0] < _medians(ordinary, metric)[0] for metric in free]
+    better += [_medians(near, metric)[1] < _medians(ordinary, metric)[1] for metric in (*corrected, endpoint)]
+    return all(better)
+
+
+def _improves_after_round_1(rows: list[Row]) -> bool:
+    return bool(_medians(rows, endpoint)[0] < _medians(rows, error("centralized", 1))[0])
+
+
+def _runs_in_all() -> int:
+    """How many different runs all comparisons of the paper ask for."""
+    sources = {(name, larger): SETTINGS[name].sources[0] for name in ALL for larger in (False, True)}
+    return len({key for cohort in cohorts.PAPER for key in cohort.keys(SCALES["paper"], sources)})
+
+
+def _smallest_variance(run: Result) -> float:
+    """The smallest eigenvalue of the clients' covariances, from G_m = φ(Σ_m) = α Σ_m^(1/2) - λ_H I."""
+    penalty = Penalty()
+    root = (np.linalg.eigvalsh(run.client_grams)[:, 0].min() + penalty.features) / penalty.scale
+    return float(root**2)
+
+
+def _least_variance(rows: list[Row]) -> float:
+    return min(_smallest_variance(run) for (run,) in rows)
+
+
+def _left(run: Result) -> tuple[float, float]:
+    """Smallest eigenvalue of G_within - G_T, and its trace over tr(M_Σ + M_A)."""
+    gap = run.within - run.grams[-1]
+    return float(np.linalg.eigvalsh(gap)[0]), float(np.trace(gap) / run.gap_terms[1:].sum())
+
+
+def _median_of_settings(rows: list[Row]) -> float:
+    """Median over settings of the median over seeds of the direction error to G_⋆."""
+    settings = dict.fromkeys(run.setting for (run,) in rows)
+    turned = direction("barycenter")
+    return float(
+        np.median([np.median([turned(run) for (run,) in rows if run.setting == name]) for name in settings])
+    )
+
+
+def _first_budget(rows: list[Row]) -> float:
+    """The first budget of the paper whose median direction error is below 0.1; infinite if none is."""
+    below = _medians(rows, direction("barycenter")) < BELOW
+    return float(BUDGETS[int(below.argmax())]) if below.any() else float("inf")
+
+
+def _valley(rows: list[Row], metric: Metric) -> bool:
+    """Whether the medians fall up to ρ = 1e-3 and rise after it."""
+    medians, lowest = _medians(rows, metric), WEIGHTS.index(1e-3)
+    falls = all(a > b for a, b in pairwise(medians[: lowest + 1]))
+    return falls and all(a < b for a, b in pairwise(medians[lowest:]))

@@ -1,0 +1,155 @@
+"""The claims of Appendices F.5 to F.7, measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedgram.paper.networks import cohorts
+from fedgram.paper.networks.cohorts import Cohort, Condition
+from fedgram.paper.networks.findings import (
+    Findings,
+    Found,
+    Metric,
+    Row,
+    changes,
+    closer_in_direction,
+    direction,
+    endpoint,
+    error,
+    last_delta,
+    smaller,
+    test_mse,
+    train_mse,
+    trajectory,
+)
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.scales import Scale
+
+INITIALISATIONS = {
+    "common": (Condition("ordinary"), Condition("aligned")),
+    "independent": cohorts.MISMATCHED.conditions,
+}
+"""Unaligned and aligned training whose first rounds have the same local models."""
+
+
+def measure_alignment(results: Results, scale: Scale) -> Found:
+    """Selection by alignment, Tables 6 and 7."""
+    found = Findings(cohorts.ALIGNMENT, results, scale)
+    corrected = Findings(cohorts.ALIGNMENT_CORRECTED, results, scale)
+    free = {"delta": last_delta, "trajectory": trajectory, "endpoint": endpoint}
+    measured: Found = {}
+    for name in ("ordinary", "proximal", "aligned"):
+        words = "corrected" if name == "ordinary" else f"{name}+corrected"
+        measured |= {f"alignment-{name}-{what}": found.median(name, metric) for what, metric in free.items()}
+        measured[f"alignment-{name}-corrected-1"] = corrected.median(words, error("centralized", 1))
+        measured[f"alignment-{name}-corrected-8"] = corrected.median(words, endpoint)
+    for what, metric in free.items():
+        measured[f"alignment-below-ordinary-{what}"] = found.always(smaller(metric), "aligned", "ordinary")
+    for number in (2, 3):
+        there = corrected.median("proximal+corrected", error("centralized", number))
+        measured[f"alignment-proximal-corrected-{number}"] = there
+    return measured | {
+        "alignment-below-proximal-trajectory": found.always(smaller(trajectory), "aligned", "proximal"),
+        "alignment-below-proximal-endpoint": found.share(smaller(endpoint), "aligned", "proximal"),
+        **_mismatched(results, scale),
+    }
+
+
+def _mismatched(results: Results, scale: Scale) -> Found:
+    """The part of the training objective that alignment removes from one aggregation."""
+    measured: Found = {}
+    for name, pair in INITIALISATIONS.items():
+        found = Findings(cohorts.MISMATCHED, results, scale)
+        measured[f"mismatched-{name}-lower"] = found.always(lambda a, b: removed(a, b) > 0, *pair)
+        measured[f"mismatched-{name}-range"] = found.over(pair, _range_over_settings)
+        for setting in cohorts.ALIGNED:
+            one = Findings(Cohort((setting,), cohorts.MISMATCHED.seeds, pair), results, scale)
+            measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed)
+    return measured
+
+
+def measure_architecture(results: Results, scale: Scale) -> Found:
+    """Other networks and larger data, first half of Table 8."""
+    networks = Findings(cohorts.ARCHITECTURE, results, scale)
+    larger = Findings(cohorts.LARGER_DATA, results, scale)
+    return {
+        **_robustness("cnn", networks, cohorts.CNN),
+        **_robustness("cnn-corrected", networks, cohorts.CNN_CORRECTED),
+        **_robustness("resnet34", networks, cohorts.RESNET34),
+        **_robustness("larger", larger, cohorts.LARGER),
+    }
+
+
+def measure_full_model(results: Results, scale: Scale) -> Found:
+    """Full-model averaging, second half of Table 8."""
+    found = Findings(cohorts.FULL_MODEL, results, scale)
+    return {
+        **_robustness("full-400", found, cohorts.FULL_SHORT),
+        **_robustness("full-4000", found, cohorts.FULL),
+        **_robustness("full-corrected", found, cohorts.FULL_CORRECTED),
+    }
+
+
+def _robustness(name: str, found: Findings, condition: Condition) -> Found:
+    """A row of Table 8: direction errors, and the share of runs closer in direction to G_⋆."""
+    return {
+        f"{name}-to-barycenter": found.median(condition, direction("barycenter")),
+        f"{name}-to-centralized": found.median(condition, direction("centralized")),
+        f"{name}-closer": found.share(closer_in_direction, condition),
+    }
+
+
+def measure_prediction(results: Results, scale: Scale) -> Found:
+    """Test error, Table 9 and Figure 16."""
+    found = Findings(cohorts.PREDICTION, results, scale)
+    measured: Found = {}
+    procedures = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
+    for name, words in procedures.items():
+        measured[f"prediction-{name}-barycenter"] = found.median(words, error("barycenter"))
+        measured[f"prediction-{name}-centralized"] = found.median(words, error("centralized"))
+    for name in ("proximal", "corrected"):
+        pair = procedures[name], "ordinary"
+        measured |= {
+            f"prediction-{name}-train": found.over(pair, lambda rows: _fall(rows, train_mse)),
+            f"prediction-{name}-test": found.over(pair, lambda rows: _fall(rows, test_mse)),
+            f"prediction-{name}-train-always": found.always(smaller(train_mse), *pair),
+            f"prediction-{name}-test-share": found.share(smaller(test_mse), *pair),
+        }
+    return measured | {
+        "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
+        "prediction-corrected-test-settings": found.over(("proximal+corrected", "ordinary"), _mean_changes),
+    }
+
+
+def removed(raw: Result, aligned: Result) -> float:
+    """(L_raw - L_al) / L_raw of the first aggregation."""
+    return float(1 - aligned.shared_objective[0] / raw.shared_objective[0])
+
+
+def _median_removed(rows: list[Row]) -> float:
+    return float(np.median([removed(*row) for row in rows]))
+
+
+def _range_over_settings(rows: list[Row]) -> tuple[float, float]:
+    medians = [_median_removed(group) for group in _by_setting(rows)]
+    return min(medians), max(medians)
+
+
+def _by_setting(rows: list[Row]) -> list[list[Row]]:
+    names = dict.fromkeys(row[0].setting for row in rows)
+    return [[row for row in rows if row[0].setting == name] for name in names]
+
+
+def _fall(rows: list[Row], metric: Metric) -> float:
+    """By how much a loss falls, median over pairs; negative if it rises."""
+    return -float(np.median(changes(rows, metric)))
+
+
+def _largest_change(rows: list[Row]) -> float:
+    return float(np.max(np.abs(changes(rows, test_mse))))
+
+
+def _mean_changes(rows: list[Row]) -> tuple[float, float]:
+    """Smallest and largest over the settings of the mean change of test MSE."""
+    means = [float(np.mean(changes(group, test_mse))) for group in _by_setting(rows)]
+    return min(means), max(means)

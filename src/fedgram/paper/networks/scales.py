@@ -1,0 +1,110 @@
+"""How much of the paper's protocol is run: all of it, a tenth of it, or just enough to see that it works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedgram.data import registry, sprites, swimmer_mini
+from fedgram.data.dataset import Options
+from fedgram.data.problem import Problem, Split
+from fedgram.errors import InputError
+from fedgram.nets.settings import Settings
+from fedgram.paper.networks.settings import TABULAR, Source
+
+# What the smoke scale takes of the swimmer: every eighth transition; of the sprites: so many images to train
+# and to test with, every fourth pixel along each side, every other client.
+TRANSITIONS, TRAIN_IMAGES, TEST_IMAGES, PIXELS, CLIENTS = 8, 128, 32, 4, 2
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What becomes of the paper's protocol.
+
+    Local epochs are divided by `divisor`, at least 1; of rounds and seeds there are at most so many; features
+    is P; backbones replaces networks by smaller ones. An embedded scale reads no files: what is part of
+    fedgram stands for every dataset.
+    """
+
+    name: str
+    words: str
+    divisor: int = 1
+    most_rounds: int = 8
+    most_seeds: int = 5
+    features: int = 512
+    backbones: Mapping[str, str] = field(default_factory=dict)
+    embedded: bool = False
+
+    def epochs(self, epochs: int) -> int:
+        """E at this scale."""
+        return max(1, epochs // self.divisor)
+
+    def rounds(self, rounds: int) -> int:
+        """How many rounds at this scale."""
+        return min(rounds, self.most_rounds)
+
+    def seeds(self, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        """Which seeds at this scale."""
+        return seeds[: self.most_seeds]
+
+    def backbone(self, name: str) -> str:
+        """The network at this scale."""
+        return self.backbones.get(name, name)
+
+    def settings(self, epochs: int, rounds: int) -> Settings:
+        """The protocol of a run with these epochs and rounds."""
+        return Settings(epochs=epochs, rounds=rounds, features=self.features)
+
+    def source(self, setting: str) -> Source:
+        """What stands for a setting's dataset at an embedded scale."""
+        return Source(swimmer_mini.NAME if setting in TABULAR else sprites.NAME)
+
+    def problem(self, source: Source, folder: Path, larger: bool) -> Problem:
+        """The data of a run; an embedded scale takes a few rows, and twice as many for the larger set."""
+        if not self.embedded:
+            return registry.load(source.dataset, folder, source.options(larger))
+        if source.dataset == sprites.NAME:
+            problem = sprites.load((), Options(), TRAIN_IMAGES * (1 + larger), TEST_IMAGES)
+            return _thinned(problem, (slice(None), *(slice(None, None, PIXELS),) * 2), CLIENTS)
+        return _thinned(registry.load(source.dataset, folder), (slice(None, None, TRANSITIONS),))
+
+
+def _thinned(problem: Problem, kept: tuple[slice, ...], clients: int = 1) -> Problem:
+    """A problem that trains in seconds: some of the inputs, along each axis, of every so many clients."""
+    train, test = (
+        {name: Split(held[name].inputs[kept], held[name].targets[kept[0]]) for name in list(held)[::clients]}
+        for held in (problem.train, problem.test)
+    )
+    return replace(problem, train=train, test=test)
+
+
+SCALES: dict[str, Scale] = {
+    each.name: each
+    for each in (
+        Scale("paper", "paper: its own protocol"),
+        Scale("reduced", "reduced: E divided by 10, seed 0 only", divisor=10, most_seeds=1),
+        Scale(
+            "smoke",
+            "smoke: E over 1000, at most 3 rounds, seeds 0 and 1, P = 32, small networks, embedded data",
+            divisor=1000,
+            most_rounds=3,
+            most_seeds=2,
+            features=32,
+            backbones={
+                "resmlp": "resmlp-small",
+                "resnet18": "resnet-small",
+                "resnet34": "resnet-small",
+                "residual-cnn": "residual-cnn-small",
+            },
+            embedded=True,
+        ),
+    )
+}
+
+
+def scale_of(name: str) -> Scale:
+    """The scale of that name."""
+    if name not in SCALES:
+        raise InputError(f"There is no scale '{name}'; there are {', '.join(SCALES)}.", field="scale")
+    return SCALES[name]

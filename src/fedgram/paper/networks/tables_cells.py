@@ -1,0 +1,130 @@
+"""Tables as data: columns of quantities, rows of runs, and cells with the paper's number beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedgram.paper.networks.cohorts import Cohort, Condition
+from fedgram.paper.networks.figures_runs import (
+    START_PAIRS,
+    Part,
+    Shown,
+    mse_changes,
+    removed_fraction,
+    values,
+)
+from fedgram.paper.networks.findings import Metric
+from fedgram.paper.networks.results import Results
+from fedgram.psd import Array
+
+Style = Literal["number", "percent", "seconds"]
+Samples = Callable[[Shown, Cohort, str | Condition], Array]
+"""From what is shown, a cohort and a condition of it, to a number for each run or pair of runs: (n,)."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the paper, if it has one, beside ours, if any of the runs it needs was run."""
+
+    paper: float | None
+    ours: float | None
+    run: int
+    needed: int
+    style: Style
+
+    @property
+    def coverage(self) -> str:
+        """How much of it was run."""
+        return f"{self.run:,} of {self.needed:,} runs" if self.run else "not run"
+
+    def shown(self, side: Literal["paper", "ours"]) -> str:
+        """One of the two numbers as text, '-' where there is none."""
+        value = self.paper if side == "paper" else self.ours
+        return "-" if value is None else FORMATS[self.style](value)
+
+
+FORMATS: dict[Style, Callable[[float], str]] = {
+    "number": lambda value: f"{value:.2e}".replace("e-0", "e-").replace("e+00", ""),
+    "percent": lambda value: f"{100 * value:.1f} %",
+    "seconds": lambda value: f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands in a column: a statistic of the samples that its runs give."""
+
+    title: str
+    samples: Samples
+    style: Style = "number"
+    statistic: Callable[[Array], float] = np.median
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line: the runs behind each group of columns, and the paper's numbers for all columns."""
+
+    label: str
+    sources: tuple[tuple[Cohort, str | Condition], ...]
+    paper: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A table: where it stands ('ours' if not in the paper), what it shows, groups of columns, rows."""
+
+    title: str
+    where: str
+    about: str
+    groups: tuple[tuple[Column, ...], ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of all groups."""
+        return [column for group in self.groups for column in group]
+
+    def filled(self, results: Results) -> dict[str, list[Cell]]:
+        """Cells by the label of their row, from the results of the largest scale that there are any of."""
+        shown = Shown.of(results)
+        return {row.label: self._cells(shown, row) for row in self.rows}
+
+    def _cells(self, shown: Shown, row: Row) -> list[Cell]:
+        pairs = zip(self.groups, row.sources, strict=True)
+        places = [(column, *source) for group, source in pairs for column in group]
+        return [_cell(shown, *place, number) for place, number in zip(places, row.paper, strict=True)]
+
+
+def _cell(
+    shown: Shown, column: Column, cohort: Cohort, condition: str | Condition, paper: float | None
+) -> Cell:
+    samples = column.samples(shown, cohort, condition)
+    ours = float(column.statistic(samples)) if len(samples) else None
+    return Cell(paper, ours, len(samples), len(cohort.settings) * len(cohort.seeds), column.style)
+
+
+def per_run(metric: Metric) -> Samples:
+    """A quantity of every run of a condition."""
+    return lambda shown, cohort, condition: values(
+        shown.everywhere(condition, cohort.seeds, cohort.settings), metric
+    )
+
+
+def mse_change(part: Part) -> Samples:
+    """The change of an MSE against ordinary training of the same setting and seed."""
+    return lambda shown, cohort, condition: mse_changes(
+        shown.everywhere("ordinary", cohort.seeds, cohort.settings),
+        shown.everywhere(condition, cohort.seeds, cohort.settings),
+        part,
+    )
+
+
+def removed_share(start: str) -> Samples:
+    """The share of the objective that alignment removes from the first averaging."""
+    return lambda shown, cohort, condition: removed_fraction(
+        *(shown.everywhere(each, cohort.seeds, cohort.settings) for each in START_PAIRS[start])
+    )

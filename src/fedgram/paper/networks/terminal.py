@@ -1,0 +1,89 @@
+"""Network experiments set for a terminal: what they will cost, what they found, and what is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedgram.nets.procedure import BIAS_RULES
+from fedgram.paper.networks.costs import cost_of
+from fedgram.paper.networks.plan import Plan, Request, planned
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.runner import Outcome
+from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.terminal import print_judged
+
+console = Console(highlight=False, markup=False)
+
+
+def cost_lines(plans: Sequence[Plan]) -> list[str]:
+    """What experiments are about to train, and what they leave out, in words."""
+    in_all = cost_of(key for plan in plans for key in plan.missing)
+    return [
+        f"Scale {plans[0].scale.words}.",
+        *(
+            f"{plan.study.name}: {len(plan.wanted):,} of {plan.in_all:,} runs asked for, "
+            f"{len(plan.wanted) - len(plan.missing):,} of them finished; to train: {plan.cost}."
+            for plan in plans
+        ),
+        *([f"Experiments share runs; to train in all: {in_all}."] if len(plans) > 1 else []),
+        *dict.fromkeys(reason for plan in plans for reason in plan.reasons),
+    ]
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """The claims of one experiment beside ours; without claims, what was found."""
+    study = outcome.plan.study
+    console.print(f"\n{study.name}: {study.title} ({study.where})")
+    console.print(
+        f"{outcome.data} data; {outcome.plan.scale.words}; "
+        f"{len(outcome.results)} of {outcome.plan.in_all} runs",
+        soft_wrap=True,
+    )
+    if outcome.judged:
+        print_judged(console, outcome.judged)
+    else:
+        console.print(_summary(outcome.results))
+    for reason in outcome.plan.reasons:
+        console.print(reason, soft_wrap=True)
+    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def list_rows(request: Request) -> list[tuple[str, ...]]:
+    """For each experiment: name, title, place, cost and settings at hand, and runs that are finished."""
+    results = Results.load(request.results_folder)
+    return [_list_row(plan) for plan in planned(list(STUDIES.values()), request, results)]
+
+
+def _list_row(plan: Plan) -> tuple[str, ...]:
+    study, settings = plan.study, {name for name, _ in plan.study.varieties}
+    at_hand = len(settings - {name for name, _ in plan.not_run})
+    finished = len(plan.wanted) - len(plan.missing)
+    cost = f"{plan.cost}" if plan.missing else "nothing left to train"
+    return (
+        study.name,
+        study.title,
+        study.where,
+        f"{cost}; {at_hand} of {len(settings)} settings at hand",
+        f"{finished:,} of {plan.in_all:,} runs",
+    )
+
+
+def _summary(results: Results) -> Table:
+    """Medians over seeds of every setting, budget and procedure."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for heading in ("setting", "E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
+        table.add_column(heading, justify="left" if heading in ("setting", "procedure") else "right")
+    groups: dict[tuple[str, int, str], list[Result]] = {}
+    for run in results:
+        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
+    for (setting, epochs, procedure), runs in groups.items():
+        numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
+        medians = (f"{value:.3g}" for value in np.median(numbers, axis=0))
+        table.add_row(setting, str(epochs), procedure, str(len(runs)), *medians)
+    table.caption = "medians over seeds: error to the target; test MSE under each bias; seconds of a run"
+    return table

@@ -1,0 +1,63 @@
+"""Claims in the report: how many there are of each verdict, and each beside ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+VERDICTS = {"match": "matched", "miss": "missed", "partial": "partial", "not run": "not run"}
+
+Document = Mapping[str, Any]
+"""A claim as `Judged.document` gives it."""
+
+
+def counts_of(claims: Iterable[Document]) -> dict[str, int]:
+    """How many claims there are of each verdict."""
+    found = Counter(claim["verdict"] for claim in claims)
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """One sentence: '80 of 120 claims matched, 3 missed, 20 partial, 17 not run'."""
+    matched = f"{counts['match']:,} of {sum(counts.values()):,} claims matched"
+    missed = [f"{counts['miss']:,} missed"] if counts["miss"] else []
+    return ", ".join([matched, *missed, f"{counts['partial']:,} partial", f"{counts['not run']:,} not run"])
+
+
+def tiles(counts: Mapping[str, int]) -> str:
+    """The counts as large numbers."""
+    return "".join(
+        f'<div class="tile {_style(verdict)}"><b>{number:,}</b>{VERDICTS[verdict]}</div>'
+        for verdict, number in counts.items()
+    )
+
+
+def in_words(claims: Iterable[Document]) -> str:
+    """The counts that are not zero, in a line."""
+    return ", ".join(
+        f"{number} {VERDICTS[verdict]}" for verdict, number in counts_of(claims).items() if number
+    )
+
+
+def claims_table(claims: Iterable[Document]) -> str:
+    """Every claim with its place, the paper's number, ours, and the verdict."""
+    rows = "".join(_row(claim) for claim in claims)
+    return f"""<div class="scroll"><table class="claims"><thead><tr><th>claim</th><th>where</th><th>paper</th>
+<th>ours</th><th>compared</th><th>verdict</th></tr></thead><tbody>
+{rows}</tbody></table></div>"""
+
+
+def _row(claim: Document) -> str:
+    reason = f"<small>{escape(claim['reason'])}</small>" if claim["reason"] else ""
+    cells = "".join(f"<td>{escape(claim[key])}</td>" for key in ("where", "paper", "ours", "comparison"))
+    verdict = claim["verdict"]
+    return (
+        f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}"
+        f'<td class="{_style(verdict)}">{escape(verdict)}</td></tr>\n'
+    )
+
+
+def _style(verdict: str) -> str:
+    return verdict.replace(" ", "-")

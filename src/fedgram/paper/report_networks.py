@@ -1,0 +1,156 @@
+"""The part of the report about network experiments: figures, tables and claims of each."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.networks.figures import figures_of, rendered
+from fedgram.paper.networks.figures_runs import Shown
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.settings import Source
+from fedgram.paper.networks.studies import STUDIES, Study
+from fedgram.paper.networks.tables import TABLES
+from fedgram.paper.networks.tables_cells import Cell, SideBySide
+from fedgram.paper.report_claims import claims_table, in_words
+from fedgram.paper.report_coverage import badges
+
+CAPTIONS = {
+    "proximal-tabular": "Proximal training with and without correction, tabular data (Figures 3 and 9)",
+    "proximal-images": "Proximal training with and without correction, image data (Figures 3 and 9)",
+    "ordinary-tabular": "Ordinary training with and without correction, tabular data (Figure 10)",
+    "ordinary-images": "Ordinary training with and without correction, image data (Figure 10)",
+    "example": "Gram evolution in one setting (Figure 4)",
+    "comparison": "Ordinary beside proximal training (Figure 11)",
+    "epochs": "Endpoint error against local epochs",
+    "seconds": "Endpoint error against the time of a run",
+    "dnn-means": "Removing the mean contribution leaves a residual gap (Figure 12)",
+    "dnn-epochs": "Local epochs and the endpoint (Figure 13)",
+    "dnn-rho": "Weight of the proximal regularizer (Figure 14)",
+    "dnn-alignment": "Endpoints by procedure, and what alignment removes from the objective (Tables 6 and 7)",
+    "dnn-architecture": "Direction errors with other networks and more data (Table 8)",
+    "dnn-full-model": "Local training and correction under full-model averaging (Figure 15)",
+    "dnn-prediction": "Paired changes of the test error (Figure 16)",
+    "beyond-prediction": "Test error by procedure and rule for the bias, beside centralized training",
+}
+"""What a figure shows, by its own name or else by its experiment's."""
+
+
+@dataclass(frozen=True)
+class NetworkChapter:
+    """An experiment with the results that there are of it, by scale, the largest first, and its claims."""
+
+    study: Study
+    results: Mapping[str, Results]
+    claims: list[dict[str, Any]]
+
+    @property
+    def words(self) -> str:
+        """At what scales it was run."""
+        return ", ".join(f"{len(found):,} runs at {name} scale" for name, found in self.results.items())
+
+
+def load_results(out: Path) -> Results:
+    """The results of all scales under a folder of experiments; none where there are none."""
+    return Results(run for scale in SCALES for run in Results.load(out / scale / "results"))
+
+
+def network_chapters(results: Results) -> list[NetworkChapter]:
+    """All experiments with networks, ours first; the smoke scale counts where there is no other."""
+    ours_first = sorted(STUDIES.values(), key=lambda study: study.where != "ours")
+    return [_chapter(study, results) for study in ours_first]
+
+
+def network_section(chapter: NetworkChapter, results: Results) -> str:
+    """A chapter as HTML; tables may need runs of other experiments among the results."""
+    study = chapter.study
+    shown = Results(run for found in chapter.results.values() for run in found)
+    place = "beyond the paper" if study.where == "ours" else f"{study.where} of the paper"
+    parts = [
+        _figures(study, name, found) + _tables(study, results.select(scale=name))
+        for name, found in chapter.results.items()
+    ]
+    parts = parts or [f'<p class="none">Not run.</p>{_tables(study, Results())}']
+    return f"""<section id="{study.name}">
+<h2>{escape(study.title)} {badges(shown)}</h2>
+<p class="where">{escape(place)} · <code>fedgram reproduce {study.name}</code> ·
+{chapter.words or "not run"}</p>
+{"".join(parts)}
+{_claims(chapter)}</section>"""
+
+
+def _chapter(study: Study, results: Results) -> NetworkChapter:
+    found = {name: _own(study, results.select(scale=name)) for name in SCALES}
+    found = {name: own for name, own in found.items() if own}
+    if len(found) > 1:
+        found.pop("smoke", None)
+    scale = next(iter(found), "paper")
+    measured = study.measure(found[scale], SCALES[scale]) if found else {}
+    judged = judge_all(load_claims(study.name), measured)
+    return NetworkChapter(study, found, [each.document() for each in judged])
+
+
+def _own(study: Study, results: Results) -> Results:
+    """The runs of an experiment among results of one scale."""
+    shown = Shown.of(results)
+    sources = {variety: Source(dataset) for variety, dataset in shown.datasets.items()}
+    return Results(shown.by_key[key] for key in study.keys(shown.scale, sources) if key in shown.by_key)
+
+
+def _figures(study: Study, scale: str, results: Results) -> str:
+    words = SCALES[scale].words
+    drawn = (_figure(study.name, name, each) for name, each in figures_of(study.name, results).items())
+    return f"<h3>{escape(words[0].upper() + words[1:])}</h3>\n{''.join(drawn)}"
+
+
+def _tables(study: Study, results: Results) -> str:
+    return "".join(_table(table, results) for table in TABLES.get(study.name, ()))
+
+
+def _claims(chapter: NetworkChapter) -> str:
+    if not chapter.claims:
+        return ""
+    judged = f", judged by the runs at {next(iter(chapter.results))} scale" if chapter.results else ""
+    words = f"{len(chapter.claims)} claims{judged}: {in_words(chapter.claims)}"
+    return f"<details open><summary>{words}</summary>\n{claims_table(chapter.claims)}</details>"
+
+
+def _figure(experiment: str, name: str, figure: Any) -> str:
+    caption = escape(CAPTIONS[name or experiment])
+    image = base64.b64encode(rendered(figure)).decode()
+    return f"""<figure><figcaption>{caption}</figcaption>
+<div class="scroll"><img alt="{caption}" src="data:image/png;base64,{image}"></div></figure>
+"""
+
+
+def _table(table: SideBySide, results: Results) -> str:
+    filled = table.filled(results)
+    if not any(cell.run or cell.paper is not None for cells in filled.values() for cell in cells):
+        return ""  # neither the paper nor we have anything to show
+    headings = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
+    rows = "\n".join(_row(label, cells) for label, cells in filled.items())
+    return f"""<h4>{escape(table.title)} <span>{escape(table.where)}</span></h4>
+<p class="where">{escape(table.about)}</p>
+<div class="scroll"><table class="numbers"><thead><tr><th></th>{headings}</tr></thead>
+<tbody>{rows}</tbody></table></div>
+"""
+
+
+def _row(label: str, cells: list[Cell]) -> str:
+    """The paper's numbers, if any, over ours; how much was run stands once where it is all the same."""
+    stated, coverage = any(cell.paper is not None for cell in cells), {cell.coverage for cell in cells}
+    common = f"<small>{coverage.pop()}</small>" if len(coverage) == 1 else ""
+    shown = "".join(_cell(cell, stated, not common) for cell in cells)
+    return f"<tr><th>{escape(label)}{common}</th>{shown}</tr>"
+
+
+def _cell(cell: Cell, stated: bool, covered: bool) -> str:
+    paper = f"<span>{cell.shown('paper')}</span>" if stated else ""
+    coverage = f"<small>{cell.coverage}</small>" if covered else ""
+    return f"<td>{paper}<b>{cell.shown('ours')}</b>{coverage}</td>"

@@ -1,0 +1,203 @@
+"""Claims about networks: what exact theory gives holds, what contradicts it misses, and parts are said."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fedgram import psd
+from fedgram.barycenter import trajectory
+from fedgram.expectation import expectation, references
+from fedgram.explain import explain
+from fedgram.measure import direction_error
+from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.registry import GROUPS
+from fedgram.penalty import Penalty
+from fedgram.predict import predict
+from tests.instances import random_moments
+
+PAPER = SCALES["paper"]
+EVERYTHING = {(name, larger): SETTINGS[name].sources[0] for name in ALL for larger in (False, True)}
+# Endpoint errors of the paper's Table 5 by proximal weight.
+LEVELS = {
+    0.0: 1.71e-2, 1e-5: 7.38e-3, 1e-4: 9.14e-4, 1e-3: 3.08e-4, 1e-2: 4.17e-3, 1e-1: 4.26e-2, 1.0: 0.38,
+}  # fmt: skip
+
+
+@cache
+def prediction_of(setting):
+    """Clients drawn at random, so that G_star and G_cen differ."""
+    return predict(random_moments(np.random.default_rng(len(setting)), clients=4, size=2), Penalty())
+
+
+def level_of(procedure):
+    return 1.1e-4 if procedure.returned != "trained" else LEVELS[procedure.proximal]
+
+
+def exact(key, scale="paper"):
+    """A run that follows the exact recursion, up to a factor that its procedure leaves."""
+    prediction, procedure = prediction_of(key.setting), key.procedure
+    expected = expectation(prediction, procedure)
+    head = np.random.default_rng(key.seed).standard_normal((2, 4))
+    course = trajectory(head, expected.grams, expected.client_weights, key.rounds)
+    level = level_of(procedure)
+    grams, known = (1 - level) * course, references(prediction)
+    better = (0.002 if procedure.proximal else 0.0) + (0.018 if procedure.corrected else 0.0)
+    return Result(
+        setting=key.setting, dataset=key.dataset, kind="REAL", backbone=key.backbone, procedure=procedure,
+        seed=key.seed, epochs=key.epochs, scale=scale, larger=key.larger, target=expected.target, **known,
+        gap_terms=explain(prediction).traces, grams=grams,
+        returned_grams=np.stack([expected.grams] * key.rounds), client_grams=prediction.grams,
+        error={name: psd.relative_error(grams, gram) for name, gram in known.items()},
+        direction_error={name: direction_error(grams, gram) + 0.1 * level for name, gram in known.items()},
+        trajectory_error=psd.relative_error(grams, course), delta=np.full(key.rounds, 10 * level),
+        objective_gap=np.full((key.rounds, len(expected.grams)), 1.4e-5 + 0.1 * procedure.proximal),
+        shared_objective=np.full(key.rounds, 0.85 if procedure.returned == "aligned" else 1.0),
+        train_mse=np.full((key.rounds, 3), 1 - better), test_mse=np.full((key.rounds, 3), 1 - 0.5 * better),
+        seconds=60.0, hardware="none", models_in_stack=4,
+    )  # fmt: skip
+
+
+@cache
+def exact_results(name):
+    return Results(exact(key) for key in STUDIES[name].keys(PAPER, EVERYTHING))
+
+
+def verdicts(name, results, scale=PAPER):
+    judged = judge_all(load_claims(name), STUDIES[name].measure(results, scale))
+    return {each.claim.id: each for each in judged}
+
+
+def structural(claim):
+    return claim.comparison == "always" or (claim.comparison == "equal" and claim.value in (0.0, 1.0))
+
+
+@pytest.mark.parametrize("name", GROUPS["dnn"])
+def test_all_claims_are_measured_and_statements_hold_for_exact_runs(name):
+    for each in verdicts(name, exact_results(name)).values():
+        assert each.verdict in ("match", "miss")
+        assert each.verdict == "match" or not structural(each.claim), each
+
+
+@pytest.mark.parametrize("name", GROUPS["dnn"])
+def test_nothing_run_is_said(name):
+    found = verdicts(name, Results())
+    assert {each.verdict for key, each in found.items() if key != "main-runs"} == {"not run"}
+
+
+def changed(results, which, **fields):
+    """Results with some fields of some runs replaced by functions of the run."""
+    return Results(
+        replace(run, **{name: value(run) for name, value in fields.items()}) if which(run) else run
+        for run in results
+    )
+
+
+def first(run):
+    return run.seed == 0 and run.setting == "hopper"
+
+
+def far(run):
+    return {name: np.full_like(error, 0.9) for name, error in run.error.items()}
+
+
+CONTRADICTIONS = {
+    "main-proximal-closer": ("dnn-main", "proximal", {"error": far}),
+    "main-to-centralized": (
+        "dnn-main",
+        "proximal+corrected",
+        {"error": lambda run: {**run.error, "barycenter": np.zeros(9)}},
+    ),
+    "main-ordinary-direction": (
+        "dnn-main",
+        "ordinary",
+        {"direction_error": lambda run: {**run.direction_error, "centralized": np.zeros(9)}},
+    ),
+    "main-active": ("dnn-main", "ordinary", {"client_grams": lambda run: 0 * run.client_grams}),
+    "means-positive": ("dnn-means", "centered", {"grams": lambda run: 3 * run.grams}),
+    "rho-delta-falls": ("dnn-rho", "proximal", {"delta": lambda run: run.delta + 1}),
+    "alignment-below-ordinary-endpoint": ("dnn-alignment", "aligned", {"error": far}),
+    "mismatched-common-lower": ("dnn-alignment", "aligned", {"shared_objective": lambda run: np.ones(8)}),
+    "full-4000-closer": (
+        "dnn-full-model",
+        "full-model",
+        {"direction_error": lambda run: {**run.direction_error, "centralized": np.zeros(9)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", CONTRADICTIONS)
+def test_one_run_that_contradicts_a_statement_makes_it_miss(claim):
+    name, procedure, fields = CONTRADICTIONS[claim]
+    results = changed(
+        exact_results(name), lambda run: first(run) and run.procedure.name == procedure, **fields
+    )
+    assert verdicts(name, exact_results(name))[claim].verdict == "match"
+    assert verdicts(name, results)[claim].verdict == "miss"
+
+
+def test_a_median_of_another_order_misses():
+    def hundredfold(run):
+        return {name: 100 * error for name, error in run.error.items()}
+
+    results = changed(exact_results("dnn-rho"), lambda run: True, error=hundredfold)
+    assert verdicts("dnn-rho", exact_results("dnn-rho"))["rho-0.001-endpoint"].verdict == "match"
+    assert verdicts("dnn-rho", results)["rho-0.001-endpoint"].verdict == "miss"
+
+
+def test_minima_elsewhere_are_no_valley():
+    results = changed(
+        exact_results("dnn-rho"), lambda run: run.procedure.proximal == 1e-2, delta=lambda run: 0 * run.delta
+    )
+    assert verdicts("dnn-rho", results)["rho-delta-valley"].verdict == "miss"
+
+
+def test_the_first_budget_below_a_tenth():
+    def turned(run):
+        return {**run.direction_error, "barycenter": np.full(9, 40 / run.epochs)}
+
+    results = changed(exact_results("dnn-epochs"), lambda run: True, direction_error=turned)
+    found = verdicts("dnn-epochs", results)
+    assert found["epochs-first-beijing"].ours == "1,000"  # 40 / 400 is not below 0.1
+    assert found["epochs-first-beijing"].verdict == "match"  # the next budget to 400
+    assert found["epochs-1000"].ours == "0.04"
+
+
+def test_a_part_of_the_runs_is_compared_and_said():
+    results = exact_results("dnn-main")
+    some = Results(run for run in results if run.setting in ("hopper", "beijing"))
+    found = verdicts("dnn-main", some)["main-proximal-closer"]
+    assert (found.verdict, found.ours) == ("partial", "holds")
+    assert found.reason == "20 of 100 runs; agrees so far"
+    broken = verdicts("dnn-main", changed(some, lambda run: run.procedure.name == "proximal", error=far))
+    assert broken["main-proximal-closer"].reason == "20 of 100 runs; disagrees so far"
+
+
+def test_stand_ins_and_other_scales_are_said():
+    results = exact_results("dnn-main")
+    stand_in = changed(results, lambda run: run.setting == "hopper", kind=lambda run: "GENERATED")
+    found = verdicts("dnn-main", stand_in)["main-proximal-closer"]
+    assert (found.verdict, found.reason) == ("match", "10 of them on stand-in data")
+    scale = SCALES["reduced"]
+    reduced = Results(exact(key, "reduced") for key in STUDIES["dnn-main"].keys(scale, EVERYTHING))
+    found = verdicts("dnn-main", reduced, scale)["main-proximal-closer"]
+    assert (found.verdict, found.reason) == ("partial", "0 of 100 runs; reduced scale; agrees so far")
+
+
+def test_unpaired_runs_are_left_out_of_pairs():
+    results = Results(
+        run for run in exact_results("dnn-main") if run.procedure.name == "ordinary" or run.seed == 0
+    )
+    found = verdicts("dnn-main", results)
+    assert found["main-proximal-closer"].reason.startswith("20 of 100 runs")
+    assert found["main-ordinary-endpoint"].verdict == "match"
+    assert found["main-proximal-endpoint"].reason.startswith("10 of 50 runs")
+
+
+def test_the_papers_number_of_runs():
+    assert verdicts("dnn-main", exact_results("dnn-main"))["main-runs"].ours == "764"

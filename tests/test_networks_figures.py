@@ -1,0 +1,300 @@
+"""Figures of the network experiments: what they plot is what was found, and they say what is missing."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
+from fedgram.paper.networks.figures import FIGURES, example_figure, figures_of, rendered
+from fedgram.paper.networks.figures_runs import TITLES, Shown
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
+from fedgram.paper.networks.studies import STUDIES
+from tests.network_results import all_results
+
+PANELS = {
+    "dnn-main": {
+        "proximal-tabular": 20, "proximal-images": 20, "ordinary-tabular": 20, "ordinary-images": 20,
+        "example": 3, "comparison": 10,
+    },
+    "dnn-means": {"": 10},
+    "dnn-epochs": {"": 10},
+    "dnn-rho": {"": 10},
+    "dnn-alignment": {"": 3},
+    "dnn-architecture": {"": 4},
+    "dnn-full-model": {"": 5},
+    "dnn-prediction": {"": 5},
+    "beyond-solved": {"epochs": 10, "seconds": 10},
+    "beyond-prediction": {"": 10},
+}  # fmt: skip
+FEW = ("beijing", "swimmer", "dsprites")
+
+
+def drawn(name, results):
+    """The figures of an experiment, which pyplot forgets."""
+    figures = figures_of(name, results)
+    plt.close("all")
+    return figures
+
+
+@cache
+def complete(name):
+    """The figures of an experiment of which everything was run, drawn once."""
+    return drawn(name, all_results())
+
+
+def only(results, *settings, **fields):
+    """The results of some settings."""
+    return Results(run for run in results.select(**fields) if run.setting in settings)
+
+
+def panel(figure, title):
+    """The panel of that title."""
+    return next(axis for axis in figure.axes if axis.get_title(loc="left") == title)
+
+
+def curve(axis, number=0):
+    """The values of a line."""
+    return axis.lines[number].get_ydata()
+
+
+def samples(procedure, setting, value, seeds=range(5), **fields):
+    """A quantity of the runs of one procedure in one setting, straight from the results."""
+    main = {"epochs": 4000, "backbone": SETTINGS[setting].backbone}
+    runs = all_results().select(procedure=procedure, setting=setting, **main | fields)
+    return np.array([value(run) for run in runs if run.seed in seeds and run.rounds == 8])
+
+
+def says_not_run(axis):
+    return any(text.get_text() == "not run" for text in axis.texts)
+
+
+def test_every_experiment_has_figures():
+    assert set(FIGURES) == set(STUDIES) == set(PANELS)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_all_panels_are_there_and_none_is_empty(name):
+    figures = complete(name)
+    assert {key: len(figure.axes) for key, figure in figures.items()} == PANELS[name]
+    shown = [axis for figure in figures.values() for axis in figure.axes if axis.axison]
+    assert all(axis.lines or axis.patches for axis in shown)
+    assert not any(map(says_not_run, shown))
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_without_results_every_panel_says_so(name):
+    figures = drawn(name, Results())
+    for figure in figures.values():
+        assert all(says_not_run(axis) for axis in figure.axes if axis.axison)
+        assert figure.get_supxlabel() == "not run"
+
+
+@pytest.mark.parametrize("name", ["dnn-means", "dnn-rho", "beyond-solved", "beyond-prediction"])
+def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
+    figures = drawn(name, only(all_results(), *FEW))
+    figure = next(iter(figures.values()))
+    missing = {setting for setting in ALL if says_not_run(panel(figure, TITLES[setting]))}
+    assert missing == set(ALL) - set(FEW)
+
+
+@pytest.mark.parametrize("scale", ["paper", "reduced"])
+def test_below_a_figure_stand_kinds_and_scale(scale):
+    epochs, seeds = (4000, "3 seeds") if scale == "paper" else (400, "1 seed")
+    protocol = f"({scale} scale, E = {epochs}, 8 rounds, {seeds})"
+    figures = drawn("dnn-rho", only(all_results(scale), *FEW))
+    assert figures[""].get_supxlabel().split("\n") == [
+        f"REAL data: Beijing {protocol}",
+        f"GENERATED data: Swimmer {protocol}",
+        f"RE-RENDERED data: dSprites {protocol}",
+    ]
+
+
+def test_no_figure_mixes_scales_or_datasets():
+    paper = all_results()
+    reduced = only(all_results("reduced"), "beijing", "walker")
+    other = [replace(run, dataset="other", kind="GENERATED") for run in paper.select(setting="beijing")]
+    shown = Shown.of([*reduced, *other, *only(paper, "beijing")])
+    assert shown.scale.name == "paper"
+    assert {(run.scale, run.kind) for run in shown.by_key.values()} == {("paper", "REAL")}
+    figures = drawn("dnn-rho", Results([*reduced, *only(paper, "beijing")]))
+    assert says_not_run(panel(figures[""], "Walker"))
+    assert "reduced" not in figures[""].get_supxlabel()
+
+
+def test_the_smoke_scale_is_drawn_though_its_budgets_coincide():
+    for name in ("dnn-epochs", "beyond-solved"):
+        figures = drawn(name, only(all_results("smoke"), "beijing"))
+        axis = panel(next(iter(figures.values())), "Beijing")
+        assert list(axis.lines[0].get_xdata()) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("setting", ["beijing", "halfcheetah", "cifar-geo"])
+def test_round_curves_are_means_over_seeds(setting):
+    figures = complete("dnn-main")
+    axis = panel(figures["comparison"], TITLES[setting])
+    for number, (procedure, reference) in enumerate((
+        ("ordinary", "barycenter"), ("corrected", "centralized"),
+        ("proximal", "barycenter"), ("proximal+corrected", "centralized"),
+    )):  # fmt: skip
+        mean = samples(procedure, setting, lambda run, to=reference: run.error[to]).mean(axis=0)
+        np.testing.assert_allclose(curve(axis, number), mean)
+    part = "tabular" if setting in TABULAR else "images"
+    axis = panel(figures[f"proximal-{part}"], TITLES[setting])
+    mean = samples("proximal+corrected", setting, lambda run: run.error["barycenter"]).mean(axis=0)
+    np.testing.assert_allclose(curve(axis, 2), mean)
+
+
+def test_ellipses_are_of_the_first_seed_in_the_planes_of_three_targets():
+    figures = complete("dnn-main")
+    row = [axis for axis in figures["proximal-tabular"].axes if axis.axison][8:12]  # HalfCheetah, C = 6
+    assert row[0].get_title(loc="left") == "HalfCheetah"
+    assert [axis.get_title(loc="left") for axis in row[1:]] == [
+        "targets 1, 2, seed 0", "targets 1, 3", "targets 2, 3",
+    ]  # fmt: skip
+    run = all_results().select(procedure="proximal", setting="halfcheetah", seed=0, epochs=4000)[0]
+    points = np.array(row[2].lines[2].get_data())  # u with uᵀ G⁻¹ u = 1
+    gram = run.grams[-1][np.ix_((0, 2), (0, 2))]
+    np.testing.assert_allclose(np.einsum("in,ij,jn->n", points, np.linalg.inv(gram), points), 1.0)
+
+
+def test_ordinary_and_proximal_figures_have_the_same_axes():
+    figures = complete("dnn-main")
+    for part in ("tabular", "images"):
+        one, two = (figures[f"{name}-{part}"].axes for name in ("ordinary", "proximal"))
+        assert [axis.get_ylim() for axis in one] == [axis.get_ylim() for axis in two]
+
+
+def test_any_setting_can_be_the_example():
+    figure = example_figure(all_results(), "walker")
+    assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
+    plt.close(figure)
+
+
+def test_gap_bars_are_predictions_and_markers_what_was_observed():
+    figures = complete("dnn-means")
+    axis = panel(figures[""], "Hopper")
+    run = all_results().select(setting="hopper")[0]
+    mean, *rest = run.gap_terms / run.gap_terms.sum()
+    heights = [bar.get_height() for bar in axis.patches]
+    np.testing.assert_allclose(heights, [sum(rest), mean, sum(rest), 0.0], atol=1e-15)
+    for number, (name, reference) in enumerate((("ordinary", "centralized"), ("centered", "within"))):
+        gaps = samples(
+            name, "hopper", lambda run, to=reference: np.trace(getattr(run, to) - run.grams[-1]), range(3)
+        )
+        np.testing.assert_allclose(curve(axis, number), gaps / run.gap_terms.sum())
+
+
+def test_sweeps_are_medians_over_three_seeds():
+    figures = complete("dnn-epochs")
+    medians = [
+        np.median(samples("ordinary", "walker", lambda run: run.direction_error["barycenter"][-1],
+                          range(3), epochs=budget))
+        for budget in BUDGETS
+    ]  # fmt: skip
+    np.testing.assert_allclose(curve(panel(figures[""], "Walker")), medians)
+    figures = complete("dnn-rho")
+    axis = panel(figures[""], "Walker")
+    medians = [
+        np.median(samples(proximal(weight), "walker", lambda run: run.error["barycenter"][-1], range(3)))
+        for weight in WEIGHTS
+    ]
+    assert curve(axis, 1) == [medians[0]]  # the baseline, apart from the curve of positive weights
+    np.testing.assert_allclose(curve(axis, 3), medians[1:])
+    assert axis.lines[1].get_xdata()[0] < 0.1 * min(axis.lines[3].get_xdata())
+
+
+def test_alignment_shows_every_seed_and_the_removed_share():
+    figures = complete("dnn-alignment")
+    free, corrected, removed = figures[""].axes
+    error = samples("aligned", "beijing", lambda run: run.error["barycenter"][-1])
+    np.testing.assert_allclose(curve(free, 4), error)
+    error = samples("proximal+corrected", "beijing", lambda run: run.error["centralized"][-1], range(3))
+    np.testing.assert_allclose(curve(corrected, 2), error)
+    raw, aligned = (
+        samples(name, "beijing", lambda run: run.shared_objective[0]) for name in ("ordinary", "aligned")
+    )
+    np.testing.assert_allclose(curve(removed), 100 * (raw - aligned) / raw)
+
+
+def test_full_model_and_architecture_show_direction_errors():
+    def turned(run):
+        return run.direction_error["barycenter"][-1]
+
+    figures = complete("dnn-full-model")
+    few, many = (samples("full-model", "hopper", turned, epochs=number) for number in (400, 4000))
+    moved = samples("corrected+full-model", "hopper", turned)
+    medians = [np.median(each) for each in (few, many, moved)]
+    np.testing.assert_allclose(curve(panel(figures[""], "Hopper")), medians)
+    figures = complete("dnn-architecture")
+    expected = samples("ordinary", "300w-lp", turned, backbone="resnet34")
+    np.testing.assert_allclose(curve(panel(figures[""], "ResNet-34"), 4), expected)
+
+
+def test_prediction_changes_are_paired_with_ordinary_training():
+    figures = complete("dnn-prediction")
+    base, moved = (
+        samples(name, "mpiigaze", lambda run: run.test_mse[-1, 0], range(3))
+        for name in ("ordinary", "proximal+corrected")
+    )
+    values = curve(panel(figures[""], "MPIIGaze"))
+    assert values[0] == 0
+    np.testing.assert_allclose(values[2], np.mean(100 * (moved / base - 1)))
+
+
+def test_solved_returns_are_drawn_against_epochs_and_time():
+    figures = complete("beyond-solved")
+    errors = [
+        samples("solved", "swimmer", lambda run: run.error["barycenter"][-1], epochs=budget)
+        for budget in BUDGETS
+    ]
+    seconds = [samples("solved", "swimmer", lambda run: run.seconds, epochs=budget) for budget in BUDGETS]
+    for key, x in (("epochs", BUDGETS), ("seconds", np.median(seconds, axis=1))):
+        line = panel(figures[key], "Swimmer").lines[3]
+        np.testing.assert_allclose(line.get_xdata(), x)
+        np.testing.assert_allclose(line.get_ydata(), np.median(errors, axis=1))
+
+
+def test_predictions_are_drawn_by_bias_beside_centralized_training():
+    figures = complete("beyond-prediction")
+    axis = panel(figures[""], "Walker")
+    for rule in range(3):
+        errors = samples("ordinary", "walker", lambda run, rule=rule: run.test_mse[-1, rule], range(3))
+        assert axis.lines[2 * rule + 1].get_xdata()[0] == np.median(errors)
+    pooled = samples("centralized", "walker", lambda run: run.test_mse[-1, 0], range(3))
+    assert axis.lines[-1].get_xdata() == [np.median(pooled)] * 2
+
+
+def test_runs_without_test_rows_are_left_out_of_predictions():
+    blind = [replace(run, test_mse=np.full_like(run.test_mse, np.nan)) for run in only(all_results(), *FEW)]
+    figures = drawn("beyond-prediction", Results(blind))
+    assert all(map(says_not_run, figures[""].axes))
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_labels_do_not_overlap(name):
+    for figure in complete(name).values():
+        figure.draw_without_rendering()
+        shown = [axis for axis in figure.axes if axis.axison]
+        for axis in shown:
+            assert_apart(axis.get_xticklabels())
+            assert_apart(axis.get_yticklabels())
+        assert_apart([axis._left_title for axis in shown])
+
+
+def assert_apart(texts):
+    """No text lies on another."""
+    boxes = [text.get_window_extent() for text in texts if text.get_visible() and text.get_text()]
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+
+
+def test_files_are_the_same_for_the_same_results():
+    few = only(all_results(), "hopper")
+    contents = {rendered(figures_of("dnn-full-model", few)[""]) for _ in range(2)}
+    assert len(contents) == 1
+    assert contents.pop().startswith(b"\x89PNG")
+    assert rendered(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")

@@ -1,0 +1,293 @@
+"""Tables of the network experiments beside the paper's, and the report page."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.paper.claims import load_claims
+from fedgram.paper.networks import cohorts
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.tables import TABLES
+from fedgram.paper.report import write_report
+from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
+from fedgram.paper.report_networks import CAPTIONS, network_chapters
+from tests.network_results import all_results
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+VOID = {"meta", "img", "link", "br"}
+
+
+def table(name, number=0, results=None):
+    """The cells of a table by row."""
+    return TABLES[name][number].filled(all_results() if results is None else results)
+
+
+def median(value, procedure, settings=ALL, seeds=range(5), **fields):
+    """Median over runs of the main protocol, straight from the results."""
+    fields = {"epochs": 4000, "procedure": procedure, "larger": False} | fields
+    found = [
+        value(run) for run in all_results().select(**fields)
+        if run.setting in settings and run.seed in seeds and run.rounds == 8
+        and ("backbone" in fields or run.backbone == SETTINGS[run.setting].backbone)
+    ]  # fmt: skip
+    return np.median(found)
+
+
+def test_table_4_holds_medians_of_the_main_experiments():
+    cells = table("dnn-main")["proximal"]
+    assert [cell.paper for cell in cells] == [2.90e-4, 3.39e-4, 4.47e-3, 4.21e-3, 2.29e-2, 7.08e-5]
+    assert [cell.ours for cell in cells] == [
+        median(lambda run: run.error["barycenter"][-1], "proximal"),
+        median(lambda run: np.median(run.trajectory_error[1:]), "proximal"),
+        median(lambda run: run.delta[-1], "proximal"),
+        median(lambda run: run.direction_error["centralized"][1], "proximal+corrected"),
+        median(lambda run: run.error["centralized"][1], "proximal+corrected"),
+        median(lambda run: run.error["centralized"][-1], "proximal+corrected"),
+    ]
+    assert {cell.coverage for cell in cells} == {"50 of 50 runs"}
+
+
+def test_table_5_has_a_row_for_every_weight():
+    rows = table("dnn-rho")
+    assert list(rows) == [f"ρ = {weight:g}" for weight in cohorts.WEIGHTS]
+    cells = rows["ρ = 0.01"]
+    assert [cell.ours for cell in cells] == [
+        median(lambda run: run.delta[-1], "proximal=0.01", seeds=range(3)),
+        median(lambda run: np.median(run.objective_gap[-1]), "proximal=0.01", seeds=range(3)),
+        median(lambda run: run.error["barycenter"][-1], "proximal=0.01", seeds=range(3)),
+    ]
+
+
+def test_tables_6_and_7_hold_alignment():
+    cells = table("dnn-alignment")["aligned"]
+    assert [cell.coverage for cell in cells] == ["30 of 30 runs"] * 3 + ["18 of 18 runs"] * 2
+    first = median(lambda run: run.error["centralized"][1], "aligned+corrected", cohorts.ALIGNED, range(3))
+    assert cells[3].ours == first
+    common, independent = table("dnn-alignment", 1)["Hopper"]
+    assert (common.paper, independent.paper) == (0.177, 0.181)
+    for cell, words, rounds in (
+        (common, ("ordinary", "aligned"), 8),
+        (independent, ("independent", "aligned+independent"), 1),
+    ):
+        raw, aligned = (
+            [
+                run.shared_objective[0]
+                for run in all_results().select(setting="hopper", procedure=name, epochs=4000, rounds=rounds)
+            ]
+            for name in words
+        )
+        assert cell.ours == pytest.approx(np.median([(a - b) / a for a, b in zip(raw, aligned, strict=True)]))
+        assert cell.shown("ours").endswith(" %")
+
+
+def test_table_8_holds_direction_errors_and_shares():
+    cells = table("dnn-architecture")["residual CNN, corrected"]
+    fields = {"settings": ALL[5:], "seeds": range(3), "backbone": "residual-cnn"}
+    assert cells[1].ours == median(lambda run: run.direction_error["centralized"][-1], "corrected", **fields)
+    closer = [
+        run.direction_error["barycenter"][-1] < run.direction_error["centralized"][-1]
+        for run in all_results().select(procedure="corrected", backbone="residual-cnn")
+    ]
+    assert cells[2].ours == np.mean(closer)
+    assert table("dnn-architecture")["larger data, E = 1000"][0].coverage == "6 of 6 runs"
+    short = table("dnn-full-model")["E = 400"]
+    assert short[0].ours == median(
+        lambda run: run.direction_error["barycenter"][-1], "full-model", epochs=400, seeds=range(3)
+    )
+
+
+def test_table_9_pairs_changes_with_ordinary_training():
+    cells = table("dnn-prediction")["proximal+corrected"]
+    main = all_results().select(epochs=4000, backbone="resnet18", larger=False)
+    pairs = [
+        [
+            main.select(procedure=name, setting=setting, seed=seed)[0]
+            for name in ("ordinary", "proximal+corrected")
+        ]
+        for setting in ALL[5:]
+        for seed in range(3)
+    ]
+    change = [two.test_mse[-1, 0] / one.test_mse[-1, 0] - 1 for one, two in pairs]
+    assert cells[3].ours == pytest.approx(np.median(change))
+    assert (cells[3].paper, cells[3].coverage) == (-0.015, "15 of 15 runs")
+    assert cells[3].shown("paper") == "-1.5 %"
+
+
+def test_the_cost_of_a_run_stands_beside_the_papers():
+    rows = table("beyond-solved", 1)
+    assert rows["all settings"][0].shown("paper") == "6,668 s"  # 1,415 GPU-hours for 764 runs
+    assert rows["Walker"][3].ours == median(lambda run: run.seconds, "solved", ["walker"], range(3))
+    assert "1.85 hours a run" in TABLES["beyond-solved"][1].about
+
+
+def test_cells_say_what_was_not_run():
+    part = Results(run for run in all_results() if run.setting == "beijing")
+    cell = table("dnn-main", results=part)["ordinary"][0]
+    assert (cell.run, cell.coverage) == (5, "5 of 50 runs")
+    for name, tables in TABLES.items():
+        for number in range(len(tables)):
+            for cells in table(name, number, Results()).values():
+                assert {(cell.shown("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
+
+
+def test_the_papers_numbers_agree_with_its_claims():
+    for name in ("dnn-main", "dnn-rho", "dnn-alignment", "dnn-architecture", "dnn-full-model"):
+        claimed = {claim.value for claim in load_claims(name)}
+        for each in TABLES[name]:
+            numbers = [cell.paper for cells in each.filled(Results()).values() for cell in cells]
+            missing = [number for number in numbers if number not in claimed and 0 < number < 1]
+            assert not missing or each.where == "Table 7", (name, missing)
+
+
+@pytest.mark.parametrize(
+    ("runs", "heading", "state"),
+    [
+        (lambda: all_results(), "ordinary", ("full", "5")),
+        (lambda: all_results(), "E", ("full", "21")),
+        (lambda: all_results(), "data", ("outside", "–")),
+        (lambda: all_results().select(seed=0), "ordinary", ("part", "1 of 5")),
+        (lambda: all_results("reduced"), "ρ", ("reduced", "7 of 21")),
+        (lambda: Results(), "ordinary", ("none", "")),
+    ],
+)
+def test_coverage_tells_full_part_reduced_and_missing_apart(runs, heading, state):
+    column = next(each for each in (*MAIN, *SUPPLEMENTARY) if each.heading == heading)
+    assert state_of(runs(), "beijing", column) == state
+
+
+def test_coverage_shows_kinds_and_does_not_count_the_smoke_scale():
+    some = [
+        run for run in all_results() if run.setting in ("beijing", "swimmer", "dsprites") and run.seed == 0
+    ]
+    html = coverage_section(Results(some))
+    for kind in ("REAL", "GENERATED", "RE-RENDERED"):
+        assert html.count(f">{kind}</span>") == 2
+    smoke = coverage_section(all_results("smoke"))
+    assert 'class="full"' not in smoke.split("</ul>")[1]
+    assert "badge" not in smoke
+
+
+class Balanced(HTMLParser):
+    """Notices tags that are not closed, or closed in another order, and collects ids and images."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.ids, self.images = [], [], []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in VOID and tag != "li":
+            self.open.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.images += [value for name, value in attributes if name == "src"]
+
+    def handle_endtag(self, tag):
+        if tag != "li":
+            assert self.open.pop() == tag
+
+
+def finished_ufm(out):
+    """A finished experiment on the unconstrained feature model, as the runner leaves it."""
+    folder = out / "quick" / "ufm-gap"
+    folder.mkdir(parents=True)
+    claims = [
+        {"id": claim.id, "where": claim.where, "says": claim.says, "paper": claim.paper, "ours": "1",
+         "comparison": claim.comparison, "verdict": "match", "reason": ""}
+        for claim in load_claims("ufm-gap")
+    ]  # fmt: skip
+    (folder / "claims.json").write_text(json.dumps({"claims": claims}))
+    (folder / "manifest.json").write_text(json.dumps({"data": "GENERATED"}))
+    (folder / "figure.png").write_bytes(PNG)
+    return len(claims)
+
+
+def page_of(out, tmp_path):
+    said = write_report(out, tmp_path / "report.html")
+    return said, (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_the_report_works_without_results_of_networks(tmp_path):
+    matched = finished_ufm(tmp_path)
+    said, html = page_of(tmp_path, tmp_path)
+    claims = len(load_claims())
+    assert said == f"{matched} of {claims} claims matched, 0 partial, {claims - matched} not run"
+    assert f"<b>{said}.</b>" in html
+    page = Balanced(html)
+    assert set(page.ids) >= {*STUDIES, "ufm-gap", "coverage"}
+    assert len(page.images) == 1
+    assert html.count("Not run.") == len(STUDIES)
+    assert 'td class="full"' not in html
+    assert "1.63e-2" in html  # the paper's numbers stand there all the same
+
+
+def test_the_report_shows_what_was_run(tmp_path):
+    solved = [
+        run
+        for run in all_results()
+        if run.procedure.returned == "solved" and run.setting in ("beijing", "swimmer")
+    ]
+    Results(solved).save(tmp_path / "paper" / "results")
+    finished_ufm(tmp_path)
+    said, html = page_of(tmp_path, tmp_path)
+    page = Balanced(html)
+    assert [name for name in page.ids if name in STUDIES][:2] == ["beyond-solved", "beyond-prediction"]
+    assert page.ids.index("dnn-prediction") < page.ids.index("ufm-gap")
+    assert len(page.images) == 4  # two and one of ours, one of the unconstrained feature model
+    for image in page.images:
+        head, content = image.split(",")
+        assert head == "data:image/png;base64"
+        assert base64.b64decode(content, validate=True).startswith(b"\x89PNG")
+    assert "http" not in html.replace("http-equiv", "")
+    section = html[html.index('<section id="beyond-solved"') : html.index('<section id="beyond-prediction"')]
+    assert {"REAL", "GENERATED"} == set(re.findall(r'class="badge[^>]*>([A-Z-]+)<', section))
+    error = median(lambda run: run.error["barycenter"][-1], "solved", ["beijing"], range(3))
+    assert f"<b>{error:.2e}".replace("e-0", "e-") in section
+    assert "42 runs at paper scale" in section
+    numbers = [int(number) for number in re.findall(r"(\d+) (?:of|missed|partial|not run)", said)]
+    assert sum(numbers) == len(load_claims())
+
+
+def test_claims_are_judged_at_the_largest_scale_and_smoke_only_counts_alone():
+    some = [
+        run
+        for scale in ("paper", "reduced", "smoke")
+        for run in all_results(scale)
+        if run.setting == "hopper"
+    ]
+    chapters = {each.study.name: each for each in network_chapters(Results(some))}
+    main = chapters["dnn-main"]
+    assert list(main.results) == ["paper", "reduced"]
+    assert main.words == "20 runs at paper scale, 4 runs at reduced scale"
+    assert {claim["verdict"] for claim in main.claims} >= {"partial"}
+    assert all(claim["verdict"] != "not run" for claim in main.claims)
+    assert not chapters["dnn-prediction"].results
+    assert {claim["verdict"] for claim in chapters["dnn-prediction"].claims} == {"not run"}
+    alone = {each.study.name: each for each in network_chapters(all_results("smoke"))}
+    assert list(alone["dnn-main"].results) == ["smoke"]
+
+
+def test_nothing_at_all_is_refused(tmp_path):
+    with pytest.raises(InputError, match="There are no results in"):
+        write_report(tmp_path, tmp_path / "report.html")
+
+
+@pytest.mark.slow
+def test_the_report_of_everything_is_complete(tmp_path):
+    for scale in ("paper", "reduced"):
+        all_results(scale).save(tmp_path / scale / "results")
+    said, html = page_of(tmp_path, tmp_path)
+    page = Balanced(html)
+    assert len(page.images) == 2 * len(CAPTIONS)
+    assert set(page.ids) >= set(STUDIES)
+    assert "Not run." not in html
+    assert " 0 partial" in said

@@ -1,0 +1,104 @@
+"""Results of network experiments on disk: exact, compact, and readable without torch or the runs."""
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.nets.procedure import Procedure
+from fedgram.paper.networks.collection import result
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.scales import SCALES
+from tests.small_runs import exact_run
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Four runs, of which one is centralized and two are of another setting."""
+    folder, scale = tmp_path_factory.mktemp("runs"), SCALES["smoke"]
+    words = ("proximal=1e-05", "centered+corrected", "centralized")
+    runs = [result(exact_run(folder, each, rounds=3), "hopper", scale, larger=False) for each in words]
+    other = replace(runs[0], setting="walker", epochs=7, test_mse=np.full((3, 3), np.nan))
+    return Results([*runs, other])
+
+
+def assert_same(one, other):
+    for each in fields(one):
+        ours, theirs = getattr(one, each.name), getattr(other, each.name)
+        if isinstance(ours, dict):
+            assert list(ours) == list(theirs)
+        for a, b in (
+            zip(ours.values(), theirs.values(), strict=True) if isinstance(ours, dict) else [(ours, theirs)]
+        ):
+            np.testing.assert_array_equal(a, b, err_msg=each.name)
+        assert type(ours) is type(theirs)
+
+
+def test_a_round_trip_keeps_every_bit(few, tmp_path):
+    few.save(tmp_path)
+    read = Results.load(tmp_path)
+    assert len(read) == len(few)
+    by_key = {run.key: run for run in read}
+    for run in few:
+        assert_same(by_key[run.key], run)
+
+
+def test_what_a_run_found_is_kept(few):
+    run = few.select(procedure="centered+corrected")[0]
+    assert (run.target, run.kind, run.dataset, run.rounds) == ("within", "GENERATED", "small", 3)
+    assert run.grams.shape == (4, 2, 2)
+    assert run.returned_grams.shape == (3, 3, 2, 2)
+    np.testing.assert_allclose(run.gap_terms.sum(), np.trace(run.centralized - run.barycenter))
+    np.testing.assert_array_equal(run.target_error, run.error["within"])
+    assert run.target_error[-1] < 1e-12
+    assert few.select(procedure="centralized")[0].returned_grams.shape == (3, 1, 2, 2)
+
+
+def test_selection(few):
+    assert len(few.select(setting="hopper")) == 3
+    assert [run.epochs for run in few.select(procedure=Procedure(proximal=1e-5))] == [1, 7]
+    assert few.select(setting="walker", epochs=7, scale="smoke", larger=False)[0].setting == "walker"
+    assert len(few.select(scale="paper")) == 0
+    assert isinstance(few[1:], Results)
+
+
+def test_merging_replaces_the_same_run_and_keeps_other_scales(few):
+    newer = [replace(few[0], seconds=9.0), replace(few[0], scale="paper")]
+    merged = few.merged(newer)
+    assert len(merged) == 5
+    assert [run.seconds for run in merged.select(scale="smoke", procedure="proximal=1e-5", epochs=1)] == [9.0]
+
+
+def test_files_of_other_settings_stay_and_unchanged_ones_are_not_written(few, tmp_path):
+    hopper, walker = few.select(setting="hopper"), few.select(setting="walker")
+    (path,) = hopper.save(tmp_path)
+    before = path.stat().st_mtime_ns
+    walker.save(tmp_path)
+    few.save(tmp_path)
+    assert path.stat().st_mtime_ns == before
+    assert len(Results.load(tmp_path)) == 4
+
+
+def test_damage_is_named_and_no_folder_is_no_results(few, tmp_path):
+    assert len(Results.load(tmp_path / "nowhere")) == 0
+    path = few.save(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(InputError, match="is damaged"):
+        Results.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="Cannot write to"):
+        few.save(tmp_path / "file")
+
+
+def test_reading_needs_neither_torch_nor_runs(few, tmp_path):
+    few.save(tmp_path)
+    code = (
+        "import sys; sys.modules.update(torch=None, safetensors=None); from pathlib import Path; "
+        "from fedgram.paper.networks.results import Results; "
+        f"from fedgram.paper.networks import studies; print(len(Results.load(Path({str(tmp_path)!r}))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "4\n", done.stderr

@@ -1,0 +1,251 @@
+"""Network experiments end to end on embedded data: trained, saved, judged, drawn, resumed and spread."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.nets.settings import Settings
+from fedgram.paper.networks import figures
+from fedgram.paper.networks.collection import collect
+from fedgram.paper.networks.engines import engine_of
+from fedgram.paper.networks.plan import Request
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.runner import run
+from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.settings import IMAGES, TABULAR
+from fedgram.paper.networks.studies import STUDIES
+
+BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
+"""Below smoke: one epoch, two rounds and one seed."""
+
+
+def request(out, **narrowed):
+    return Request(out, narrowed.pop("scale", BLINK), device="cpu", **narrowed)
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory):
+    """All experiments in one call: folder, outcomes by name, and what was said."""
+    out, said, plans = tmp_path_factory.mktemp("networks"), [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "rendered", _quickly)  # other tests look at the pictures
+        found = run(list(STUDIES.values()), request(out), started=plans.extend, warned=said.append)
+    return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
+
+
+def _quickly(figure, suffix="png"):
+    figures.pyplot().close(figure)
+    return b"a picture"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_experiment_runs_to_its_end(name, everything):
+    out, outcomes, *_ = everything
+    outcome = outcomes[name]
+    assert len(outcome.results) == outcome.plan.in_all == len(outcome.plan.keys)
+    assert all(path.exists() for path in outcome.files)
+    assert any(path.suffix == ".png" for path in outcome.files)
+    assert {each.verdict for each in outcome.judged} <= {"partial", "match"}
+    folder = out / "smoke" / name
+    document, manifest = (
+        json.loads((folder / f"{part}.json").read_text()) for part in ("claims", "manifest")
+    )
+    assert len(document["claims"]) == len(outcome.judged)
+    assert manifest["data"] == document["data"] == "GENERATED"
+    assert all((folder / path).resolve().exists() for path in manifest["results"])
+    for run_ in outcome.results:
+        assert np.isfinite(run_.grams).all()
+        assert run_.scale == "smoke"
+
+
+def test_plans_come_first_and_jobs_share_stacks(everything):
+    _, _, said, plans = everything
+    assert [plan.study.name for plan in plans] == list(STUDIES)
+    finished = [sentence for sentence in said if sentence.endswith(": finished.")]
+    keys = {key for plan in plans for key in plan.keys}
+    assert len(finished) == 6 < len(keys)  # two datasets; one and two rounds; another network; larger data
+
+
+def test_runs_on_disk_give_the_same_results(everything):
+    out, outcomes, *_ = everything
+    again = {result.key: result for result in collect(out / "smoke" / "runs", BLINK)}
+    for result in outcomes["dnn-architecture"].results:
+        np.testing.assert_array_equal(again[result.key].grams, result.grams)
+        assert again[result.key].larger == result.larger
+
+
+def test_runs_are_shared_between_settings_and_experiments(everything):
+    _, outcomes, *_ = everything
+    main = outcomes["dnn-main"].results
+    for names, dataset in ((TABULAR, "swimmer-mini"), (IMAGES, "sprites")):
+        runs = [main.select(setting=name, procedure="proximal")[0] for name in names]
+        assert {run_.dataset for run_ in runs} == {dataset}
+        assert all(run_.seconds == runs[0].seconds for run_ in runs)
+    assert outcomes["dnn-prediction"].results[0].key in {run_.key for run_ in main}
+
+
+def test_mismatched_coordinates_have_the_same_local_models(everything):
+    _, outcomes, *_ = everything
+    results = outcomes["dnn-alignment"].results.select(setting="swimmer")
+    pairs = (("ordinary", "aligned"), ("independent", "aligned+independent"))
+    for words in pairs:
+        raw, aligned = (results.select(procedure=each)[0] for each in words)
+        np.testing.assert_allclose(raw.returned_grams[0], aligned.returned_grams[0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(raw.objective_gap[0], aligned.objective_gap[0], rtol=1e-4)
+        assert raw.shared_objective[0] != aligned.shared_objective[0]
+
+
+def test_what_is_finished_is_not_trained_again(everything, monkeypatch):
+    out, outcomes, *_ = everything
+
+    def never(*arguments):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", never)
+    (again,) = run([STUDIES["dnn-means"]], request(out))
+    assert len(again.results) == len(outcomes["dnn-means"].results)
+
+
+def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "rendered", _quickly)
+    narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
+    study, said = STUDIES["dnn-main"], []
+
+    def stop(status):
+        if status.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([study], request(tmp_path / "a", **narrowed), progress=stop)
+    assert not Results.load(tmp_path / "a" / "smoke" / "results")
+    (stopped,) = run([study], request(tmp_path / "a", **narrowed), warned=said.append)
+    assert any("go on after round 1" in sentence for sentence in said)
+    (whole,) = run([study], request(tmp_path / "b", **narrowed))
+    assert len(stopped.results) == len(whole.results) == 5  # settings that share the run
+    np.testing.assert_array_equal(stopped.results[0].grams, whole.results[0].grams)
+
+
+def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "rendered", _quickly)
+    narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
+    said = []
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "duckdb", None)
+        (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), warned=said.append)
+    assert "which needs DuckDB" in said[0]
+    assert len(outcome.results) == 5
+    assert not (tmp_path / "smoke" / "results").exists()
+    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", None)
+    (again,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed))
+    np.testing.assert_array_equal(again.results[0].grams, outcome.results[0].grams)
+    assert len(Results.load(tmp_path / "smoke" / "results")) == 5
+
+
+def test_narrowing_trains_only_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "rendered", _quickly)
+    narrowed = {"settings": ("hopper",), "procedures": ("aligned", "ordinary"), "seeds": (0,)}
+    (outcome,) = run([STUDIES["dnn-alignment"]], request(tmp_path, **narrowed))
+    assert {each.procedure.name for each in outcome.results} == {"ordinary", "aligned"}
+    assert {each.dataset for each in outcome.results} == {"swimmer-mini"}
+    judged = {each.claim.id: each for each in outcome.judged}
+    assert judged["alignment-aligned-endpoint"].verdict == "partial"
+    assert judged["alignment-proximal-endpoint"].verdict == "not run"
+
+
+def test_data_that_cannot_be_used_is_not_run_unless_asked_for(tmp_path, monkeypatch):
+    def refused(self, source, folder, larger):
+        raise InputError("The file is cut short.", field="file")
+
+    monkeypatch.setattr(Scale, "problem", refused)
+    (outcome,) = run([STUDIES["dnn-means"]], request(tmp_path))
+    assert len(outcome.plan.not_run) == 10
+    assert {each.verdict for each in outcome.judged} == {"not run"}
+    assert outcome.document()["not_run"][0] == "Beijing is not run: The file is cut short."
+    with pytest.raises(InputError, match="cut short"):
+        run([STUDIES["dnn-means"]], request(tmp_path, settings=("beijing",)))
+
+
+def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr(
+        Scale,
+        "settings",
+        lambda self, epochs, rounds: Settings(
+            epochs=epochs, rounds=rounds, features=8, learning_rate=1e30, clip=1e30
+        ),
+    )
+    narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
+    (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), warned=said.append)
+    assert len(outcome.results) == 0
+    assert "given up: ordinary/seed-0" in said[-1]
+
+
+def test_no_engine_of_that_name_and_none_without_ray(monkeypatch):
+    with pytest.raises(InputError, match="no engine 'spark'; there are local, ray"):
+        engine_of("spark")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r'pip install "fedgram\[cluster\]"'):
+        next(engine_of("ray")([], None))
+
+
+def fedgram(*arguments):
+    command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "160", "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def smoke(out, *more):
+    narrowed = ("--scale", "smoke", "--setting", "swimmer", "--seeds", "0", "--device", "cpu")
+    return fedgram("reproduce", "dnn-full-model", *narrowed, "--out", out, *more)
+
+
+def test_the_command(tmp_path):
+    done = smoke(tmp_path, "--procedure", "full-model")
+    assert done.returncode == 0, done.stderr
+    assert "dnn-full-model: 2 of 30 runs asked for, 0 of them finished" in done.stderr
+    assert "partial: 0 of 15 runs; smoke scale" in done.stdout
+    again = smoke(tmp_path, "--procedure", "full-model", "--json")
+    document = json.loads(again.stdout)
+    assert (document["scale"], document["runs"]) == ("smoke", {"finished": 10, "in_all": 30})
+    assert all(Path(path).exists() for path in document["files"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dnn-main", "--scale", "huge"], "There is no scale 'huge'"),
+        (["dnn-main", "--setting", "hoper"], "did you mean 'hopper'"),
+        (["dnn-main", "--seeds", "a"], "--seeds is a list like 0,1"),
+        (["dnn-main", "--scale", "smoke", "--engine", "spark"], "There is no engine 'spark'"),
+        (["dnn-main", "--setting", "walker", "--data-dir", "nowhere"], "needs JAT's training episodes"),
+        (["dnn-mein"], "did you mean 'dnn-main'"),
+    ],
+)
+def test_bad_calls_exit_with_2(arguments, words, tmp_path):
+    done = fedgram("reproduce", *arguments, "--out", tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed.")
+def test_a_cluster_finds_the_same(tmp_path):
+    for engine in ("local", "ray"):
+        done = smoke(tmp_path / engine, "--engine", engine)
+        assert done.returncode == 0, done.stderr
+    ours, theirs = (Results.load(tmp_path / engine / "smoke" / "results") for engine in ("local", "ray"))
+    assert len(ours) == len(theirs) == 15  # five settings share three runs
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.key == other.key
+        np.testing.assert_allclose(one.grams, other.grams, rtol=1e-6)
