@@ -18,6 +18,7 @@ FOLDERS = {
     "src/fedgram/runs": "results on disk",
     "src/fedgram/train": "training with everything kept",
     "src/fedgram/paper": "the paper's experiments",
+    "src/fedgram/paper/networks": "those that train networks",
     "benchmarks": "side by side with other libraries",
     "tools": "for maintainers",
     "tests": "tests",
