@@ -90,12 +90,13 @@ def aligned(layers: Layers, broadcast: Tensor) -> Layers:
 def solved(
     trained: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
 ) -> tuple[Layers, Tensor]:
-    """The exact minimiser of each client's loss over its last layers, and how many directions were clipped.
+    """The minimiser of each client's loss over its last layers, and how many directions were clipped.
 
     trained (K, C, D), the map from u to predictions that training found; outputs u (K, N, D), targets
     (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C). With B the least-squares map from
     centered u to centered targets, of all the one closest to the trained map, and Ŝ = Cov(B u), the loss is
     F(W; Ŝ + deficit) up to a constant, so that W Wᵀ = φ(Ŝ + deficit); the features are Wᵀ A⁻¹ B (u - ū).
+    Exact but for WEAK directions of u.
     """
     center, bias = outputs.double().mean(dim=1, keepdim=True), targets.mean(dim=1)
     inputs, wanted = outputs.double() - center, targets - bias[:, None]

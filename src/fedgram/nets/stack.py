@@ -22,8 +22,8 @@ ROWS_AT_ONCE = 1024
 class Stack:
     """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
 
-    together: how many of them are computed at once. Linear layers become batched products, the more the
-    better; convolutions are fastest one model at a time (docs/training.md has the measurements).
+    Linear layers become batched products, the more models the better. Convolutions are computed one model at
+    a time: as grouped convolutions they would leave the fast kernels and hold all activations at once.
     """
 
     model: Model
