@@ -23,7 +23,7 @@ class Stack:
     """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
 
     Linear layers become batched products, the more models the better. Convolutions are computed one model at
-    a time: as grouped convolutions they would leave the fast kernels and hold all activations at once.
+    a time, so that the activations of a few are held at once; grouped convolutions were not measured.
     """
 
     model: Model
