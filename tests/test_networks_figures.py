@@ -106,11 +106,14 @@ def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
 def test_below_a_figure_stand_kinds_and_scale(scale):
     epochs, seeds = (4000, "3 seeds") if scale == "paper" else (400, "1 seed")
     protocol = f"({scale} scale, E = {epochs}, 8 rounds, {seeds})"
-    figures = drawn("dnn-rho", only(all_results(scale), *FEW))
+    results = only(all_results(scale), *FEW)
+    stand_ins = {run.setting: run.dataset for run in results}
+    assert stand_ins["beijing"] == "beijing"
+    figures = drawn("dnn-rho", results)
     assert figures[""].get_supxlabel().split("\n") == [
         f"REAL data: Beijing {protocol}",
-        f"GENERATED data: Swimmer {protocol}",
-        f"RE-RENDERED data: dSprites {protocol}",
+        f"GENERATED data: {stand_ins['swimmer']} for Swimmer {protocol}",
+        f"RE-RENDERED data: {stand_ins['dsprites']} for dSprites {protocol}",
     ]
 
 

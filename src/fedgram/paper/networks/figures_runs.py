@@ -105,16 +105,22 @@ def removed_fraction(raw: Sequence[Result], aligned: Sequence[Result]) -> Array:
 
 
 def provenance(runs: Iterable[Result]) -> list[str]:
-    """What is shown, in lines: kind of data, settings, scale, local epochs, rounds, seeds."""
+    """What is shown, in lines: kind of data, what stands for a setting, scale, epochs, rounds, seeds."""
     by_setting: dict[str, list[Result]] = {}
     for run in sorted(runs, key=lambda run: ALL.index(run.setting)):
         by_setting.setdefault(run.setting, []).append(run)
-    titles: dict[tuple[str, str], list[str]] = {}
+    titles: dict[tuple[str, str, str], list[str]] = {}
     for setting, group in by_setting.items():
-        titles.setdefault((_kinds(group), _protocol(group)), []).append(TITLES[setting])
+        key = (_kinds(group), _stand_in(setting, group[0].dataset), _protocol(group))
+        titles.setdefault(key, []).append(TITLES[setting])
     return [
-        f"{kinds} data: {', '.join(names)} ({protocol})" for (kinds, protocol), names in titles.items()
+        f"{kinds} data: {stand_in}{', '.join(names)} ({protocol})"
+        for (kinds, stand_in, protocol), names in titles.items()
     ] or ["not run"]
+
+
+def _stand_in(setting: str, dataset: str) -> str:
+    return "" if dataset == setting else f"{dataset} for "
 
 
 def _kinds(runs: list[Result]) -> str:
