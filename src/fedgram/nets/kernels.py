@@ -37,9 +37,9 @@ def squares_kernel(table, gradients, partial, ALIGN: tl.constexpr, BLOCK: tl.con
 
 @triton.jit
 def update_kernel(  # type: ignore[no-untyped-def]
-    table, states, gradients, scale, rates, decay_1, decay_2, eps, ALIGN: tl.constexpr, BLOCK: tl.constexpr
+    table, states, gradients, scale, rates, new_1, old_2, new_2, eps, ALIGN: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """AdamW on each block."""
+    """AdamW on each block: new_1 = 1 - β₁, old_2 = β₂, new_2 = 1 - β₂, which float32 would round too far."""
     block = tl.program_id(0)
     tensor = tl.load(table + 4 * block)
     model = tl.load(table + 4 * block + 1)
@@ -56,8 +56,8 @@ def update_kernel(  # type: ignore[no-untyped-def]
     first = tl.load(firsts, mask=inside)
     second = tl.load(seconds, mask=inside)
     parameter = tl.load(parameters, mask=inside)
-    first += (1 - decay_1) * (slope - first)
-    second = decay_2 * second + (1 - decay_2) * slope * slope
+    first += new_1 * (slope - first)
+    second = old_2 * second + new_2 * slope * slope
     size = tl.load(rates + 2 * model)
     correction = tl.load(rates + 2 * model + 1)
     parameter -= size * first / (tl.sqrt(second) * correction + eps)
@@ -106,10 +106,10 @@ class Plan:
 
     def update(self, gradients: Tensor, scale: Tensor, rates: Tensor) -> None:
         """Move all models: addresses of gradients (tensors,), scale (K,), rates (K, 2)."""
-        decays = (FIRST_DECAY, SECOND_DECAY, EPS)
+        weights = (1 - FIRST_DECAY, SECOND_DECAY, 1 - SECOND_DECAY, EPS)
         for alignment, table in self.tables.items():
             update_kernel[(len(table),)](
-                table, self.states, gradients, scale, rates, *decays, alignment, BLOCK, num_warps=WARPS
+                table, self.states, gradients, scale, rates, *weights, alignment, BLOCK, num_warps=WARPS
             )
 
 
