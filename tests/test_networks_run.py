@@ -204,9 +204,9 @@ def fedgram(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
-def smoke(out, *more):
+def smoke(out, *more, names=("dnn-full-model",)):
     narrowed = ("--scale", "smoke", "--setting", "swimmer", "--seeds", "0", "--device", "cpu")
-    return fedgram("reproduce", "dnn-full-model", *narrowed, "--out", out, *more)
+    return fedgram("reproduce", *names, *narrowed, "--out", out, *more)
 
 
 def test_the_command(tmp_path):
@@ -218,6 +218,18 @@ def test_the_command(tmp_path):
     document = json.loads(again.stdout)
     assert (document["scale"], document["runs"]) == ("smoke", {"finished": 10, "in_all": 30})
     assert all(Path(path).exists() for path in document["files"])
+
+
+def test_several_experiments_share_their_runs(tmp_path):
+    done = smoke(tmp_path, "--procedure", "ordinary", names=("dnn-means", "dnn-rho"))
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1: swimmer-mini" in done.stderr
+    assert {path.name for path in (tmp_path / "smoke").iterdir()} == {
+        "dnn-means",
+        "dnn-rho",
+        "results",
+        "runs",
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ Listed = Annotated[bool, typer.Option("--list", help="Name all experiments and w
 
 @app.command()
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(help="An experiment, or a group: ufm, dnn, beyond or all.")
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or groups: ufm, dnn, beyond or all.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="ufm: fewer instances, a minute instead of eight.")
@@ -49,7 +49,7 @@ def reproduce(
     list_all: Listed = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")] = False,
 ) -> None:
-    """Redo an experiment of the paper and hold every number beside the paper's.
+    """Redo experiments of the paper and hold every number beside the paper's.
 
     What is finished is kept, so a run that was stopped goes on where it was. Experiments with networks say
     what they will cost before they start, and leave out settings whose data is not at hand. Exits with 1 if a
@@ -65,11 +65,11 @@ def reproduce(
     if list_all:
         _print_list(request)
         return
-    if name is None:
+    if not names:
         raise InputError("Name an experiment; 'fedgram reproduce --list' names them all.", field="name")
-    names = registry.names_of(name)
-    exact = [each for each in names if each in registry.MODULES]
-    trained = [each for each in names if each not in registry.MODULES]
+    wanted = dict.fromkeys(each for name in names for each in registry.names_of(name))
+    exact = [each for each in wanted if each in registry.MODULES]
+    trained = [each for each in wanted if each not in registry.MODULES]
     missed = _shown(_run(exact, out, quick, fresh), as_json) if exact else False
     missed |= _shown(_train(trained, request), as_json) if trained else False
     if missed:

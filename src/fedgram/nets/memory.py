@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
 from fedgram.nets.graphs import LANES
-from fedgram.nets.model import Backbone, draw, prepared
+from fedgram.nets.model import Backbone, example
 from fedgram.nets.precision import storage
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -56,20 +56,17 @@ def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings:
     """What a stack of runs of this problem needs; docs/training.md has the formula."""
     splits = list(problem.train.values())
     rows = [sum(map(len, splits))] if centralized else [len(split) for split in splits]
-    inputs = prepared(torch.tensor(splits[0].inputs[:2]), torch.float32)
-    targets = splits[0].targets.shape[1]
-    model = draw(backbone, inputs, settings.features, targets, 0, None)
+    model, inputs = example(backbone, splits[0], settings.features)
     number = torch.finfo(storage(settings.precision)).bits // 8
-    parameters = sum(value.numel() for value in model.parameters())
     per_row = activations_per_row(model, inputs)
     alone = one_at_a_time(model)
     at_once = LANES if alone else len(rows)
     width = model.feature.in_features
-    layers = settings.features * width + targets * settings.features
+    layers = model.feature.weight.numel() + model.head.weight.numel()
     held = [*splits, *problem.test.values()]
     return Footprint(
         fixed=sum(split.inputs.nbytes + 2 * split.targets.nbytes for split in held),
-        state=len(rows) * 4 * number * parameters,
+        state=len(rows) * 4 * number * model.size,
         activations=at_once * 2 * number * per_row * settings.batch,
         returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + settings.features)
         + len(rows) * 2 * DOUBLE * layers,

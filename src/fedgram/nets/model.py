@@ -10,6 +10,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
+from fedgram.data.problem import Split
 from fedgram.errors import InputError
 from fedgram.nets.backbones import BACKBONES
 
@@ -31,6 +32,11 @@ class Model(nn.Module):
         h = self.feature(self.backbone(x))
         return h, self.head(h)
 
+    @property
+    def size(self) -> int:
+        """How many parameters it has."""
+        return sum(value.numel() for value in self.parameters())
+
 
 def prepared(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1]."""
@@ -51,6 +57,12 @@ def draw(
         torch.default_generator.manual_seed(key("head", seed))
         model.head.reset_parameters()
     return model
+
+
+def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Tensor]:
+    """A model for rows like these, to be looked at rather than trained, and a few inputs that it takes."""
+    inputs = prepared(torch.tensor(split.inputs[:2]), torch.float32)
+    return draw(backbone, inputs, features, split.targets.shape[1], 0, None), inputs
 
 
 def key(*parts: object) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.model import Backbone, draw, prepared
+from fedgram.nets.model import Backbone, example
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -74,16 +74,9 @@ def _setups(
     runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, seeds))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
-    data, parameters = Data.of(task.problem), _parameters(task)
-    return [Setup(run.procedure, run.seed, task.settings, backbone_name, parameters, data) for run in runs]
-
-
-def _parameters(task: Task) -> int:
-    """How many parameters one client's model has."""
-    first = next(iter(task.problem.train.values()))
-    inputs = prepared(torch.tensor(first.inputs[:2]), torch.float32)
-    model = draw(task.backbone, inputs, task.settings.features, first.targets.shape[1], 0, None)
-    return sum(value.numel() for value in model.parameters())
+    data, any_client = Data.of(task.problem), next(iter(task.problem.train.values()))
+    size = example(task.backbone, any_client, task.settings.features)[0].size
+    return [Setup(run.procedure, run.seed, task.settings, backbone_name, size, data) for run in runs]
 
 
 def _name(backbone: Backbone) -> str:
