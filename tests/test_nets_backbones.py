@@ -224,3 +224,26 @@ def test_a_misspelt_backbone_is_refused_with_the_nearest():
         InputError, match=r"no backbone 'resnet81'; did you mean 'resnet18'\? There are resmlp, "
     ):
         new_backbone("resnet81", (3, 8, 8))
+
+
+def test_a_name_like_no_other_suggests_none():
+    with pytest.raises(InputError, match=r"^There is no backbone 'foo'; There are resmlp, "):
+        new_backbone("foo", (6,))
+
+
+@pytest.mark.parametrize(("backbone", "kind"), [(None, "NoneType"), (lambda: 3, "int"), (7, "int")])
+def test_what_is_no_module_is_refused(backbone, kind):
+    with pytest.raises(InputError, match=f"function that gives a module, not {kind}") as refused:
+        draw(backbone, ROWS, 5, 2, 0, None)
+    assert refused.value.field == "backbone"
+
+
+def test_a_backbone_for_other_inputs_is_refused_with_what_it_says():
+    with pytest.raises(InputError, match=r"fails on 3 rows of shape \(6,\): RuntimeError: mat1 and mat2"):
+        draw(nn.Linear(5, 4), ROWS, 5, 2, 0, None)
+
+
+@pytest.mark.parametrize("backbone", [nn.Linear(6, 4).double(), nn.LazyLinear(4)])
+def test_other_precisions_and_lazy_layers_become_models(backbone):
+    h, _ = draw(backbone, ROWS, 5, 2, 0, None)(ROWS)
+    assert (h.shape, h.dtype) == ((3, 5), ROWS.dtype)

@@ -1,5 +1,7 @@
 """Training into folders: stacks, devices, progress, and runs that go wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
-from fedgram.train import train
+from fedgram.train import devices, train
 from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, contents, net, small_problem, trained
 
 
@@ -279,6 +281,49 @@ def test_a_backbone_that_does_not_fit_is_refused(tmp_path, backbone, words):
     with pytest.raises(InputError) as refused:
         train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path)
     assert words in refused.value.message
+
+
+class Branching(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return -y if y.sum() > 0 else y
+
+
+@pytest.mark.parametrize(
+    ("backbone", "batch", "words"),
+    [
+        (Branching(4, 3), 16, "as a stack (torch.func.vmap) in minibatches of 16: RuntimeError: vmap: "),
+        (nn.BatchNorm1d(4), 1, "in minibatches of 1: ValueError: Expected more than 1 value per channel"),
+    ],
+)
+def test_a_backbone_that_cannot_be_stacked_is_refused(tmp_path, backbone, batch, words):
+    with pytest.raises(InputError) as refused:
+        train(small_problem(), backbone, ["ordinary"], [0], replace(SETTINGS, batch=batch), folder=tmp_path)
+    assert words in refused.value.message
+
+
+def test_frozen_parameters_stay(tmp_path):
+    frozen, free = nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 3)
+    backbone = nn.Sequential(frozen, nn.Tanh(), free)
+    (run,) = train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path)
+    models = run.model()
+    for client in range(len(small_problem().clients)):
+        np.testing.assert_array_equal(models["backbone.0.weight"][client], frozen.weight.numpy())
+        assert np.abs(models["backbone.2.weight"][client] - free.weight.detach().numpy()).max() > 1e-4
+
+
+def test_small_networks_are_computed_by_one_thread(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        for size, allowed in (("small", devices.SMALL), ("large", 0)):
+            monkeypatch.setattr(devices, "SMALL", allowed)
+            trained(tmp_path / size, progress=lambda status: seen.add((size, torch.get_num_threads())))  # noqa: B023
+        assert seen == {("small", 1), ("large", 2)}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("what", ["inputs", "targets"])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgram.nets import graphs
 from fedgram.nets.batches import Batches
+from fedgram.nets.model import explained
 from fedgram.nets.objective import Terms, losses
 from fedgram.nets.optimizer import optimizer_on, schedule
 from fedgram.nets.precision import arithmetic
@@ -79,8 +80,10 @@ class Fit:
         buffers = {name: value[models] for name, value in self.stack.buffers.items()}
         leaves = {name: p[models].detach().requires_grad_() for name, p in self.stack.parameters.items()}
         batch = self.batches.take(models, size)
-        values = self.losses(self.stack, leaves, buffers, batch, self.terms.of(models), self.settings.penalty)
-        found = torch.autograd.grad(values.sum(), list(leaves.values()))
+        terms, penalty = self.terms.of(models), self.settings.penalty
+        with explained(size):
+            values = self.losses(self.stack, leaves, buffers, batch, terms, penalty)
+            found = torch.autograd.grad(values.sum(), list(leaves.values()))
         return values.detach(), dict(zip(leaves, found, strict=True))
 
     def _arithmetic(self) -> AbstractContextManager[None]:

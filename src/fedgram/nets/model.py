@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -73,35 +74,65 @@ def key(*parts: object) -> int:
 
 def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
     """A fresh module for inputs of this shape."""
-    if isinstance(backbone, nn.Module):
-        return deepcopy(backbone)
-    if callable(backbone):
-        return backbone()
-    if backbone not in BACKBONES:
-        near = get_close_matches(backbone, BACKBONES, n=1, cutoff=0.0)[0]
+    if isinstance(backbone, str):
+        return _named(backbone, shape)
+    made = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else deepcopy(backbone)
+    if not isinstance(made, nn.Module):
         raise InputError(
-            f"There is no backbone '{backbone}'; did you mean '{near}'? There are {', '.join(BACKBONES)}.",
+            f"A backbone is a name, a module, or a function that gives a module, not {type(made).__name__}.",
             field="backbone",
         )
-    images = "resmlp" not in backbone
+    return made
+
+
+def _named(name: str, shape: Sequence[int]) -> nn.Module:
+    if name not in BACKBONES:
+        near = "".join(f"did you mean '{each}'? " for each in get_close_matches(name, BACKBONES, n=1))
+        raise InputError(
+            f"There is no backbone '{name}'; {near}There are {', '.join(BACKBONES)}.", field="backbone"
+        )
+    images = "resmlp" not in name
     if images != (len(shape) == 3):
         raise InputError(
-            f"The backbone '{backbone}' takes {'images' if images else 'rows of numbers'}, "
+            f"The backbone '{name}' takes {'images' if images else 'rows of numbers'}, "
             f"but inputs have shape {tuple(shape)}.",
             field="backbone",
         )
-    return BACKBONES[backbone](shape)
+    return BACKBONES[name](shape)
 
 
 def width(backbone: nn.Module, inputs: Tensor) -> int:
     """How many numbers the backbone gives per row; refuses one that does not give (batch, numbers)."""
-    with torch.no_grad():
-        given = deepcopy(backbone).eval()(inputs)
+    rows = f"{len(inputs)} rows of shape {tuple(inputs.shape[1:])}"
+    try:
+        with torch.no_grad():
+            given = backbone.to(inputs.dtype).eval()(inputs)  # lazy layers learn their shape here
+    except Exception as error:  # a module of the user's may raise anything
+        raise InputError(f"The backbone fails on {rows}: {_line(error)}", field="backbone") from error
+    backbone.train()
     if not isinstance(given, Tensor) or given.ndim != 2 or len(given) != len(inputs):
         shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise InputError(
-            f"The backbone must map a batch to vectors, shape (batch, features); for {len(inputs)} rows "
-            f"of shape {tuple(inputs.shape[1:])} it gave {shape}.",
+            f"The backbone must map a batch to vectors, shape (batch, features); for {rows} it gave {shape}.",
             field="backbone",
         )
     return int(given.shape[1])
+
+
+@contextmanager
+def explained(rows: int) -> Iterator[None]:
+    """Turn what a stack of backbones raises in training, on minibatches of so many rows, into a sentence."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise InputError(
+            f"The backbone cannot be trained as a stack (torch.func.vmap) in minibatches of {rows}: "
+            f"{_line(error)}",
+            field="backbone",
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

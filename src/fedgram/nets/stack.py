@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ ROWS_AT_ONCE = 1024
 class Stack:
     """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
 
+    Parameters of a module that do not require gradients are frozen: they are among the buffers.
+
     Linear layers become batched products, the more models the better. Convolutions are computed one model at
     a time, so that the activations of a few are held at once; grouped convolutions were not measured.
     """
@@ -34,12 +36,12 @@ class Stack:
     def of(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> Stack:
         """Models of one architecture, in order."""
 
-        def stacked(named: Callable[[Model], Iterator[tuple[str, Tensor]]]) -> Tensors:
-            each = [dict(named(model)) for model in models]
+        def stacked(tensors: Callable[[Model], Tensors]) -> Tensors:
+            each = [tensors(model) for model in models]
             return {name: torch.stack([one[name].detach() for one in each]).to(device) for name in each[0]}
 
         cast = [model.to(dtype) for model in models]
-        parameters, buffers = stacked(Model.named_parameters), stacked(Model.named_buffers)
+        parameters, buffers = stacked(trained), stacked(kept)
         return cls(cast[0].to("meta"), parameters, buffers)
 
     def __len__(self) -> int:
@@ -106,6 +108,17 @@ class Stack:
         repeated = inputs.expand(models.stop - models.start, *inputs.shape)
         given: Tensor = over_models(self.model.backbone, parameters, buffers, repeated)
         return given
+
+
+def trained(model: Model) -> Tensors:
+    """The parameters of a model, but frozen ones."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def kept(model: Model) -> Tensors:
+    """The buffers of a model, and its frozen parameters, which no step changes either."""
+    frozen = {name: value for name, value in model.named_parameters() if not value.requires_grad}
+    return {**dict(model.named_buffers()), **frozen}
 
 
 def one_at_a_time(model: nn.Module) -> bool:

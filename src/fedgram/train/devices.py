@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from fedgram.errors import InputError
+
+SMALL = 100_000
+"""Networks of fewer parameters are small."""
 
 
 def named(name: str) -> torch.device:
@@ -35,6 +40,21 @@ def hardware(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     return f"{platform.processor() or platform.machine()}, {threads}"
+
+
+@contextmanager
+def threads_for(parameters: int, device: torch.device) -> Iterator[None]:
+    """Compute small networks on a CPU by one thread, unless OMP_NUM_THREADS says how many.
+
+    Several gain little on an idle machine, and wait for each other in every operation on a busy one.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and parameters < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -50,8 +50,9 @@ def train(
     stacks = planned(task, setups)
     for note in prediction.notes:
         warned(note)
-    for stack in stacks:
-        _train(task, stack)
+    with devices.threads_for(setups[0].parameters, place):
+        for stack in stacks:
+            _train(task, stack)
     return tuple(run for setup in setups if (run := results.find(setup)) is not None)
 
 
