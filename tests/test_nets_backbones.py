@@ -227,7 +227,7 @@ def test_a_misspelt_backbone_is_refused_with_the_nearest():
 
 
 def test_a_name_like_no_other_suggests_none():
-    with pytest.raises(InputError, match=r"^There is no backbone 'foo'; There are resmlp, "):
+    with pytest.raises(InputError, match=r"^There is no backbone 'foo'\. There are resmlp, "):
         new_backbone("foo", (6,))
 
 

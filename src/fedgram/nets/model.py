@@ -87,9 +87,10 @@ def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
 
 def _named(name: str, shape: Sequence[int]) -> nn.Module:
     if name not in BACKBONES:
-        near = "".join(f"did you mean '{each}'? " for each in get_close_matches(name, BACKBONES, n=1))
+        near = get_close_matches(name, BACKBONES, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no backbone '{name}'; {near}There are {', '.join(BACKBONES)}.", field="backbone"
+            f"There is no backbone '{name}'{hint} There are {', '.join(BACKBONES)}.", field="backbone"
         )
     images = "resmlp" not in name
     if images != (len(shape) == 3):
