@@ -240,6 +240,14 @@ def test_every_command_has_help_that_teaches():
         assert "--json" in done.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["runs"], ["data"]])
+def test_without_arguments_the_help_is_all_that_is_said(group):
+    done = fedgram(*group)
+    assert done.returncode == 2
+    assert "Usage: " in done.stdout
+    assert done.stderr == ""
+
+
 def test_starting_up_loads_nothing_heavy():
     heavy = "{'duckdb', 'matplotlib', 'pandas', 'scipy.optimize', 'torch'}"
     code = f"import sys, fedgram.cli; print(sorted({heavy} & set(sys.modules)))"

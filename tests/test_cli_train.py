@@ -5,15 +5,22 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
-from fedgram.cli import main
+from fedgram.cli import main, run_tables
+from fedgram.cli.train_data import read_table
+from fedgram.compare import METRICS, compared
+from fedgram.measure import measure
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs, files
+from tests.small_runs import exact_run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
 TINY = ["--backbone", "resmlp-small", "--features", "6", "--rounds", "2", "--epochs", "1", "--batch", "1000"]
@@ -65,6 +72,7 @@ def test_list(fedgram, runs):
     code, out, _ = fedgram("runs", "list", runs)
     assert code == 0
     assert out.count("complete") == 4
+    assert out.count("swimmer-mini (GENERATED), resmlp-small:") == 1
     document = json.loads(fedgram("runs", "list", runs, "--json")[1])
     assert [run["setup"]["seed"] for run in document["runs"]] == [0, 1, 0, 1]
     assert all(run["complete"] for run in document["runs"])
@@ -97,6 +105,46 @@ def test_compare(fedgram, runs, tmp_path):
     assert "must end in .png, .svg, .pdf" in err
 
 
+def test_tables_fit_a_terminal(runs, monkeypatch, capsys):
+    """Of 80 columns: numbers stay whole, also those with deviations."""
+    monkeypatch.setattr(run_tables, "console", Console(width=80, highlight=False, markup=False))
+    found = Runs(runs).require()
+    run_tables.print_list(found)
+    run_tables.print_run(found[0])
+    run_tables.print_comparison(found)
+    said = capsys.readouterr().out
+    measured = measure(found[0])
+    numbers = [*measured.target_error, *measured.delta, *measured.test_mse.ravel()]
+    (setting,) = compared(found)
+    spreads = [str(group.spread(name)) for group in setting.groups for name in METRICS]
+    for number in (*(f"{number:.3e}" for number in numbers), *spreads):
+        assert number in said
+    for heading in ("error to recursion", "test MSE, private", "objective gap", "seconds", "memory"):
+        assert heading in said
+    assert "…" not in said
+    assert said.count("solved+corrected+offset") == 4, "twice in the list and in all tables but one"
+
+
+def test_nothing_finished_is_nothing_to_draw(fedgram, tmp_path):
+    for seed in (0, 1):
+        run = exact_run(tmp_path, rounds=1, seed=seed)
+        replace(run, account=replace(run.account, seconds=())).save()
+        count = "1 run" if seed == 0 else "2 runs"
+        code, _, err = fedgram("runs", "compare", tmp_path, "--figure", tmp_path / "figure.png")
+        assert code == 2
+        assert f"No run in '{tmp_path}' is finished ({count} in all), so there is nothing to draw" in err
+    assert "ordinary/seed-1: 0 of 1 round." in fedgram("runs", "compare", tmp_path)[1]
+
+
+def test_different_seeds_are_shown(fedgram, tmp_path):
+    for procedure, seeds in (("ordinary", 3), ("proximal", 2)):
+        for seed in range(seeds):
+            exact_run(tmp_path, procedure, rounds=2, seed=seed)
+    _, out, _ = fedgram("runs", "compare", tmp_path)
+    for words in ("2 rounds, 2 to 3 seeds", "ordinary (seeds 0 to 2)", "proximal (seeds 0, 1)"):
+        assert words in out
+
+
 def test_the_report_shows_the_runs(fedgram, runs, tmp_path, monkeypatch):
     from fedgram.paper import report
 
@@ -126,16 +174,21 @@ def test_the_same_command_again_trains_nothing(fedgram, runs):
     assert json.loads(out)["settings"][0]["procedures"][0]["seeds"] == [0, 1]
 
 
-def test_a_table_of_ones_own(fedgram, tmp_path):
-    rng = np.random.default_rng(0)
-    lines = ["site,a,b,y,z"]
-    for row in rng.standard_normal((90, 2)):
-        site = ["9", "10", "x"][len(lines) % 3]
-        lines.append(f"{site},{row[0]},{row[1]},{row.sum()},{row[0] - row[1]}")
+COLUMNS = ["--client", "site", "--inputs", "a,b", "--targets", "y,z"]
+
+
+@pytest.fixture
+def own():
+    """Rows of three clients in turn."""
+    a, b = np.random.default_rng(0).standard_normal((2, 90))
+    sites = np.resize(np.array(["10", "x", "9"], dtype=object), 90)
+    return pd.DataFrame({"site": sites, "a": a, "b": b, "y": a + b, "z": a - b})
+
+
+def test_a_table_of_ones_own(fedgram, own, tmp_path):
     table = tmp_path / "own.csv"
-    table.write_text("\n".join(lines))
-    columns = ["--client", "site", "--inputs", "a,b", "--targets", "y,z"]
-    code, out, err = fedgram("train", table, *columns, *TINY, "--out", tmp_path / "runs")
+    own.to_csv(table, index=False)
+    code, out, err = fedgram("train", table, *COLUMNS, *TINY, "--out", tmp_path / "runs")
     assert code == 0, err
     (run,) = Runs(tmp_path / "runs").require()
     assert run.setup.data.name == "own"
@@ -143,18 +196,64 @@ def test_a_table_of_ones_own(fedgram, tmp_path):
     assert run.setup.data.targets == ("y", "z")
     assert (run.setup.data.train_rows, run.setup.data.test_rows) == ((24, 24, 24), (6, 6, 6))
     assert "own, resmlp-small: REAL data" in out
-    refusals = {
-        ("--client", "site", "--inputs", "a"): "Training on a table needs --targets.",
-        ("--client", "site", "--inputs", "a", "--targets", "q"): "There is no column 'q'",
-        (*columns, "--test-fraction", "1"): "--test-fraction must be at least 0 and below 1",
-    }
-    for given, words in refusals.items():
-        code, _, err = fedgram("train", table, *given, "--out", tmp_path / "other")
-        assert (code, words in err) == (2, True), err
-    table.write_text("\n".join([*lines, "x,,1.0,1.0,1.0"]))
-    code, _, err = fedgram("train", table, *columns, "--test-fraction", "0", "--out", tmp_path / "other")
-    assert code == 2
-    assert "Client 'x' has a value in its inputs that is not finite, in row 31, column 1" in err
+
+
+def test_clients_of_any_type_keep_their_rows(own, tmp_path):
+    table, rows = tmp_path / "own.parquet", np.arange(90)
+    for values in (rows % 3, rows % 3 + 0.0, rows % 3 > 0, np.datetime64("2020-01-01") + rows % 3):
+        own.assign(site=values).to_parquet(table)
+        problem = read_table(str(table), "site", ["a"], ["y"], 0.0, 0)
+        for client, split in zip(np.unique(values), problem.train.values(), strict=True):
+            np.testing.assert_array_equal(split.targets[:, 0], own["y"][values == client])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--client", "site", "--inputs", "a"], "Training on a table needs --targets."),
+        (["--client", "site", "--inputs", "a", "--targets", "q"], "There is no column 'q'"),
+        ([*COLUMNS, "--test-fraction", "1"], "--test-fraction must be at least 0 and below 1"),
+        (
+            [*COLUMNS, "--test-fraction", "0.99"],
+            "--test-fraction 0.99 leaves 0 of the 30 rows of client '9' for training, which needs at least "
+            "3; lower it, or add rows.",
+        ),
+        (
+            ["--client", "site", "--inputs", "a,y", "--targets", "y,z"],
+            "The column 'y' is named more than once in --client, --inputs and --targets; name it once.",
+        ),
+        (["--client", "site", "--inputs", "a,a", "--targets", "y"], "The column 'a' is named more than once"),
+        (["--client", "a", "--inputs", "a", "--targets", "y"], "The column 'a' is named more than once"),
+        ([*COLUMNS, "--data-seed", "-4"], "The seed of the data must be 0 or more, not -4."),
+    ],
+)
+def test_columns_and_parts_of_a_table_that_cannot_be(fedgram, own, tmp_path, given, words):
+    own.to_csv(tmp_path / "own.csv", index=False)
+    code, _, err = fedgram("train", tmp_path / "own.csv", *given, "--out", tmp_path / "runs")
+    assert (code, words in err) == (2, True), err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "rows", "value", "words"),
+    [
+        ("b", [76], None, "Data row 77 of 'own' (client 'x') has no number in 'b'; correct it, or leave the"),
+        ("z", [76], np.inf, "Data row 77 of 'own' (client 'x') has inf in 'z', which is too large; correct"),
+        ("a", [5, 76], -1e39, "Data row 6 of 'own' (client '9') has -1e+39 in 'a', which is too large"),
+        ("site", range(90), "x", "The column 'site' of 'own' holds only the client 'x', but a federation"),
+        ("site", [3], None, "Some rows have no client in 'site'"),
+        ("z", range(1, 90, 3), 7.0, "The target 'z' is constant at client 'x', so it cannot be predicted"),
+    ],
+)
+def test_values_that_cannot_be_used_are_found_in_the_file(
+    fedgram, own, tmp_path, monkeypatch, suffix, column, rows, value, words
+):
+    own.loc[list(rows), column] = value
+    monkeypatch.chdir(tmp_path)
+    own.to_csv("own.csv", index=False)
+    own.to_parquet("own.parquet")
+    code, _, err = fedgram("train", f"own.{suffix}", *COLUMNS, "--out", "runs")
+    assert (code, words.replace("'own'", f"'own.{suffix}'") in err) == (2, True), err
 
 
 @pytest.mark.parametrize(
@@ -173,8 +272,18 @@ def test_a_table_of_ones_own(fedgram, tmp_path):
         (["gaussian", "--procedure", "centralized+solved"], "combines with no other word"),
         (["gaussian", "--device", "tpu"], "There is no device 'tpu'"),
         (["gaussian", "--precision", "fp8"], "There is no precision 'fp8'; there are tf32"),
-        (["gaussian", "--seeds", "two"], "--seeds is a number or a list like 0,3, not 'two'."),
-        (["gaussian", "--seeds", "0"], "Name at least one procedure and one seed."),
+        *(
+            (
+                ["gaussian", "--seeds", seeds],
+                f"--seeds is how many seeds, 1 or more, or which, each 0 or more, like 0,3; not '{seeds}'.",
+            )
+            for seeds in ("two", "0", "-1", "0,-2", "1,")
+        ),
+        (["gaussian", "--data-seed", "-4"], "The seed of the data must be 0 or more, not -4."),
+        (
+            ["gaussian", "--targets", "y"],
+            "--targets names columns of a CSV, TSV or Parquet file, and 'gaussian'",
+        ),
         (["gaussian", "--features", "1", "--backbone", "resmlp-small"], "fewer than the 2 targets"),
         (["gaussian", "--rounds", "0"], "rounds must be positive"),
         (["gaussian", "--lambda-h", "-1"], "lambda_h must be a positive number"),

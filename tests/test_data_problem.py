@@ -1,5 +1,7 @@
 """Problems as clients hold them, and the paper's ways of splitting rows over clients."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -97,7 +99,7 @@ def test_bad_problems_are_refused_in_a_sentence():
         Split(inputs["site 0"], targets["site 0"][:39])
     with pytest.raises(InputError, match=r"\(rows, targets\), not \(40,\)"):
         Split(inputs["site 0"], targets["site 0"][:, 0])
-    with pytest.raises(InputError, match="at least two clients, not 1"):
+    with pytest.raises(InputError, match="at least two clients, not 1; add the rows of others"):
         Problem.from_arrays([inputs["site 0"]], [targets["site 0"]])
     with pytest.raises(InputError, match="same clients"):
         Problem.from_arrays(inputs, dict(list(targets.items())[::-1]))
@@ -108,6 +110,39 @@ def test_bad_problems_are_refused_in_a_sentence():
     with pytest.raises(InputError, match=r"'site 1' has a value in its targets .* row 8, column 2") as caught:
         Problem.from_arrays(inputs, targets)
     assert (caught.value.client, caught.value.field) == ("site 1", "targets")
+
+
+@pytest.mark.parametrize("what", ["inputs", "targets"])
+@pytest.mark.parametrize("values", [np.full((60, 2), "a"), [["1.5"]] * 60, [[1.0, 2.0], [3.0]], None, 7.0])
+def test_only_numbers_are_taken(what, values):
+    inputs, targets = clients()
+    (inputs if what == "inputs" else targets)["site 1"] = values
+    words = f"The {what} of client 'site 1' are not an array of numbers; convert them first."
+    with pytest.raises(InputError, match=f"^{words}$") as caught:
+        Problem.from_arrays(inputs, targets)
+    assert (caught.value.client, caught.value.field) == ("site 1", what)
+
+
+@pytest.mark.parametrize(("what", "shape"), [("inputs", (3,)), ("inputs", (2, 2)), ("targets", (3,))])
+def test_rows_of_all_clients_have_one_shape(what, shape):
+    inputs, targets = clients(width=2)
+    (inputs if what == "inputs" else targets)["site 2"] = np.ones((25, *shape)) * np.arange(shape[-1])
+    said = re.escape(
+        f"A row of client 'site 2' has {what} of shape {shape}, but one of the first client has shape (2,)"
+    )
+    with pytest.raises(InputError, match=f"^{said}; all clients need the same.$"):
+        Problem.from_arrays(inputs, targets)
+
+
+def test_the_kind_of_data_is_one_of_three():
+    with pytest.raises(InputError, match="no kind of data 'foo'; there are REAL, GENERATED, RE-RENDERED"):
+        Problem.from_arrays(*clients(), kind="foo")
+
+
+def test_rows_without_a_client_are_counted():
+    frame = pd.DataFrame({"site": ["a", None, "b"], "x": 0.0, "y": 1.0})
+    with pytest.raises(InputError, match="The client in 'site' is missing for 1 of 3 rows"):
+        Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
 
 
 def test_images_need_no_finiteness_check():

@@ -55,6 +55,13 @@ def test_a_mistyped_name_is_answered_with_the_nearest():
             registry.dataset(typed)
 
 
+def test_a_name_that_is_like_none_is_not_answered_with_another():
+    with pytest.raises(
+        InputError, match=r"^There is no dataset 'foo'\. 'fedgram data list' names them all\.$"
+    ):
+        registry.dataset("foo")
+
+
 def test_a_variant_must_be_one_of_the_datasets():
     with pytest.raises(InputError, match="no variant 'ppo': its variants are ppo_stoch, tqc_det, tqc_stoch"):
         registry.load("hopper-rollouts", options=Options(variant="ppo"))

@@ -13,6 +13,7 @@ from fedgram.expectation import expectation
 from fedgram.measure import measure, over_clients
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round
+from fedgram.phrases import counted, seeds_in_words
 from fedgram.run_figure import draw_comparison
 from fedgram.runs import Runs
 from tests.small_runs import exact_run, small_problem, trained
@@ -183,7 +184,31 @@ def test_runs_are_compared_over_seeds(several):
     document = setting.document()
     assert document["procedures"][1]["seeds"] == [0, 1, 2]
     assert {name.replace(" ", "_") for name in METRICS} <= set(document["procedures"][0])
-    assert "GENERATED data, E = 1, 4 rounds, 3 seeds" in setting.scale
+    assert ordinary.spread("predicted gap").deviation == 0, "the seeds share it"
+
+
+def test_seeds_are_shown_where_they_differ(several, tmp_path):
+    (setting,) = compared(Runs(several))
+    assert "GENERATED data, E = 1, 4 rounds, 1 to 3 seeds, P = 5" in setting.scale
+    labels = [setting.label(group) for group in setting.groups]
+    assert labels == ["corrected (seed 0)", "ordinary (seeds 0 to 2)"]
+    draw_comparison([setting], tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    for words in (*labels, "Grams after round 4, seed 0"):
+        assert words in text
+    for seed in (0, 3):
+        exact_run(tmp_path, "ordinary", rounds=1, seed=seed)
+        exact_run(tmp_path, "corrected", rounds=1, seed=seed)
+    (setting,) = compared(Runs(tmp_path))
+    assert "1 round, 2 seeds, P = 5" in setting.scale
+    assert [setting.label(group) for group in setting.groups] == ["corrected", "ordinary"]
+
+
+def test_counts_and_seeds_in_words():
+    assert [counted(number, "run") for number in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
+    assert [seeds_in_words(seeds) for seeds in ([4], (0, 1), {3, 0}, (1, 2, 3), (0, 1, 3))] == [
+        "seed 4", "seeds 0, 1", "seeds 0, 3", "seeds 1 to 3", "seeds 0, 1, 3",
+    ]  # fmt: skip
 
 
 def test_the_figure_is_drawn(several, tmp_path):

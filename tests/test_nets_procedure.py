@@ -67,10 +67,13 @@ def test_numbers_in_words():
 
 REFUSED = {
     "aligne": r"There is no procedure 'aligne'; did you mean 'aligned'\? Words are ordinary, proximal, ",
-    "": r"There is no procedure ''; did you mean '\w+",
-    "proximal+proximal=2": "The procedure 'proximal\\+proximal=2' says 'proximal' twice.",
-    "private+offset": "The procedure 'private\\+offset' says 'bias' twice.",
-    "aligned+solved": "The procedure 'aligned\\+solved' says 'returned' twice.",
+    "": r"There is no procedure ''\. Words are ordinary, proximal, ",
+    "foo": r"There is no procedure 'foo'\. Words are ordinary, proximal, ",
+    "proximal+proximal=2": r"The procedure 'proximal\+proximal=2' says 'proximal' twice; leave one out\.$",
+    "private+offset": r"The procedure 'private\+offset' says both 'private' and 'offset', which exclude each "
+    r"other; leave one out\.$",
+    "aligned+solved": r"The procedure 'aligned\+solved' says both 'aligned' and 'solved', which exclude each "
+    r"other; leave one out\.$",
     "aligned=2": "'aligned' takes no number.",
     "ordinary=1": "'ordinary' takes no number.",
     "centered=1": "'centered' takes no number.",

@@ -186,7 +186,17 @@ def test_stand_ins_and_other_scales_are_said():
     scale = SCALES["reduced"]
     reduced = Results(exact(key, "reduced") for key in STUDIES["dnn-main"].keys(scale, EVERYTHING))
     found = verdicts("dnn-main", reduced, scale)["main-proximal-closer"]
-    assert (found.verdict, found.reason) == ("partial", "0 of 100 runs; reduced scale; agrees so far")
+    assert (found.verdict, found.reason) == ("partial", "0 of 100 runs; reduced scale; not comparable")
+
+
+def test_the_ends_of_a_range_over_settings_are_not_judged_by_a_part_of_them():
+    hopper = Results(run for run in exact_results("dnn-alignment") if run.setting == "hopper")
+    found = verdicts("dnn-alignment", hopper)["mismatched-common-range"]
+    assert (found.verdict, found.ours) == ("partial", "0.15 – 0.15")  # the paper's: 0.046 – 0.236
+    assert found.reason == "10 of 60 runs; inside the paper's range"
+    nothing = changed(hopper, lambda run: True, shared_objective=lambda run: np.ones(run.rounds))
+    found = verdicts("dnn-alignment", nothing)["mismatched-common-range"]
+    assert found.reason == "10 of 60 runs; outside the paper's range"
 
 
 def test_unpaired_runs_are_left_out_of_pairs():

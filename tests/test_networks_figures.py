@@ -87,11 +87,17 @@ def test_all_panels_are_there_and_none_is_empty(name):
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_without_results_every_panel_says_so(name):
-    figures = drawn(name, Results())
-    for figure in figures.values():
-        assert all(says_not_run(axis) for axis in figure.axes if axis.axison)
-        assert figure.get_supxlabel() == "not run"
+def test_without_results_no_figure_is_drawn(name):
+    assert drawn(name, Results()) == dict.fromkeys(PANELS[name])
+    assert not plt.get_fignums()
+
+
+def test_figures_are_drawn_if_one_of_their_panels_has_data():
+    figures = drawn("dnn-main", only(all_results(), "hopper"))
+    missing = {name for name, figure in figures.items() if figure is None}
+    assert missing == {"proximal-images", "ordinary-images"}
+    ordinary = only(all_results(), "mpiigaze", procedure="ordinary")
+    assert drawn("dnn-prediction", ordinary) == {"": None}  # changes against itself say nothing
 
 
 @pytest.mark.parametrize("name", ["dnn-means", "dnn-rho", "beyond-solved", "beyond-prediction"])
@@ -134,6 +140,31 @@ def test_the_smoke_scale_is_drawn_though_its_budgets_coincide():
         figures = drawn(name, only(all_results("smoke"), "beijing"))
         axis = panel(next(iter(figures.values())), "Beijing")
         assert list(axis.lines[0].get_xdata()) == [1, 2, 4]
+        assert labels(axis.xaxis) == ["1", "2", "4"]
+
+
+def labels(scale):
+    """What is written along an axis, inside its limits."""
+    low, high = sorted(scale.get_view_interval())
+    places = scale.get_majorticklocs()
+    pairs = zip(places, scale.get_major_formatter().format_ticks(places), strict=True)
+    return [label for place, label in pairs if low <= place <= high and label]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 6.0])
+@pytest.mark.parametrize("name", PANELS)
+def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, factor):
+    def close(errors):
+        return {key: 0.2 * factor * (1 + 0.05 * np.tanh(error)) for key, error in errors.items()}
+
+    results = Results(
+        replace(run, error=close(run.error), direction_error=close(run.direction_error), seconds=factor)
+        for run in only(all_results("smoke"), "beijing", "3dshapes")
+    )
+    for figure in filter(None, drawn(name, results).values()):
+        figure.draw_without_rendering()
+        scales = [scale for axis in figure.axes if axis.has_data() for scale in (axis.xaxis, axis.yaxis)]
+        assert all(len(labels(scale)) > 1 for scale in scales if scale.get_scale() == "log")
 
 
 @pytest.mark.parametrize("setting", ["beijing", "halfcheetah", "cifar-geo"])
@@ -176,6 +207,22 @@ def test_any_setting_can_be_the_example():
     figure = example_figure(all_results(), "walker")
     assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
     plt.close(figure)
+
+
+def test_the_example_shows_the_targets_whose_predictions_differ_most():
+    def same_but_for(run, pair):
+        barycenter = run.centralized.copy()
+        barycenter[np.ix_(pair, pair)] *= 0.5
+        return replace(run, barycenter=barycenter)
+
+    runs = only(all_results(), "walker", epochs=4000)
+    for pair in ((0, 1), (2, 5)):
+        figure = example_figure(Results(same_but_for(run, pair) for run in runs), "walker")
+        plt.close(figure)
+        for axis in figure.axes[:2]:
+            assert axis.get_xlabel() == f"target {pair[0] + 1} (seed 0)"
+            assert axis.get_ylabel() == f"target {pair[1] + 1}"
+            assert max(abs(axis.dataLim.intervalx)) < axis.get_xlim()[1]
 
 
 def test_gap_bars_are_predictions_and_markers_what_was_observed():
@@ -222,6 +269,17 @@ def test_alignment_shows_every_seed_and_the_removed_share():
         samples(name, "beijing", lambda run: run.shared_objective[0]) for name in ("ordinary", "aligned")
     )
     np.testing.assert_allclose(curve(removed), 100 * (raw - aligned) / raw)
+
+
+def test_no_two_entries_of_the_alignment_legend_look_alike():
+    figure = complete("dnn-alignment")[""]
+    handles = figure.legends[0].legend_handles
+    for looks in ([each.get_color() for each in handles], [each.get_marker() for each in handles]):
+        assert len(set(looks)) == len(handles) == 5
+    drawn = {
+        (line.get_color(), line.get_marker(), line.get_mfc()) for axis in figure.axes for line in axis.lines
+    }
+    assert {(each.get_color(), each.get_marker(), each.get_mfc()) for each in handles} <= drawn
 
 
 def test_full_model_and_architecture_show_direction_errors():
@@ -275,7 +333,7 @@ def test_predictions_are_drawn_by_bias_beside_centralized_training():
 def test_runs_without_test_rows_are_left_out_of_predictions():
     blind = [replace(run, test_mse=np.full_like(run.test_mse, np.nan)) for run in only(all_results(), *FEW)]
     figures = drawn("beyond-prediction", Results(blind))
-    assert all(map(says_not_run, figures[""].axes))
+    assert figures == {"": None}
 
 
 @pytest.mark.parametrize("name", PANELS)

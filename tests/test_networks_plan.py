@@ -12,6 +12,7 @@ from fedgram.paper.networks.costs import SECONDS_PER_STEP, cost_of, model_steps
 from fedgram.paper.networks.jobs import jobs_of
 from fedgram.paper.networks.plan import Request, planned
 from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.runner import run
 from fedgram.paper.networks.scales import SCALES, scale_of
 from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, at_hand
 from fedgram.paper.networks.studies import STUDIES
@@ -75,9 +76,18 @@ def test_cost_is_models_times_steps_times_the_measured_time():
     assert "of one H200" in str(cost)
     image = replace(key, setting="3dshapes", backbone="resnet34")
     assert isclose(cost_of([image]).hours * 3600, model_steps(image) * 2.02 * 2.66e-3)
-    small = cost_of(keys_of("dnn-main", SCALES["smoke"]))
-    assert small.hours is None
-    assert "minutes on a CPU" in str(small)
+    assert str(cost_of([key])).startswith("1 run to train, ")
+    assert cost_of([key]).trainings == 1
+    assert str(cost_of([])) == "nothing left to train"
+
+
+def test_the_cost_of_the_smoke_scale_counts_what_settings_share_once():
+    scale = SCALES["smoke"]
+    sources = {(name, larger): scale.source(name) for name, larger in EVERYTHING}
+    small = cost_of(STUDIES["dnn-main"].keys(scale, sources))
+    assert (small.runs, small.trainings, small.hours) == (80, 16, None)
+    words = "80 small runs to train (16 trainings: settings share data), minutes on a CPU"
+    assert str(small) == words
 
 
 def test_stand_ins_are_taken_where_the_papers_data_is_missing(tmp_path):
@@ -112,6 +122,7 @@ def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
     ("narrowed", "words"),
     [
         ({"settings": ("hoper",)}, "no setting 'hoper'; did you mean 'hopper'"),
+        ({"settings": ("foo",)}, "no setting 'foo'; settings are beijing, swimmer"),
         ({"procedures": ("proximl",)}, "did you mean 'proximal'"),
         ({"procedures": ("solved",)}, "No run of dnn-main at the paper scale has these"),
         ({"seeds": (7,)}, "No run of dnn-main at the paper scale has these"),
@@ -137,6 +148,36 @@ def test_narrowing_and_what_is_finished(tmp_path):
     done = Results([result_of(plan.missing[0], "paper"), result_of(plan.missing[1], "smoke")])
     (again,) = planned([STUDIES["dnn-main"]], request, done)
     assert set(plan.missing) - set(again.missing) == {plan.missing[0]}
+
+
+def test_where_all_is_finished_nothing_is_left_to_train(tmp_path):
+    request = empty(tmp_path, settings=("dsprites",))
+    (plan,) = planned([STUDIES["dnn-main"]], request, Results())
+    done = Results(result_of(key, "paper") for key in plan.missing)
+    lines = cost_lines(planned([STUDIES["dnn-main"]], request, done))
+    assert lines[1] == "dnn-main: 20 of 200 runs asked for, 20 of them finished; nothing left to train."
+
+
+def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def trained(*arguments):
+        raise Asked
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", trained)
+    study, narrowed = STUDIES["dnn-main"], {"settings": ("dsprites",), "seeds": (0,)}
+    words = r"no GPU here for 4 runs to train, .* about 4\.5 h of one H200: say --scale smoke, .*--device cpu"
+    with pytest.raises(InputError, match=words) as refused:
+        run([study], empty(tmp_path, **narrowed))
+    assert refused.value.field == "device"
+    for allowed in (
+        empty(tmp_path, **narrowed, device="cpu"),
+        Request(tmp_path, SCALES["smoke"], **narrowed),
+    ):
+        with pytest.raises(Asked):
+            run([study], allowed)
 
 
 def test_a_job_holds_what_shares_a_stack_and_nothing_else():

@@ -3,10 +3,12 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 from fedgram import InputError
 from fedgram.paper.claims import load_claims
@@ -18,6 +20,7 @@ from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.report import write_report
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
+from fedgram.train.devices import hardware
 from tests.network_results import all_results
 
 PNG = base64.b64decode(
@@ -124,9 +127,19 @@ def test_table_9_pairs_changes_with_ordinary_training():
 
 def test_the_cost_of_a_run_stands_beside_the_papers():
     rows = table("beyond-solved", 1)
-    assert rows["all settings"][0].shown("paper") == "6,668 s"  # 1,415 GPU-hours for 764 runs
     assert rows["Walker"][3].ours == median(lambda run: run.seconds, "solved", ["walker"], range(3))
-    assert "1.85 hours a run" in TABLES["beyond-solved"][1].about
+    assert {cell.paper for cells in rows.values() for cell in cells} == {None}
+    about = TABLES["beyond-solved"][1].about
+    assert "6,668 s a run" in about  # 1,415 GPU-hours for 764 runs
+    assert "share its time equally" in about
+
+
+def test_only_gpus_at_the_papers_scale_have_a_cost():
+    cpu = hardware(torch.device("cpu"))
+    slow = Results(replace(run, hardware=cpu) for run in all_results() if run.setting == "walker")
+    for results in (slow, all_results("reduced"), all_results("smoke")):
+        rows = table("beyond-solved", 1, results)
+        assert {cell.ours for cells in rows.values() for cell in cells} == {None}
 
 
 def test_cells_say_what_was_not_run():
@@ -227,6 +240,7 @@ def test_the_report_works_without_results_of_networks(tmp_path):
     assert len(page.images) == 1
     assert html.count("Not run.") == len(STUDIES)
     assert 'td class="full"' not in html
+    assert "<b>order</b> within a factor of √10" in html
     assert "1.63e-2" in html  # the paper's numbers stand there all the same
 
 
@@ -252,9 +266,19 @@ def test_the_report_shows_what_was_run(tmp_path):
     assert {"REAL", "GENERATED"} == set(re.findall(r'class="badge[^>]*>([A-Z-]+)<', section))
     error = median(lambda run: run.error["barycenter"][-1], "solved", ["beijing"], range(3))
     assert f"<b>{error:.2e}".replace("e-0", "e-") in section
-    assert "42 runs at paper scale" in section
+    assert "42 runs at paper scale · trained on NVIDIA H200" in section
     numbers = [int(number) for number in re.findall(r"(\d+) (?:of|missed|partial|not run)", said)]
     assert sum(numbers) == len(load_claims())
+
+
+def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):
+    hopper = all_results().select(setting="hopper", procedure="proximal", seed=0, epochs=4000)
+    hopper.save(tmp_path / "paper" / "results")
+    _, html = page_of(tmp_path, tmp_path)
+    section = html[html.index('<section id="dnn-main"') : html.index('<section id="dnn-means"')]
+    assert section.count("<figure>") == 3
+    assert f'<p class="none">{CAPTIONS["ordinary-images"]}: not run.</p>' in section
+    assert "1 run at paper scale" in section
 
 
 def test_claims_are_judged_at_the_largest_scale_and_smoke_only_counts_alone():

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedgram import InputError
 from fedgram.nets.settings import Settings
-from fedgram.paper.networks import figures
+from fedgram.paper.networks import figures, terminal
 from fedgram.paper.networks.collection import collect
 from fedgram.paper.networks.engines import engine_of
 from fedgram.paper.networks.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.runner import run
 from fedgram.paper.networks.scales import SCALES, Scale
-from fedgram.paper.networks.settings import IMAGES, TABULAR
+from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.networks.studies import STUDIES
 
 BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
@@ -37,6 +38,7 @@ def everything(tmp_path_factory):
     out, said, plans = tmp_path_factory.mktemp("networks"), [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "rendered", _quickly)  # other tests look at the pictures
+        patch.setitem(SCALES, "smoke", BLINK)  # by which figures find their runs
         found = run(list(STUDIES.values()), request(out), started=plans.extend, warned=said.append)
     return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
 
@@ -213,8 +215,11 @@ def test_the_command(tmp_path):
     done = smoke(tmp_path, "--procedure", "full-model")
     assert done.returncode == 0, done.stderr
     assert "dnn-full-model: 2 of 30 runs asked for, 0 of them finished" in done.stderr
-    assert "partial: 0 of 15 runs; smoke scale" in done.stdout
+    assert "finished: 2 of 2 runs asked for, 10 of 30 in all" in done.stdout
+    assert "partial: 0 of 15 runs; smoke scale; not comparable" in done.stdout
+    assert "agrees so far" not in done.stdout
     again = smoke(tmp_path, "--procedure", "full-model", "--json")
+    assert "2 of them finished; nothing left to train." in again.stderr
     document = json.loads(again.stdout)
     assert (document["scale"], document["runs"]) == ("smoke", {"finished": 10, "in_all": 30})
     assert all(Path(path).exists() for path in document["files"])
@@ -230,6 +235,20 @@ def test_several_experiments_share_their_runs(tmp_path):
         "results",
         "runs",
     }
+
+
+def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, monkeypatch):
+    _, outcomes, *_ = everything
+    monkeypatch.setattr(terminal, "console", Console(width=200, force_terminal=False))
+    terminal.print_outcome(outcomes["beyond-prediction"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "seed" not in line]
+    shown = [(row[0], row[1], row[2], row[4]) for row in rows if row[:1] and row[0] in ALL]
+    procedures = sorted({each.procedure.name for each in outcomes["beyond-prediction"].results})
+    assert shown == [
+        (name, "swimmer-mini" if name in TABULAR else "sprites", "(GENERATED)", procedure)
+        for name in ALL
+        for procedure in procedures
+    ]
 
 
 @pytest.mark.parametrize(

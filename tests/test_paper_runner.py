@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.claims import COMPARISONS, Claim, Measured, judge, judge_all, load_claims
+from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
 from fedgram.paper.registry import GROUPS, MODULES, names_of
 from fedgram.paper.runner import run
 from fedgram.paper.tables import digest, read_table, write_table
@@ -72,6 +72,10 @@ def test_incomplete_and_missing_measurements():
         assert (part.verdict, part.reason) == ("partial", f"40 of 200 runs; {words} so far")
     counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
     assert counted.reason == "40 of 200 runs; agrees so far"
+    inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
+    assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; inside the paper's range")
+    elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))
+    assert elsewhere.reason == "0 of 9 runs; smoke scale; not comparable"
     told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
     assert (told.verdict, told.reason) == ("match", "on other data")
     assert judge(claim("equal", 3.0), None).verdict == "not run"
@@ -87,6 +91,10 @@ def test_claims_are_complete_and_well_formed():
         assert (each.value is None) == (each.comparison in ("always", "rounding"))
         assert each.where
         assert each.says
+
+
+def test_every_comparison_is_explained():
+    assert list(MEANINGS) == list(COMPARISONS)
 
 
 def test_tables_keep_every_value_and_notice_damage(tmp_path):
@@ -173,6 +181,8 @@ def test_names_and_suggestions():
     assert names_of("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         names_of("ufm-baricentre")
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'; 'fedgram reproduce --list' names"):
+        names_of("foo")
     assert names_of("dnn-main") == ("dnn-main",)
     assert len(names_of("dnn")) == 8
     assert names_of("all") == (*names_of("ufm"), *names_of("dnn"), *names_of("beyond"))
@@ -210,6 +220,9 @@ def test_the_command_lists_runs_and_reports(tmp_path):
     [
         (["reproduce"], "Name an experiment"),
         (["reproduce", "ufm-gop"], "did you mean 'ufm-gap'"),
+        (["reproduce", "ufm-gap", "--setting", "hopper"], "--setting is for experiments with networks"),
+        (["reproduce", "ufm", "--data-dir", "."], "--data-dir is for experiments with networks"),
+        (["reproduce", "dnn-main", "--quick"], "--quick is for experiments on the unconstrained"),
         (["report", "--out", "nowhere"], "There are no results in 'nowhere'"),
         (["reproduce", "ufm-finite", "--out", "/dev/null"], "Cannot write to"),
     ],

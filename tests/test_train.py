@@ -257,6 +257,8 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
         ({"procedures": ["full-model+solved"]}, "leave out 'aligned', 'solved' and 'offset'"),
         ({"procedures": []}, "Name at least one procedure and one seed."),
         ({"seeds": []}, "Name at least one procedure and one seed."),
+        ({"seeds": [0, -2]}, "A seed is a whole number from 0 on, not -2."),
+        ({"settings": Settings(precision="bf16")}, "bf16 is for a GPU; on a CPU train with precision fp32."),
         ({"settings": Settings(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from fedgram import psd
 from fedgram.expectation import SYMBOLS
 from fedgram.measure import Measured, measure
+from fedgram.phrases import counted, seeds_in_words
 from fedgram.psd import Array
 from fedgram.runs import Setup, StoredRun
 
@@ -55,6 +56,11 @@ class Group:
         return self.runs[0].setup.procedure.name
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the runs."""
+        return tuple(run.setup.seed for run in self.runs)
+
+    @property
     def target(self) -> str:
         """The symbol of the Gram that the procedure ends at."""
         return SYMBOLS[self.runs[0].expected.target]
@@ -72,7 +78,8 @@ class Group:
     def spread(self, metric: str) -> Spread:
         """One of METRICS over seeds."""
         values = np.array([METRICS[metric](run) for run in self.runs])
-        return Spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0)
+        # of equal numbers the computed deviation is not 0 but their rounding
+        return Spread(float(values.mean()), float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +101,19 @@ class Setting:
     @property
     def scale(self) -> str:
         """Kind of data and size of the experiment, which every picture and table must carry."""
-        settings, seeds = self.setup.settings, max(len(group.runs) for group in self.groups)
-        penalty = settings.penalty
+        settings, penalty = self.setup.settings, self.setup.settings.penalty
+        counts = [len(group.runs) for group in self.groups]
+        fewer = f"{min(counts)} to " if min(counts) < max(counts) else ""
         return (
-            f"{self.setup.data.kind} data, E = {settings.epochs}, {settings.rounds} rounds, "
-            f"{seeds} {'seed' if seeds == 1 else 'seeds'}, P = {settings.features}, "
+            f"{self.setup.data.kind} data, E = {settings.epochs}, {counted(settings.rounds, 'round')}, "
+            f"{fewer}{counted(max(counts), 'seed')}, P = {settings.features}, "
             f"λ_H = {penalty.features:g}, λ_W = {penalty.head:g}"
         )
+
+    def label(self, group: Group) -> str:
+        """The procedure, with its seeds where others have other ones: then means are not over the same."""
+        alike = len({each.seeds for each in self.groups}) == 1
+        return group.name if alike else f"{group.name} ({seeds_in_words(group.seeds)})"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -138,7 +151,7 @@ def _group_document(group: Group) -> dict[str, Any]:
     return {
         "procedure": group.name,
         "target": group.target,
-        "seeds": [run.setup.seed for run in group.runs],
+        "seeds": list(group.seeds),
         "errors": group.errors.tolist(),
     } | {
         name.replace(" ", "_"): None if np.isnan(spread.mean) else vars(spread)

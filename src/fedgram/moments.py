@@ -66,7 +66,8 @@ class Moments:
         checks.check_names(self.targets, targets, "target")
         if clients < 2:
             raise InputError(
-                f"A federation needs at least two clients, but there is {clients}.", field="clients"
+                f"A federation needs at least two clients, but there is {clients}; add moments of others.",
+                field="clients",
             )
         checks.check_counts(self.count, self.clients, targets)
         checks.check_mean(mean, self.clients)
@@ -88,10 +89,13 @@ class Moments:
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
         arrays = {str(name): checks.checked_targets(values, str(name)) for name, values in targets.items()}
-        if len({array.shape[1] for array in arrays.values()}) > 1:
+        widths = {array.shape[1] for array in arrays.values()}
+        if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
+        count = np.array([len(array) for array in arrays.values()], dtype=np.float64)
+        checks.check_counts(count, tuple(arrays), max(widths, default=0))  # no rows have no mean
         return cls(
-            count=np.array([len(array) for array in arrays.values()], dtype=np.float64),
+            count=count,
             mean=np.array([array.mean(axis=0) for array in arrays.values()]),
             covariance=np.array([_scatter(array) for array in arrays.values()]),
             clients=tuple(arrays),

@@ -13,6 +13,7 @@ from fedgram.compare import Group, Setting
 from fedgram.errors import InputError
 from fedgram.figure import COLOURS, SUFFIXES, ellipse, pyplot
 from fedgram.interchange import write_whole
+from fedgram.phrases import seeds_in_words
 
 PROCEDURE_COLOURS = ("#2f6db5", "#e08a1e", "#1b7f4d", "#c0392b", "#7d5ba6", "#8a929b", "#22252a")
 
@@ -55,7 +56,8 @@ def _draw_errors(axis: Any, setting: Setting) -> None:
             deviation = group.errors.std(axis=0, ddof=1)
             low = np.maximum(mean - deviation, 0.1 * mean)
             axis.fill_between(rounds, low, mean + deviation, color=colour, alpha=0.2, lw=0)
-        axis.plot(rounds, mean, color=colour, marker="o", ms=3.5, label=f"{group.name}, to {group.target}")
+        label = f"{setting.label(group)}, to {group.target}"
+        axis.plot(rounds, mean, color=colour, marker="o", ms=3.5, label=label)
         predicted = np.maximum(group.predicted_errors.mean(axis=0), 0.1 * floor)  # leaves at the bottom
         axis.plot(rounds, predicted, color=colour, ls=":", lw=1)
     axis.plot([], [], color="0.4", ls=":", lw=1, label="exact recursion")
@@ -67,7 +69,7 @@ def _draw_errors(axis: Any, setting: Setting) -> None:
 
 
 def _draw_grams(axis: Any, setting: Setting) -> None:
-    """The first two target coordinates of Grams: predicted ones wide and pale, the first seed's on them."""
+    """The first two target coordinates of Grams: predicted ones wide and pale, each first seed's on them."""
     first, targets = setting.groups[0].runs[0], setting.setup.data.targets
     ends = {group.target: group.runs[0].expected.gram for group in setting.groups}
     for name, gram in ({"G_cen": first.prediction.centralized} | ends).items():
@@ -76,7 +78,8 @@ def _draw_grams(axis: Any, setting: Setting) -> None:
     for group, colour in zip(setting.groups, _colours(setting), strict=True):
         axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=colour, lw=1.2, ls=_dashes(group))
     axis.set(xlabel=targets[0], ylabel=targets[1], aspect="equal")
-    when = f"Grams after round {setting.setup.settings.rounds}, seed {first.setup.seed}"
+    seeds = seeds_in_words({group.seeds[0] for group in setting.groups})
+    when = f"Grams after round {setting.setup.settings.rounds}, {seeds}"
     axis.set_title(when, fontsize=7.5, loc="left")
     axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.15))
     axis.spines[["top", "right"]].set_visible(False)

@@ -41,7 +41,8 @@ def main() -> None:
     except typer.Abort:
         code = 130
     except click.ClickException as error:
-        code = _fail(error.format_message(), 2)
+        message = error.format_message()
+        code = _fail(message, 2) if message else 2  # without arguments the help has been shown instead
     sys.exit(code)
 
 

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 Out = Annotated[Path, typer.Option(help="Folder that holds the results.")]
 Listed = Annotated[bool, typer.Option("--list", help="Name all experiments and what each costs.")]
 
+EXACT_OPTIONS = ("quick", "fresh")
+NETWORK_OPTIONS = ("scale", "setting", "seeds", "procedure", "device", "engine", "data_dir")
+
 
 @app.command()
 def reproduce(
+    context: typer.Context,
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments, or groups: ufm, dnn, beyond or all.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="ufm: fewer instances, a minute instead of eight.")
+        bool, typer.Option("--quick", help="ufm: fewer instances, under a minute instead of six.")
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="ufm: redo parts that are finished already.")
@@ -52,8 +56,8 @@ def reproduce(
     """Redo experiments of the paper and hold every number beside the paper's.
 
     What is finished is kept, so a run that was stopped goes on where it was. Experiments with networks say
-    what they will cost before they start, and leave out settings whose data is not at hand. Exits with 1 if a
-    claim of the paper is missed.
+    what they will cost before they start, and leave out settings whose data is not at hand. Options marked
+    ufm or Networks concern these experiments only. Exits with 1 if a claim of the paper is missed.
     """
     from fedgram.paper import registry
     from fedgram.paper.networks.plan import Request
@@ -70,6 +74,10 @@ def reproduce(
     wanted = dict.fromkeys(each for name in names for each in registry.names_of(name))
     exact = [each for each in wanted if each in registry.MODULES]
     trained = [each for each in wanted if each not in registry.MODULES]
+    if not exact:
+        _refuse(context, EXACT_OPTIONS, "experiments on the unconstrained feature model")
+    if not trained:
+        _refuse(context, NETWORK_OPTIONS, "experiments with networks")
     missed = _shown(_run(exact, out, quick, fresh), as_json) if exact else False
     missed |= _shown(_train(trained, request), as_json) if trained else False
     if missed:
@@ -142,6 +150,15 @@ def _print_list(request: Request) -> None:
     from fedgram.paper.networks.terminal import list_rows
 
     terminal.print_list(request.out, list_rows(request))
+
+
+def _refuse(context: typer.Context, options: tuple[str, ...], concerned: str) -> None:
+    """Refuse options that were given for experiments none of which is named."""
+    for option in options:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = option.replace("_", "-")
+            raise InputError(f"--{flag} is for {concerned}, and none is named.", field=option)
 
 
 def _parts(text: str) -> tuple[str, ...]:

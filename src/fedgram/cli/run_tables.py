@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedgram.cli.data_tables import size
 from fedgram.compare import compared
 from fedgram.measure import Measured, measure
 from fedgram.nets.procedure import BIAS_RULES
+from fedgram.phrases import counted
 from fedgram.runs import StoredRun
 
 if TYPE_CHECKING:
@@ -26,7 +28,11 @@ console = Console(highlight=False, markup=False)
 if not console.is_terminal:  # then nothing bounds a table
     console.width = 200
 
-TABLES = (("error", "predicted gap", "measured gap", "test MSE"), ("trajectory", "delta", "objective gap"))
+# Each fits 80 columns with deviations.
+TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
+
+# Columns of text, which may be folded; a number that is torn apart cannot be read.
+FOLDED = ("procedure", "state")
 
 
 @dataclass
@@ -78,11 +84,11 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs compare` for people: measured against predicted, procedure by procedure."""
     for setting in compared(runs):
         _say(f"{setting.title}: {setting.scale}")
-        for metrics in TABLES:  # two, so that they fit a terminal
+        for metrics in TABLES:
             table = _table("procedure", "target", *metrics)
             for group in setting.groups:
                 spreads = (str(group.spread(name)) for name in metrics)
-                table.add_row(group.name, group.target, *spreads)
+                table.add_row(setting.label(group), group.target, *spreads)
             console.print(table)
         for warning in setting.warnings:
             _say(f"Note: {warning}")
@@ -93,40 +99,50 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
 
 def print_list(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs list` for people."""
-    table = _table("data", "kind", "backbone", "procedure", "seed", "state", "seconds", "memory")
-    for run in runs:
-        setup, account = run.setup, run.account
-        table.add_row(
-            setup.data.name, setup.data.kind, setup.backbone, setup.procedure.name, str(setup.seed),
-            _state(run), f"{account.seconds_per_run:.3g}", size(account.peak_memory),
-        )  # fmt: skip
-    console.print(table)
+    for setting, group in groupby(runs, key=_setting):
+        _say(f"{setting}:")
+        table = _table("procedure", "seed", "state", "seconds", "memory")
+        for run in group:
+            setup, account = run.setup, run.account
+            seconds, memory = f"{account.seconds_per_run:.3g}", size(account.peak_memory)
+            table.add_row(setup.procedure.name, str(setup.seed), _state(run), seconds, memory)
+        console.print(table)
 
 
 def print_run(run: StoredRun) -> None:
     """`fedgram runs show` for people: one run, round by round."""
     setup, account = run.setup, run.account
-    _say(f"{setup.run.name} on {setup.data.name} ({setup.data.kind}), {setup.backbone}: {_state(run)}")
+    _say(f"{setup.run.name} on {_setting(run)}: {_state(run)}")
     _say(f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
     if account.rounds:
         measured = measure(run)
-        console.print(_rounds(measured))
+        console.print(_geometry(measured))
+        console.print(_fit(measured))
         for warning in measured.warnings:
             _say(f"Note: {warning}")
 
 
-def _rounds(measured: Measured) -> Table:
-    """Errors of every round."""
-    name, rules = measured.expected.target, [f"test MSE, {rule}" for rule in BIAS_RULES]
-    table = _table(
-        "round", f"error to {name}", "direction", "error to recursion", "delta", "objective gap", *rules
-    )
+def _geometry(measured: Measured) -> Table:
+    """Errors of the shared head and of the returned ones, from the initial head on."""
+    name = measured.expected.target
+    table = _table("round", f"error to {name}", "direction", "error to recursion", "delta")
     for t in range(len(measured.grams)):
-        geometry = [measured.target_error[t], measured.direction_error[name][t], measured.trajectory_error[t]]
-        gap = np.median(measured.objective_gap, axis=1)
-        fit = [measured.delta[t - 1], gap[t - 1], *measured.test_mse[t - 1]] if t else []
-        table.add_row(str(t), *(f"{value:.3e}" for value in (*geometry, *fit)))
+        errors = [measured.target_error[t], measured.direction_error[name][t], measured.trajectory_error[t]]
+        table.add_row(str(t), *_scientific([*errors, *measured.delta[t - 1 : t]]))
     return table
+
+
+def _fit(measured: Measured) -> Table:
+    """How well every round's networks fit."""
+    table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
+    gaps = np.median(measured.objective_gap, axis=1)
+    for number, (gap, errors) in enumerate(zip(gaps, measured.test_mse, strict=True), start=1):
+        table.add_row(str(number), *_scientific([gap, *errors]))
+    return table
+
+
+def _scientific(values: Iterable[float]) -> list[str]:
+    return [f"{value:.3e}" for value in values]
 
 
 def _status(status: Status) -> str:
@@ -142,11 +158,16 @@ def _status(status: Status) -> str:
     )
 
 
+def _setting(run: StoredRun) -> str:
+    setup = run.setup
+    return f"{setup.data.name} ({setup.data.kind}), {setup.backbone}"
+
+
 def _state(run: StoredRun) -> str:
     account, rounds = run.account, run.setup.settings.rounds
     if account.stopped:
         return f"given up: {account.stopped}"
-    return "complete" if run.complete else f"{account.rounds} of {rounds} rounds"
+    return "complete" if run.complete else f"{account.rounds} of {counted(rounds, 'round')}"
 
 
 def _state_document(run: StoredRun) -> dict[str, Any]:
@@ -163,7 +184,13 @@ def _say(line: str) -> None:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+        folded = heading in FOLDED
+        table.add_column(
+            heading,
+            justify="left" if number == 0 else "right",
+            no_wrap=not folded,
+            overflow="fold" if folded else "ellipsis",
+        )
     return table

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedgram.cli.app import app, print_json
+from fedgram.errors import InputError
 
 runs_app = typer.Typer(
     no_args_is_help=True,
@@ -74,9 +75,16 @@ def compare(
     found = Runs(root).require()
     if figure is not None:
         from fedgram.compare import compared
+        from fedgram.phrases import counted
         from fedgram.run_figure import draw_comparison
 
-        draw_comparison(compared(found), figure)
+        if not (settings := compared(found)):
+            raise InputError(
+                f"No run in '{root}' is finished ({counted(len(found), 'run')} in all), so there is nothing "
+                "to draw; finish training first.",
+                field="figure",
+            )
+        draw_comparison(settings, figure)
     if as_json:
         print_json(run_tables.comparison_document(found))
     else:

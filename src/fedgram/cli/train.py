@@ -104,7 +104,12 @@ def _seeds(text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds is a number or a list like 0,3, not '{text}'.", field="seeds") from None
+        numbers = [-1]  # no seeds, so they are refused below
+    if min(numbers) < (0 if "," in text else 1):
+        raise InputError(
+            f"--seeds is how many seeds, 1 or more, or which, each 0 or more, like 0,3; not '{text}'.",
+            field="seeds",
+        )
     return numbers if "," in text else list(range(numbers[0]))
 
 

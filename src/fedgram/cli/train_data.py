@@ -24,10 +24,16 @@ def given_problem(
     dataset: str, data_dir: Path | None, options: Options, columns: Columns, test_fraction: float
 ) -> Problem:
     """The dataset of a name, or the table in a file."""
-    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        return registry.load(dataset, data_dir, options)
     client, inputs, targets = columns
     given = {"--client": client, "--inputs": inputs, "--targets": targets}
+    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
+        if named := [flag for flag, value in given.items() if value]:
+            raise InputError(
+                f"{named[0]} names columns of a CSV, TSV or Parquet file, and '{dataset}' is none; leave it "
+                "out, or give a file.",
+                field=named[0],
+            )
+        return registry.load(dataset, data_dir, options)
     if missing := [flag for flag, value in given.items() if not value]:
         raise InputError(f"Training on a table needs {missing[0]}.", field=missing[0])
     return read_table(dataset, str(client), inputs, targets, test_fraction, options.seed)
@@ -41,6 +47,7 @@ def read_table(
         raise InputError(
             f"--test-fraction must be at least 0 and below 1, not {test_fraction:g}.", field="test_fraction"
         )
+    _check_named_once([client, *inputs, *targets])
     rows = _rows(path, client, (*inputs, *targets))
     rng, train, test = np.random.default_rng(seed), {}, {}
     for name, values in rows.items():
@@ -48,6 +55,8 @@ def read_table(
         tested = round(test_fraction * len(values))
         train[name] = _split(values[order[tested:]], len(inputs))
         test[name] = _split(values[order[:tested]], len(inputs))
+        _check_left(train[name], len(values), name, test_fraction)
+        _check_varies(train[name], name, targets)
     made = {"file": str(path), "inputs": inputs, "test_fraction": test_fraction, "seed": seed}
     return Problem(Path(path).stem, "REAL", train, test if test_fraction else {}, tuple(targets), made)
 
@@ -58,7 +67,7 @@ def _split(values: Array, inputs: int) -> Split:
 
 
 def _rows(path: str, client: str, columns: tuple[str, ...]) -> dict[str, Array]:
-    """The columns (N, columns) of every client, NaN where a value is missing."""
+    """The columns (N, columns) of every client, in the order of the file."""
     import duckdb
 
     from fedgram.sources import SourceTable, explained, open_source, select_rows
@@ -71,10 +80,77 @@ def _rows(path: str, client: str, columns: tuple[str, ...]) -> dict[str, Array]:
         with explained(table):
             open_source(table)
             select_rows(table, drop_missing=False)
-            names, _ = table.read("count(*)", "data GROUP BY client")
-            found = connection.execute("SELECT * FROM data").fetchnumpy()
+            connection.execute(
+                "CREATE TEMP TABLE numbered AS SELECT *, row_number() OVER () AS row FROM data"
+            )
+            names, first = table.read("min(row)", "numbered GROUP BY client")
+            found = connection.execute("SELECT * FROM numbered ORDER BY row").fetchnumpy()
+    _check_clients(names, client, path)
+    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(columns))], axis=1)
+    rows = {}
+    for name, row in zip(names, first[:, 0].astype(int), strict=True):
+        its = np.flatnonzero(found["client"] == found["client"][row - 1])
+        rows[str(name)] = values[its]
+        _check_numbers(values[its], its, str(name), columns, path)
+    return rows
+
+
+def _check_named_once(columns: list[str]) -> None:
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(
+                f"The column '{name}' is named more than once in --client, --inputs and --targets; name it "
+                "once.",
+                field=name,
+            )
+
+
+def _check_clients(names: list[str | None], client: str, path: str) -> None:
     if None in names:
         raise InputError(f"Some rows have no client in '{client}'; name one for each.", field=client)
-    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(columns))], axis=1)
-    of_row = np.array([str(name) for name in found["client"]])
-    return {str(name): values[of_row == str(name)] for name in names}
+    if len(names) < 2:
+        held = f"only the client '{names[0]}'" if names else "no client"
+        raise InputError(
+            f"The column '{client}' of '{path}' holds {held}, but a federation needs at least two; name "
+            "another column with --client, or add the rows of other clients.",
+            field=client,
+        )
+
+
+def _check_numbers(values: Array, rows: Array, client: str, columns: tuple[str, ...], path: str) -> None:
+    """Refuse what is missing, or infinite in the single precision of inputs; rows are those of the file."""
+    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
+    if len(bad):
+        row, column = bad[0]
+        value, name = values[row, column], columns[column]
+        what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
+        raise InputError(
+            f"Data row {rows[row] + 1:,} of '{path}' (client '{client}') has {what}; correct it, or leave "
+            "the row out.",
+            client=client,
+            field=name,
+        )
+
+
+def _check_left(train: Split, rows: int, client: str, test_fraction: float) -> None:
+    """Refuse a test part that takes the rows which the covariance of the targets needs."""
+    needed = train.targets.shape[1] + 1
+    if len(train) < min(needed, rows):
+        raise InputError(
+            f"--test-fraction {test_fraction:g} leaves {len(train):,} of the {rows:,} rows of client "
+            f"'{client}' for training, which needs at least {needed}; lower it, or add rows.",
+            client=client,
+            field="test_fraction",
+        )
+
+
+def _check_varies(train: Split, client: str, targets: list[str]) -> None:
+    constant = np.flatnonzero(np.ptp(train.targets, axis=0) == 0)
+    if len(train) > 1 and constant.size:
+        name = targets[constant[0]]
+        raise InputError(
+            f"The target '{name}' is constant at client '{client}', so it cannot be predicted; leave out the "
+            "target or the client.",
+            client=client,
+            field=name,
+        )

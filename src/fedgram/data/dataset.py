@@ -27,6 +27,10 @@ class Options:
     variant: str = ""
     larger: bool = False
 
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"The seed of the data must be 0 or more, not {self.seed}.", field="seed")
+
 
 @dataclass(frozen=True)
 class Download:

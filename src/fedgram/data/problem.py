@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -57,20 +57,25 @@ class Problem:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            kinds = ", ".join(get_args(Kind))
+            raise InputError(f"There is no kind of data '{self.kind}'; there are {kinds}.", field="kind")
         if len(self.train) < 2:
             raise InputError(
-                f"A federation needs at least two clients, not {len(self.train)}.", field="clients"
+                f"A federation needs at least two clients, not {len(self.train)}; add the rows of others.",
+                field="clients",
             )
         if self.test and list(self.test) != list(self.train):
             raise InputError("Test rows must name the same clients as training rows.", field="test")
-        width = next(iter(self.train.values())).targets.shape[1]
+        first = next(iter(self.train.values()))
+        width = first.targets.shape[1]
         if self.target_names and len(self.target_names) != width:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
-            _check_width(split.targets, client, width)
-            _check_finite(split.inputs, client, "inputs")
-            _check_finite(split.targets, client, "targets")
+            for what in ("inputs", "targets"):
+                _check_shape(getattr(split, what), getattr(first, what), client, what)
+                _check_finite(getattr(split, what), client, what)
 
     @classmethod
     def from_arrays(
@@ -86,7 +91,12 @@ class Problem:
         given, wanted = _named(inputs), _named(targets)
         if list(given) != list(wanted):
             raise InputError("Inputs and targets must name the same clients.", field="clients")
-        train = {client: Split(np.asarray(given[client]), np.asarray(wanted[client])) for client in given}
+        train = {
+            client: Split(
+                _numbers(given[client], client, "inputs"), _numbers(wanted[client], client, "targets")
+            )
+            for client in given
+        }
         return cls(name, kind, train, target_names=tuple(target_names))
 
     @classmethod
@@ -106,7 +116,8 @@ class Problem:
         nameless = int(frame[client].isna().sum())
         if nameless:
             raise InputError(
-                f"{nameless:,} rows have no client in '{client}'; name one for each or drop them.",
+                f"The client in '{client}' is missing for {nameless:,} of {len(frame):,} rows; name one for "
+                "each or drop them.",
                 field=client,
             )
         rows = {str(key): part for key, part in frame.groupby(client, sort=True)}
@@ -166,12 +177,28 @@ def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
     return {f"client {m + 1}": value for m, value in enumerate(values)}
 
 
-def _check_width(targets: Array, client: str, width: int) -> None:
-    if targets.shape[1] != width:
+def _numbers(values: Any, client: str, what: str) -> Array:
+    """One client's values as an array of the type that they have."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(
-            f"Client '{client}' has {targets.shape[1]} targets, but the first client has {width}.",
+            f"The {what} of client '{client}' are not an array of numbers; convert them first.",
             client=client,
-            field="targets",
+            field=what,
+        )
+    return array
+
+
+def _check_shape(values: Array, first: Array, client: str, what: str) -> None:
+    if values.shape[1:] != first.shape[1:]:
+        raise InputError(
+            f"A row of client '{client}' has {what} of shape {values.shape[1:]}, but one of the first client "
+            f"has shape {first.shape[1:]}; all clients need the same.",
+            client=client,
+            field=what,
         )
 
 

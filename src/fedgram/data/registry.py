@@ -44,10 +44,10 @@ def names() -> tuple[str, ...]:
 def dataset(name: str) -> Dataset:
     """The dataset of that name."""
     if name not in MODULES:
-        near = get_close_matches(name.lower(), MODULES, n=1, cutoff=0.0)
+        near = get_close_matches(name.lower(), MODULES, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no dataset '{name}'; did you mean '{near[0]}'? 'fedgram data list' names them all.",
-            field="name",
+            f"There is no dataset '{name}'{hint} 'fedgram data list' names them all.", field="name"
         )
     module = import_module(f"fedgram.data.{MODULES[name]}")
     entries = {entry.name: entry for entry in module.DATASETS}

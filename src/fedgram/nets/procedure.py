@@ -67,13 +67,14 @@ class Procedure:
     def parse(cls, text: str) -> Procedure:
         """A procedure from words joined by '+': 'proximal', 'proximal=1e-2+corrected', 'solved+offset'."""
         settings: dict[str, Any] = {}
+        said: dict[str, str] = {}
         for word in text.split("+"):
             name, _, number = word.strip().partition("=")
             field, value = _meaning(name, number)
-            if field in settings:
-                raise InputError(f"The procedure '{text}' says '{field}' twice.", field="procedure")
+            if field in said:
+                raise _contradiction(text, said[field], name)
             if field:
-                settings[field] = value
+                settings[field], said[field] = value, name
         return cls(**settings)
 
     @property
@@ -120,12 +121,19 @@ def _number(value: float) -> str:
     return f"{value:g}".replace("e+", "e") if float(f"{value:g}") == value else repr(value).replace("e+", "e")
 
 
+def _contradiction(text: str, first: str, second: str) -> InputError:
+    both = (
+        f"'{first}' twice" if first == second else f"both '{first}' and '{second}', which exclude each other"
+    )
+    return InputError(f"The procedure '{text}' says {both}; leave one out.", field="procedure")
+
+
 def _meaning(word: str, number: str) -> tuple[str, Any]:
     if word not in WORDS:
-        near = get_close_matches(word, WORDS, n=1, cutoff=0.0)[0]
+        near = get_close_matches(word, WORDS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no procedure '{word}'; did you mean '{near}'? Words are {', '.join(WORDS)}.",
-            field="procedure",
+            f"There is no procedure '{word}'{hint} Words are {', '.join(WORDS)}.", field="procedure"
         )
     field, value = WORDS[word]
     if not number:

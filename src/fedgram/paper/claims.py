@@ -98,7 +98,7 @@ def load_claims(experiment: str | None = None) -> list[Claim]:
 
 
 def judge(claim: Claim, measured: Measured | None) -> Judged:
-    """Hold one claim against what we measured; of a part of the runs, say whether it agrees so far."""
+    """Hold one claim against what we measured; of a part of the runs, say what it shows so far."""
     if measured is None:
         return Judged(claim, "not run")
     spread = "; ".join(format_value(interval) for interval in measured.spread)
@@ -112,7 +112,7 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     reasons = (
         f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
         measured.about,
-        f"{'agrees' if holds else 'disagrees'} so far" if measured.partial else "",
+        _so_far(claim, measured, holds) if measured.partial else "",
         f"our own draws spread over {spread}" if spread else "",
         "" if measured.partial else claim.note,
     )
@@ -138,6 +138,15 @@ def format_value(value: Any) -> str:
 
 def _as_tuple(value: Any) -> dict[str, Any]:
     return {"value": tuple(value)} if isinstance(value, list) else {}
+
+
+def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
+    """What a part of the runs says; the ends of a range need all of them, so its values lie inside or not."""
+    if not measured.run:
+        return "not comparable"
+    if isinstance(claim.value, tuple) and not measured.spread:
+        return f"{'inside' if _range(claim, measured.value) else 'outside'} the paper's range"
+    return f"{'agrees' if holds else 'disagrees'} so far"
 
 
 def _inside(claim: Claim, spread: tuple[tuple[float, float], ...]) -> bool:
@@ -185,10 +194,19 @@ def _always(claim: Claim, ours: Any) -> bool:
 
 
 COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
-    "equal": _equal,  # relative tolerance
-    "range": _range,  # all of ours lies inside the paper's range
-    "bound": _bound,  # ours is at most the paper's number, up to its printed digits
-    "order": _order,  # same order of magnitude, number by number
-    "rounding": _rounding,  # the paper's number is rounding; ours must be below 1e-13
-    "always": _always,  # a statement without a number
+    "equal": _equal,
+    "range": _range,
+    "bound": _bound,
+    "order": _order,
+    "rounding": _rounding,
+    "always": _always,
 }
+MEANINGS = {
+    "equal": "the same up to the claim's tolerance",
+    "range": "inside the paper's range",
+    "bound": "at most the paper's number",
+    "order": "within a factor of √10 of the paper's number",
+    "rounding": f"rounding, below {ROUNDING:g}",
+    "always": "a statement without a number that has to hold",
+}
+"""What each comparison asks of our number, in words."""

@@ -31,11 +31,10 @@ def names_of(name: str) -> tuple[str, ...]:
         return GROUPS[name]
     if name in GROUPS["all"]:
         return (name,)
-    near = get_close_matches(name, [*GROUPS, *GROUPS["all"]], n=1, cutoff=0.0)
+    near = get_close_matches(name, [*GROUPS, *GROUPS["all"]], n=1)
+    meant = f"did you mean '{near[0]}'? " if near else ""
     raise InputError(
-        f"There is no experiment '{name}'; did you mean '{near[0]}'? "
-        "'fedgram reproduce --list' names them all.",
-        field="name",
+        f"There is no experiment '{name}'; {meant}'fedgram reproduce --list' names them all.", field="name"
     )
 
 

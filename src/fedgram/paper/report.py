@@ -17,7 +17,7 @@ from fedgram.interchange import read_json, write_whole
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import Scale
 from fedgram.paper.registry import MODULES, experiment
-from fedgram.paper.report_claims import claims_table, counts_of, in_words, summary, tiles
+from fedgram.paper.report_claims import claims_table, counts_of, in_words, legend, summary, tiles
 from fedgram.paper.report_coverage import coverage_section
 from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
@@ -49,6 +49,7 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     html = frame.substitute(
         sentence=summary(counts),
         tiles=tiles(counts),
+        legend=legend(),
         contents="\n".join([*map(_network_entry, networks), *map(_entry, chapters)]),
         coverage=coverage_section(results),
         networks="\n".join(network_section(chapter, results) for chapter in networks),

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from fedgram.paper.claims import MEANINGS
+
 VERDICTS = {"match": "matched", "miss": "missed", "partial": "partial", "not run": "not run"}
 
 Document = Mapping[str, Any]
@@ -32,6 +34,12 @@ def tiles(counts: Mapping[str, int]) -> str:
         f'<div class="tile {_style(verdict)}"><b>{number:,}</b>{VERDICTS[verdict]}</div>'
         for verdict, number in counts.items()
     )
+
+
+def legend() -> str:
+    """What the words in the column 'compared' mean, in a sentence."""
+    words = "; ".join(f"<b>{name}</b> {escape(meaning)}" for name, meaning in MEANINGS.items())
+    return f"How ours is compared: {words}."
 
 
 def in_words(claims: Iterable[Document]) -> str:

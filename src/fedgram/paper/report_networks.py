@@ -20,6 +20,7 @@ from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.networks.tables_cells import Cell, SideBySide
 from fedgram.paper.report_claims import claims_table, in_words
 from fedgram.paper.report_coverage import badges
+from fedgram.phrases import counted
 
 CAPTIONS = {
     "proximal-tabular": "Proximal training with and without correction, tabular data (Figures 3 and 9)",
@@ -29,7 +30,7 @@ CAPTIONS = {
     "example": "Gram evolution in one setting (Figure 4)",
     "comparison": "Ordinary beside proximal training (Figure 11)",
     "epochs": "Endpoint error against local epochs",
-    "seconds": "Endpoint error against the time of a run",
+    "seconds": "Endpoint error against a run's share of its stack's time",
     "dnn-means": "Removing the mean contribution leaves a residual gap (Figure 12)",
     "dnn-epochs": "Local epochs and the endpoint (Figure 13)",
     "dnn-rho": "Weight of the proximal regularizer (Figure 14)",
@@ -53,7 +54,7 @@ class NetworkChapter:
     @property
     def words(self) -> str:
         """At what scales it was run."""
-        return ", ".join(f"{len(found):,} runs at {name} scale" for name, found in self.results.items())
+        return ", ".join(f"{counted(len(found))} at {name} scale" for name, found in self.results.items())
 
 
 def load_results(out: Path) -> Results:
@@ -80,9 +81,14 @@ def network_section(chapter: NetworkChapter, results: Results) -> str:
     return f"""<section id="{study.name}">
 <h2>{escape(study.title)} {badges(shown)}</h2>
 <p class="where">{escape(place)} · <code>fedgram reproduce {study.name}</code> ·
-{chapter.words or "not run"}</p>
+{chapter.words or "not run"}{_hardware(shown)}</p>
 {"".join(parts)}
 {_claims(chapter)}</section>"""
+
+
+def _hardware(results: Results) -> str:
+    names = sorted({run.hardware for run in results})
+    return f" · trained on {escape(', '.join(names))}" if names else ""
 
 
 def _chapter(study: Study, results: Results) -> NetworkChapter:
@@ -123,6 +129,8 @@ def _claims(chapter: NetworkChapter) -> str:
 
 def _figure(experiment: str, name: str, figure: Any) -> str:
     caption = escape(CAPTIONS[name or experiment])
+    if figure is None:
+        return f'<p class="none">{caption}: not run.</p>\n'
     image = base64.b64encode(rendered(figure)).decode()
     return f"""<figure><figcaption>{caption}</figcaption>
 <div class="scroll"><img alt="{caption}" src="data:image/png;base64,{image}"></div></figure>

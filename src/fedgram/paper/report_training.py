@@ -25,7 +25,7 @@ def training_section(runs: Path) -> str:
 def _setting(setting: Setting) -> str:
     image = base64.b64encode(rendered([setting], "png")).decode()
     headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
-    rows = [[group.name, group.target, *map(group.spread, METRICS)] for group in setting.groups]
+    rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
     cells = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>\n" for row in rows)
     return f"""<h3>{escape(setting.title)}</h3>
 <p class="where">{escape(setting.scale)}</p>

@@ -14,6 +14,7 @@ from fedgram.nets.model import Backbone, example
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
+from fedgram.phrases import counted
 from fedgram.predict import predict
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
@@ -45,6 +46,8 @@ def train(
     settings = settings or Settings()
     prediction = predict(problem.moments, settings.penalty)
     place, results = devices.named(device), Runs(Path(folder))
+    if settings.precision == "bf16" and place.type == "cpu":
+        raise InputError("bf16 is for a GPU; on a CPU train with precision fp32.", field="precision")
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
     setups = _setups(task, backbone_name or _name(backbone), procedures, seeds)
     stacks = planned(task, setups)
@@ -61,7 +64,7 @@ def _train(task: Task, stack: Stack) -> None:
         StackTraining(task, stack).train()
     except torch.OutOfMemoryError:
         raise InputError(
-            f"{task.device} ran out of memory with {len(stack.setups)} runs at once; finished rounds "
+            f"{task.device} ran out of memory with {counted(len(stack.setups))} at once; finished rounds "
             "are kept. Free its memory, or train fewer procedures or seeds at a time.",
             field="memory",
         ) from None
@@ -75,6 +78,8 @@ def _setups(
     runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, seeds))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
+    if (least := min(run.seed for run in runs)) < 0:
+        raise InputError(f"A seed is a whole number from 0 on, not {least}.", field="seeds")
     data, any_client = Data.of(task.problem), next(iter(task.problem.train.values()))
     size = example(task.backbone, any_client, task.settings.features)[0].size
     return [Setup(run.procedure, run.seed, task.settings, backbone_name, size, data) for run in runs]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from fedgram.nets.settings import Settings
 from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.settings import SETTINGS
+from fedgram.phrases import counted
 
 SECONDS_PER_STEP = {"resmlp": 0.118e-3, "resnet18": 2.66e-3}
 """Of one model and step of 256 rows in a stack, measured on one H200; ResNet-18 at 64 x 64 pixels."""
@@ -23,19 +24,27 @@ BATCH = Settings().batch
 class Cost:
     """How many runs, how many steps of one model in all, and an estimate of the time on one H200.
 
-    hours is None where no estimate is known: at the smoke scale, which is for a CPU.
+    trainings are fewer than runs where settings share a dataset, and so its runs. hours is None where no
+    estimate is known: at the smoke scale, which is for a CPU.
     """
 
     runs: int
+    trainings: int
     model_steps: int
     hours: float | None
 
     def __str__(self) -> str:
-        if self.hours is None:
-            return f"{self.runs:,} small runs, minutes on a CPU"
-        return (
-            f"{self.runs:,} runs, {self.model_steps:.2g} model-steps, about {_hours(self.hours)} of one H200"
+        if not self.runs:
+            return "nothing left to train"
+        small = "small " if self.hours is None else ""
+        shared = f" ({self.trainings:,} trainings: settings share data)" if self.trainings < self.runs else ""
+        runs = counted(self.runs, f"{small}run")
+        time = (
+            "minutes on a CPU"
+            if self.hours is None
+            else f"{self.model_steps:.2g} model-steps, about {_hours(self.hours)} of one H200"
         )
+        return f"{runs} to train{shared}, {time}"
 
 
 def cost_of(keys: Iterable[RunKey]) -> Cost:
@@ -43,10 +52,11 @@ def cost_of(keys: Iterable[RunKey]) -> Cost:
     distinct = list(dict.fromkeys(keys))
     steps = [model_steps(key) for key in distinct]
     times = [seconds_per_step(key.backbone) for key in distinct]
+    counts = len(distinct), len({replace(key, setting="") for key in distinct}), sum(steps)
     if any(time is None for time in times):
-        return Cost(len(distinct), sum(steps), None)
+        return Cost(*counts, None)
     seconds = sum(step * time for step, time in zip(steps, times, strict=True) if time)
-    return Cost(len(distinct), sum(steps), seconds / 3600)
+    return Cost(*counts, seconds / 3600)
 
 
 def model_steps(key: RunKey) -> int:

@@ -57,7 +57,7 @@ def example_figure(results: Results, setting: str) -> Any:
 
 
 def figures_of(name: str, results: Results) -> dict[str, Any]:
-    """The figures of an experiment by name; a single one has none."""
+    """The figures of an experiment by name, None where nothing of it was run; a single one has no name."""
     drawn = FIGURES[name](results)
     return drawn if isinstance(drawn, dict) else {"": drawn}
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks.cohorts import BETTER_PREDICTION, BUDGETS, THREE, Condition
-from fedgram.paper.networks.figures_panels import LOOKS, below, few_ticks, finish, line, setting_panels
+from fedgram.paper.networks.figures_panels import (
+    LOOKS,
+    below,
+    epoch_ticks,
+    few_ticks,
+    finish,
+    line,
+    setting_panels,
+)
 from fedgram.paper.networks.figures_runs import Shown, mse, values
 from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
@@ -17,7 +25,10 @@ from fedgram.paper.networks.settings import ALL
 from fedgram.paper.style import BLUE, GREEN, INK, ORANGE, not_run, range_band
 
 Against = Literal["epochs", "seconds"]
-AXES: dict[Against, str] = {"epochs": "local epochs $E$ in a round", "seconds": "seconds of one run"}
+AXES: dict[Against, str] = {
+    "epochs": "local epochs $E$ in a round",
+    "seconds": "a run's share of its stack's time, seconds",
+}
 CENTRALIZED = "centralized"
 FEDERATED = tuple(each.procedure for each in BETTER_PREDICTION.conditions if each.procedure != CENTRALIZED)
 RULE_LOOKS = dict(zip(BIAS_RULES, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
@@ -54,6 +65,8 @@ def _error_figure(shown: Shown, against: Against) -> Any:
         curves = {procedure: _by_budget(shown, setting, procedure) for procedure in LOOKS}
         _errors(axis, curves, against)
         drawn += [run for groups in curves.values() for group in groups for run in group]
+    if against == "epochs":
+        epoch_ticks(axes[ALL[0]], drawn)  # which all panels share
     figure.supylabel("$e_F$ to the target after the last round", fontsize=8)
     handles = [line(name, look.colour, "-", look.marker) for name, look in LOOKS.items()]
     below(axes, AXES[against])
@@ -91,7 +104,7 @@ def _test_errors(axis: Any, groups: dict[str, list[Result]]) -> None:
         axis.axvline(float(np.median(mse(pooled, "test"))), color=INK, ls="--", lw=1)
     axis.set_xscale("log")
     if any(groups.values()):
-        few_ticks(axis)
+        few_ticks(axis.xaxis)
     else:
         not_run(axis, shared=False)
     axis.set_yticks(range(len(FEDERATED)), [name.replace("+", "\n+ ") for name in FEDERATED], fontsize=7)

@@ -22,6 +22,7 @@ from fedgram.paper.networks.figures_panels import (
     round_curve,
     setting_panels,
     square,
+    widest_plane,
 )
 from fedgram.paper.networks.figures_runs import TITLES, Shown, corrected
 from fedgram.paper.networks.results import Result, Results
@@ -76,9 +77,10 @@ def draw_setting(shown: Shown, setting: str) -> Any:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 3, figsize=(WIDTH, 3.6), width_ratios=[1, 1, 1.2])
-    both = [shown.runs(setting, name)[:1] for name in ("proximal", corrected("proximal"))]
-    for axis, first, title in zip(axes, both, ("proximal", "proximal, corrected"), strict=False):
-        _gram_evolution(axis, first, [run for group in both for run in group])
+    groups = [shown.runs(setting, name)[:1] for name in ("proximal", corrected("proximal"))]
+    both = [run for group in groups for run in group]
+    for axis, first, title in zip(axes, groups, ("proximal", "proximal, corrected"), strict=False):
+        _gram_evolution(axis, first, both)
         axis.set_title(f"{TITLES[setting]}, {title}")
     _compared(axes[2], shown, setting, None)
     axes[2].set(xlabel="round", ylabel="$e_F$ to the target", title="all seeds, mean ± deviation")
@@ -138,7 +140,7 @@ def _planes(axes: Sequence[Any], runs: list[Result], compared: list[Result]) -> 
     for axis, plane in zip(axes, pairs, strict=False):
         for run in first:
             _plane(axis, run, plane)
-        square(axis, reach_of(compared))
+        square(axis, reach_of(compared, sorted({target for pair in pairs for target in pair})))
         seed = f", seed {first[0].seed}" if plane == (0, 1) else ""
         axis.set_title(f"targets {plane[0] + 1}, {plane[1] + 1}{seed}", fontsize=7)
 
@@ -152,18 +154,22 @@ def _plane(axis: Any, run: Result, plane: tuple[int, int]) -> None:
 
 
 def _gram_evolution(axis: Any, runs: list[Result], both: list[Result]) -> None:
-    """Dots trace the shared Gram of a run after some rounds, the later the darker, on the scale of both."""
+    """Dots trace the shared Gram of a run after some rounds, the later the darker, on the scale of both.
+
+    They are drawn in the two targets whose predictions differ most.
+    """
     for run in runs:
-        outline(axis, run.barycenter, (0, 1), color=GREEN, lw=1.8, label=STAR)
-        outline(axis, run.centralized, (0, 1), "--", color=INK, lw=1.4, label=CEN)
+        plane = widest_plane(run)
+        outline(axis, run.barycenter, plane, color=GREEN, lw=1.8, label=STAR)
+        outline(axis, run.centralized, plane, "--", color=INK, lw=1.4, label=CEN)
         for t, colour in zip(SHOWN_ROUNDS, shades("plasma_r", len(SHOWN_ROUNDS)), strict=True):
             label = f"$t={t % len(run.grams)}$"
-            outline(axis, run.grams[t], (0, 1), ".", points=49, color=colour, ms=4, label=label)
-        axis.set(xlabel=f"target 1 (seed {run.seed})", ylabel="target 2")
+            outline(axis, run.grams[t], plane, ".", points=49, color=colour, ms=4, label=label)
+        axis.set(xlabel=f"target {plane[0] + 1} (seed {run.seed})", ylabel=f"target {plane[1] + 1}")
         axis.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, columnspacing=1, handlelength=1.2
         )
-        square(axis, reach_of(both, with_start=True))
+        square(axis, reach_of(both, plane, with_start=True))
     if not runs:
         not_run(axis, shared=False)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.figure import ellipse
+from fedgram import psd
+from fedgram.figure import ellipse, pyplot
 from fedgram.paper.networks.figures_runs import TITLES, Reference, provenance
 from fedgram.paper.networks.results import Result
 from fedgram.paper.style import BLUE, GREEN, GREY, INK, ORANGE, RED, mean_band, not_run, panels
@@ -52,21 +53,56 @@ def below(axes: Mapping[str, Any], label: str) -> None:
     list(axes.values())[-3].set_xlabel(label)
 
 
-def few_ticks(axis: Any) -> None:
-    """Two or three labelled values on a horizontal log axis, which would else label too many or none."""
+def few_ticks(scale: Any) -> None:
+    """Two or three labelled values on the x or y axis of a panel, whose logarithms are drawn.
+
+    By itself it would label too many or none. Where it has fewer than two of 1, 2, 5, 10, ... it is extended.
+    """
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    low, high = axis.get_xlim()
-    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
-    inside = [tick for tick in np.outer(decades, (1, 2, 5)).ravel() if low <= tick <= high]
+    low, high = sorted(scale.get_view_interval())
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 1)
+    steps = np.outer(powers, (1, 2, 5)).ravel()
+    if ((low <= steps) & (steps <= high)).sum() < 2:
+        low, high = steps[steps <= low][-1], steps[steps >= high][0]
+        scale.axes.set(**{f"{scale.axis_name}lim": (low, high)})
+    inside = steps[(low <= steps) & (steps <= high)]
     ticks = inside[:: max(1, -(-len(inside) // 3))]
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    scale.set_minor_locator(NullLocator())
+    scale.set_minor_formatter(NullFormatter())
+    scale.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+def label_logs(axis: Any) -> None:
+    """Label logarithmic axes of a panel of which fewer than two decades would be labelled."""
+    from matplotlib.ticker import LogLocator
+
+    for scale in (axis.xaxis, axis.yaxis):
+        low, high = sorted(scale.get_view_interval())
+        decades = [tick for tick in scale.get_majorticklocs() if low <= tick <= high]
+        if isinstance(scale.get_major_locator(), LogLocator) and len(decades) < 2:
+            few_ticks(scale)
+
+
+def epoch_ticks(axis: Any, runs: Iterable[Result]) -> None:
+    """Local epochs along a logarithmic axis: those of the runs, or every third of them if there are many."""
+    present = sorted({run.epochs for run in runs})
+    labelled = present if len(present) < 4 else present[::3]
+    axis.set_xticks(labelled, [f"{number}" for number in labelled])
+    axis.minorticks_off()
 
 
 def finish(figure: Any, shown: Iterable[Result], handles: Sequence[Any] = (), columns: int = 4) -> Any:
-    """Put the legend above a figure and, below it, what data it is from and at what scale."""
+    """Put the legend above a figure and, below it, what data it is from and at what scale.
+
+    None for a figure without anything in any of its panels.
+    """
+    drawn = [axis for axis in figure.axes if axis.has_data()]
+    if not drawn:
+        pyplot().close(figure)
+        return None
+    for axis in drawn:
+        label_logs(axis)
     if handles:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     lines = [fill(line, 125) for line in provenance(shown)]
@@ -125,11 +161,21 @@ def square(axis: Any, reach: float) -> None:
     axis.tick_params(labelsize=6)
 
 
-def reach_of(runs: Sequence[Result], *, with_start: bool = False) -> float:
+def widest_plane(run: Result) -> tuple[int, int]:
+    """The two targets in which the predictions G_⋆ and G_cen differ most, relative to G_cen."""
+
+    def difference(plane: tuple[int, int]) -> float:
+        block = np.ix_(plane, plane)
+        return float(psd.relative_error(run.barycenter[block], run.centralized[block]))
+
+    return max(combinations(range(len(run.barycenter)), 2), key=difference)
+
+
+def reach_of(runs: Sequence[Result], targets: Iterable[int], *, with_start: bool = False) -> float:
     """Half the width of a square that holds the ellipses of the references and last Grams of runs."""
     grams = [gram for run in runs for gram in (run.barycenter, run.centralized, run.grams[-1])]
     grams += [run.grams[0] for run in runs if with_start]
-    return 1.12 * float(np.sqrt(max(np.diagonal(gram)[:3].max() for gram in grams)))
+    return 1.12 * float(np.sqrt(max(np.diagonal(gram)[list(targets)].max() for gram in grams)))
 
 
 def seed_dots(axis: Any, place: float, values: Any, look: Look, **keywords: Any) -> None:

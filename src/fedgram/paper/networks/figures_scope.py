@@ -46,13 +46,13 @@ from fedgram.paper.networks.figures_runs import (
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES, TABULAR
-from fedgram.paper.style import BLUE, GREY, ORANGE, not_run, panels, range_band
+from fedgram.paper.style import BLUE, GREY, INK, not_run, panels, range_band
 from fedgram.psd import Array
 
 SELECTION = ("ordinary", "proximal", "aligned")
 PREDICTION = ("ordinary", "proximal", "proximal+corrected")
 REFERENCE_MARKERS: dict[Reference, str] = {"barycenter": "o", "centralized": "D"}
-STARTS = {"common": Look(BLUE, "o"), "independent": Look(ORANGE, "s")}
+STARTS = {"common": Look(INK, "o"), "independent": Look(GREY, "^")}
 ARCHITECTURES = {
     "residual CNN": CNN,
     "residual CNN, corrected": CNN_CORRECTED,
@@ -71,7 +71,7 @@ def draw_alignment(results: Results) -> Any:
     drawn += _removed(axes[2], shown)
     looks = {name: LOOKS[name] for name in SELECTION}
     looks |= {f"{name} initial backbones": look for name, look in STARTS.items()}
-    handles = [line(name, look.colour, "", look.marker) for name, look in looks.items()]
+    handles = [line(name, look.colour, "", look.marker, "none") for name, look in looks.items()]
     return finish(figure, drawn, handles, columns=5)
 
 
@@ -89,7 +89,7 @@ def draw_architecture(results: Results) -> Any:
         axis.set_title(title)
         setting_slots(axis, settings, {setting for setting, group in groups.items() if group})
     figure.supylabel("direction error $d$", fontsize=8)
-    return finish(figure, drawn, _reference_handles())
+    return finish(figure, drawn, _reference_handles("", "none"))
 
 
 def draw_full_model(results: Results) -> Any:
@@ -189,8 +189,8 @@ def _changes(axis: Any, changes: dict[int, Array]) -> None:
     axis.axhline(0, color=GREY, ls="--", lw=0.8, zorder=0)
 
 
-def _reference_handles() -> list[Any]:
+def _reference_handles(style: str = "-", face: str | None = None) -> list[Any]:
     return [
-        line(f"to {REFERENCE_NAMES[reference]}", colour, "-", REFERENCE_MARKERS[reference])
+        line(f"to {REFERENCE_NAMES[reference]}", colour, style, REFERENCE_MARKERS[reference], face)
         for reference, colour in REFERENCE_COLOURS.items()
     ]

@@ -9,7 +9,15 @@ import numpy as np
 
 from fedgram.nets.procedure import PROXIMAL
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
-from fedgram.paper.networks.figures_panels import REFERENCE_COLOURS, STAR, below, finish, line, setting_panels
+from fedgram.paper.networks.figures_panels import (
+    REFERENCE_COLOURS,
+    STAR,
+    below,
+    epoch_ticks,
+    finish,
+    line,
+    setting_panels,
+)
 from fedgram.paper.networks.figures_runs import Reference, Shown, paired, values
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
@@ -53,8 +61,8 @@ def draw_epochs(results: Results) -> Any:
         _medians(axis, {x: values(group, direction("barycenter")) for x, group in groups.items()})
         drawn += [run for group in groups.values() for run in group]
         axis.set(xscale="log", yscale="log")
-        axis.set_xticks(list(budgets)[::3], [f"{number}" for number in list(budgets)[::3]])
         axis.minorticks_off()
+    epoch_ticks(axes[ALL[0]], drawn)  # which all panels share
     below(axes, "local epochs $E$ in a round")
     figure.supylabel(f"$d(G_T,\\,${STAR}$)$", fontsize=8)
     handles = [line("median over seeds; the band spans them", COLOUR, "-", "o")]
@@ -118,8 +126,8 @@ def _observed_gaps(axis: Any, conditions: list[list[Result]]) -> None:
     """A marker for each seed, those of both conditions joined."""
     references: tuple[Reference, Reference] = ("centralized", "within")
     for place, (condition, reference) in enumerate(zip(conditions, references, strict=True)):
-        gaps = [gap_share(run, reference) for run in condition]
-        axis.plot(np.full(len(gaps), place), gaps, "o", color=INK, mfc="w", ms=3.5, zorder=3)
+        if gaps := [gap_share(run, reference) for run in condition]:
+            axis.plot(np.full(len(gaps), place), gaps, "o", color=INK, mfc="w", ms=3.5, zorder=3)
     pairs = [(gap_share(one, "centralized"), gap_share(two, "within")) for one, two in paired(*conditions)]
     for pair in pairs:
         axis.plot((0, 1), pair, color=INK, lw=0.5)

@@ -13,6 +13,7 @@ from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import Source, Variety
+from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.train import Status
@@ -38,9 +39,9 @@ class Job:
     @property
     def name(self) -> str:
         """What is trained, in words."""
-        runs = len(self.procedures) * len(self.seeds)
+        runs = counted(len(self.procedures) * len(self.seeds))
         more = ", larger" if self.larger else ""
-        return f"{self.source.dataset}{more}, {self.backbone}, E = {self.epochs}, {runs} runs"
+        return f"{self.source.dataset}{more}, {self.backbone}, E = {self.epochs}, {runs}"
 
 
 def jobs_of(keys: Iterable[RunKey], sources: Mapping[Variety, Source], scale: Scale) -> list[Job]:

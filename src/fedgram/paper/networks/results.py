@@ -89,6 +89,11 @@ class Result:
         )  # fmt: skip
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU trained it; the hardware of a CPU ends with how many of its cores did."""
+        return not self.hardware.endswith(" cores")
+
+    @property
     def target_error(self) -> Array:
         """e_F to the procedure's own target, (T + 1,)."""
         return self.error[self.target]

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import fedgram
+from fedgram.errors import InputError
 from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
+from fedgram.paper.networks.costs import Cost, cost_of
 from fedgram.paper.networks.engines import Place, engine_of
 from fedgram.paper.networks.files import file_name
 from fedgram.paper.networks.jobs import Progress, Warned, jobs_of
@@ -20,6 +22,9 @@ from fedgram.paper.networks.keeping import Keeper
 from fedgram.paper.networks.plan import Plan, Request, planned
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.studies import Study
+
+MOST_HOURS = 0.1
+"""Hours of one H200, which are many of a CPU, beyond which a CPU has to be asked for by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +72,9 @@ def run(
     engine, keeper = engine_of(request.engine), Keeper(request, warned)
     results = keeper.merged(keeper.collected())
     plans = planned(studies, request, results)
-    started(plans)
     missing = dict.fromkeys(key for plan in plans for key in plan.missing)
+    started(plans)
+    _check_device(request, cost_of(missing))
     sources = {variety: source for plan in plans for variety, source in plan.sources.items()}
     jobs = jobs_of(missing, sources, request.scale)
     place = Place(request.runs_folder, request.data_folder, request.device, progress, warned)
@@ -78,6 +84,20 @@ def run(
             plans = [plan.refused(job, ran.refused, request.settings) for plan in plans]
         warned(f"{number} of {len(jobs)}: {job.name}: {ran}.")
     return [finish(plan, results, request) for plan in plans]
+
+
+def _check_device(request: Request, cost: Cost) -> None:
+    """Refuse hours of a GPU's work on a CPU that nobody asked for; a Ray cluster has its own GPUs."""
+    if request.device != "auto" or request.engine != "local" or (cost.hours or 0) <= MOST_HOURS:
+        return
+    from fedgram.train import devices  # needs torch
+
+    if devices.named("auto").type == "cpu":
+        raise InputError(
+            f"There is no GPU here for {cost}: say --scale smoke, narrow it by --setting, --seeds or "
+            "--procedure, or say --device cpu to train on the CPU all the same.",
+            field="device",
+        )
 
 
 def finish(plan: Plan, results: Results, request: Request) -> Outcome:
@@ -96,12 +116,12 @@ def finish(plan: Plan, results: Results, request: Request) -> Outcome:
 
 
 def _draw(plan: Plan, results: Results, folder: Path) -> list[Path]:
-    """The figures of an experiment, each as png and pdf."""
+    """The figures of an experiment of which something was run, each as png and pdf."""
     from fedgram.paper.networks.figures import figures_of, rendered
 
     paths = []
     for name, figure in figures_of(plan.study.name, results).items() if results else ():
-        for suffix in ("png", "pdf"):
+        for suffix in ("png", "pdf") if figure is not None else ():
             paths.append(folder / f"figure{name and f'-{name}'}.{suffix}")
             write_whole(paths[-1], rendered(figure, suffix))
     return paths

@@ -125,8 +125,8 @@ def check_names(names: Iterable[str]) -> None:
     """Refuse the name of a setting that the paper does not have."""
     for name in names:
         if name not in SETTINGS:
-            near = get_close_matches(name.lower(), SETTINGS, n=1, cutoff=0.0)[0]
+            near = get_close_matches(name.lower(), SETTINGS, n=1)
+            meant = f"did you mean '{near[0]}'? Settings" if near else "settings"
             raise InputError(
-                f"There is no setting '{name}'; did you mean '{near}'? Settings are {', '.join(SETTINGS)}.",
-                field="setting",
+                f"There is no setting '{name}'; {meant} are {', '.join(SETTINGS)}.", field="setting"
             )

@@ -114,6 +114,12 @@ def per_run(metric: Metric) -> Samples:
     )
 
 
+def gpu_seconds(shown: Shown, cohort: Cohort, condition: str | Condition) -> Array:
+    """Seconds of the runs that a GPU trained at the paper's scale, which alone compare with the paper's."""
+    runs = shown.everywhere(condition, cohort.seeds, cohort.settings) if shown.scale.name == "paper" else []
+    return np.array([run.seconds for run in runs if run.on_gpu])
+
+
 def mse_change(part: Part) -> Samples:
     """The change of an MSE against ordinary training of the same setting and seed."""
     return lambda shown, cohort, condition: mse_changes(

@@ -14,10 +14,14 @@ from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.plan import Plan, Request, planned
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.runner import Outcome
+from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.terminal import print_judged
 
 console = Console(highlight=False, markup=False)
+
+Group = tuple[str, int, str]
+"""Setting, E and procedure."""
 
 
 def cost_lines(plans: Sequence[Plan]) -> list[str]:
@@ -27,10 +31,10 @@ def cost_lines(plans: Sequence[Plan]) -> list[str]:
         f"Scale {plans[0].scale.words}.",
         *(
             f"{plan.study.name}: {len(plan.wanted):,} of {plan.in_all:,} runs asked for, "
-            f"{len(plan.wanted) - len(plan.missing):,} of them finished; to train: {plan.cost}."
+            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.cost}."
             for plan in plans
         ),
-        *([f"Experiments share runs; to train in all: {in_all}."] if len(plans) > 1 else []),
+        *([f"Experiments share runs; in all: {in_all}."] if len(plans) > 1 else []),
         *dict.fromkeys(reason for plan in plans for reason in plan.reasons),
     ]
 
@@ -40,8 +44,7 @@ def print_outcome(outcome: Outcome) -> None:
     study = outcome.plan.study
     console.print(f"\n{study.name}: {study.title} ({study.where})")
     console.print(
-        f"{outcome.data} data; {outcome.plan.scale.words}; "
-        f"{len(outcome.results)} of {outcome.plan.in_all} runs",
+        f"{outcome.data} data; {outcome.plan.scale.words}; {_finished(outcome)}",
         soft_wrap=True,
     )
     if outcome.judged:
@@ -51,6 +54,13 @@ def print_outcome(outcome: Outcome) -> None:
     for reason in outcome.plan.reasons:
         console.print(reason, soft_wrap=True)
     console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def _finished(outcome: Outcome) -> str:
+    """How many of the runs that were asked for there are, and of all where that is another number."""
+    plan, done = outcome.plan, {run.key for run in outcome.results}
+    asked = f"finished: {sum(key in done for key in plan.wanted):,} of {len(plan.wanted):,} runs asked for"
+    return asked if len(plan.wanted) == plan.in_all else f"{asked}, {len(done):,} of {plan.in_all:,} in all"
 
 
 def list_rows(request: Request) -> list[tuple[str, ...]]:
@@ -63,27 +73,40 @@ def _list_row(plan: Plan) -> tuple[str, ...]:
     study, settings = plan.study, {name for name, _ in plan.study.varieties}
     at_hand = len(settings - {name for name, _ in plan.not_run})
     finished = len(plan.wanted) - len(plan.missing)
-    cost = f"{plan.cost}" if plan.missing else "nothing left to train"
     return (
         study.name,
         study.title,
         study.where,
-        f"{cost}; {at_hand} of {len(settings)} settings at hand",
+        f"{plan.cost}; {at_hand} of {len(settings)} settings at hand",
         f"{finished:,} of {plan.in_all:,} runs",
     )
 
 
 def _summary(results: Results) -> Table:
-    """Medians over seeds of every setting, budget and procedure."""
+    """Medians over seeds of every setting, budget and procedure, in the paper's order of settings."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    for heading in ("setting", "E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
-        table.add_column(heading, justify="left" if heading in ("setting", "procedure") else "right")
-    groups: dict[tuple[str, int, str], list[Result]] = {}
-    for run in results:
-        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
-    for (setting, epochs, procedure), runs in groups.items():
+    for heading in ("setting", "dataset", "E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
+        words = heading in ("setting", "dataset", "procedure")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for (setting, epochs, procedure), runs in sorted(_groups(results).items(), key=_place):
         numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
         medians = (f"{value:.3g}" for value in np.median(numbers, axis=0))
-        table.add_row(setting, str(epochs), procedure, str(len(runs)), *medians)
-    table.caption = "medians over seeds: error to the target; test MSE under each bias; seconds of a run"
+        data = f"{runs[0].dataset} ({runs[0].kind})"
+        table.add_row(setting, data, str(epochs), procedure, str(len(runs)), *medians)
+    table.caption = (
+        "medians over seeds: error to the target; test MSE under each bias; a run's share of the seconds "
+        "that its stack took"
+    )
     return table
+
+
+def _groups(results: Results) -> dict[Group, list[Result]]:
+    groups: dict[Group, list[Result]] = {}
+    for run in results:
+        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
+    return groups
+
+
+def _place(entry: tuple[Group, list[Result]]) -> tuple[int, int, str]:
+    setting, epochs, procedure = entry[0]
+    return ALL.index(setting), epochs, procedure
