@@ -212,6 +212,8 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     [
         (["--client", "site", "--inputs", "a"], "Training on a table needs --targets."),
         (["--client", "site", "--inputs", "a", "--targets", "q"], "There is no column 'q'"),
+        ([*COLUMNS, "--variant", "new"], "--variant is for a dataset with a name, and '"),
+        ([*COLUMNS, "--larger"], "--larger is for a dataset with a name, and '"),
         ([*COLUMNS, "--test-fraction", "1"], "--test-fraction must be at least 0 and below 1"),
         (
             [*COLUMNS, "--test-fraction", "0.99"],
@@ -282,8 +284,9 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
         (["gaussian", "--data-seed", "-4"], "The seed of the data must be 0 or more, not -4."),
         (
             ["gaussian", "--targets", "y"],
-            "--targets names columns of a CSV, TSV or Parquet file, and 'gaussian'",
+            "--targets is for a CSV, TSV or Parquet file, and 'gaussian' is none",
         ),
+        (["gaussian", "--test-fraction", "0.2"], "--test-fraction is for a CSV, TSV or Parquet file"),
         (["gaussian", "--features", "1", "--backbone", "resmlp-small"], "fewer than the 2 targets"),
         (["gaussian", "--rounds", "0"], "rounds must be positive"),
         (["gaussian", "--lambda-h", "-1"], "lambda_h must be a positive number"),

@@ -55,7 +55,9 @@ def train(
     client: Annotated[str | None, typer.Option(help="Own table: column that names the client.")] = None,
     inputs: Annotated[str | None, typer.Option(help="Own table: input columns, with commas.")] = None,
     targets: Annotated[str | None, typer.Option(help="Own table: target columns, with commas.")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Own table: part of the rows to test with.")] = 0.2,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Own table: part of the rows to test with; 0.2 if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Train a federation of networks, and hold what it learns beside the prediction.

@@ -20,23 +20,31 @@ Columns = tuple[str | None, list[str], list[str]]
 """Names of the column of clients, of inputs and of targets in a person's own table."""
 
 
+TEST_FRACTION = 0.2
+
+
 def given_problem(
-    dataset: str, data_dir: Path | None, options: Options, columns: Columns, test_fraction: float
+    dataset: str, data_dir: Path | None, options: Options, columns: Columns, test_fraction: float | None
 ) -> Problem:
     """The dataset of a name, or the table in a file."""
     client, inputs, targets = columns
-    given = {"--client": client, "--inputs": inputs, "--targets": targets}
+    given: dict[str, object] = {"--client": client, "--inputs": inputs, "--targets": targets}
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        if named := [flag for flag, value in given.items() if value]:
-            raise InputError(
-                f"{named[0]} names columns of a CSV, TSV or Parquet file, and '{dataset}' is none; leave it "
-                "out, or give a file.",
-                field=named[0],
-            )
+        _refuse(given | {"--test-fraction": test_fraction is not None}, "a CSV, TSV or Parquet file", dataset)
         return registry.load(dataset, data_dir, options)
+    _refuse({"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset)
     if missing := [flag for flag, value in given.items() if not value]:
         raise InputError(f"Training on a table needs {missing[0]}.", field=missing[0])
-    return read_table(dataset, str(client), inputs, targets, test_fraction, options.seed)
+    part = TEST_FRACTION if test_fraction is None else test_fraction
+    return read_table(dataset, str(client), inputs, targets, part, options.seed)
+
+
+def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
+    for flag, given in flags.items():
+        if given:
+            raise InputError(
+                f"{flag} is for {kind}, and '{dataset}' is none; leave it out, or train on such.", field=flag
+            )
 
 
 def read_table(
