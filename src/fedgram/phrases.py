@@ -1,13 +1,20 @@
-"""Counts and seeds as people write them."""
+"""Counts, seeds and suggestions as people write them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 
 def counted(number: int, noun: str = "run") -> str:
     """'1 run' or '1,234 runs'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """How a sentence about an unknown name ends: "; did you mean 'x'?" where x is near, else "."."""
+    near = get_close_matches(name.lower(), list(names), n=1)
+    return f"; did you mean '{near[0]}'?" if near else "."
 
 
 def seeds_in_words(seeds: Collection[int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fedgram.data import cache
 from fedgram.data.dataset import Dataset, Options, data_directory
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
+from fedgram.phrases import did_you_mean
 
 MODULES = {
     "beijing": "beijing",
@@ -44,10 +44,9 @@ def names() -> tuple[str, ...]:
 def dataset(name: str) -> Dataset:
     """The dataset of that name."""
     if name not in MODULES:
-        near = get_close_matches(name.lower(), MODULES, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no dataset '{name}'{hint} 'fedgram data list' names them all.", field="name"
+            f"There is no dataset '{name}'{did_you_mean(name, MODULES)} 'fedgram data list' names them all.",
+            field="name",
         )
     module = import_module(f"fedgram.data.{MODULES[name]}")
     entries = {entry.name: entry for entry in module.DATASETS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from difflib import get_close_matches
 from hashlib import blake2b
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from fedgram.data.problem import Split
 from fedgram.errors import InputError
 from fedgram.nets.backbones import BACKBONES
+from fedgram.phrases import did_you_mean
 
 Backbone = str | nn.Module | Callable[[], nn.Module]
 """A name from BACKBONES; a function that draws a new module; or a module to start from as it is."""
@@ -87,10 +87,9 @@ def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
 
 def _named(name: str, shape: Sequence[int]) -> nn.Module:
     if name not in BACKBONES:
-        near = get_close_matches(name, BACKBONES, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no backbone '{name}'{hint} There are {', '.join(BACKBONES)}.", field="backbone"
+            f"There is no backbone '{name}'{did_you_mean(name, BACKBONES)} There are {', '.join(BACKBONES)}.",
+            field="backbone",
         )
     images = "resmlp" not in name
     if images != (len(shape) == 3):

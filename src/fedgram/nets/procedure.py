@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from fedgram.errors import InputError
+from fedgram.phrases import did_you_mean
 
 BIAS_RULES = ("shared", "private", "offset")
 Bias = Literal["shared", "private", "offset"]
@@ -130,10 +130,9 @@ def _contradiction(text: str, first: str, second: str) -> InputError:
 
 def _meaning(word: str, number: str) -> tuple[str, Any]:
     if word not in WORDS:
-        near = get_close_matches(word, WORDS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise InputError(
-            f"There is no procedure '{word}'{hint} Words are {', '.join(WORDS)}.", field="procedure"
+            f"There is no procedure '{word}'{did_you_mean(word, WORDS)} Words are {', '.join(WORDS)}.",
+            field="procedure",
         )
     field, value = WORDS[word]
     if not number:
