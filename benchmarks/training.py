@@ -1,6 +1,6 @@
 """Training steps of many models: fedgram's stack beside a plain PyTorch loop, on the same device in one run.
 
-    python benchmarks/training.py [--device cuda] [--json FILE]
+    python benchmarks/training.py [--device cuda] [--json FILE] [--convolutions]
 
 On a GPU: the paper's ResMLP (17 inputs, C = 6, batch 256) and ResNet-18 (64 x 64 x 3, C = 3, batch 256) for
 4 clients x 1, 5 and 20 runs. On a CPU: 4 clients x 4 runs of the small ResMLP. Data are GENERATED noise; a
@@ -11,6 +11,8 @@ clip_grad_norm_ and data on the device; its time per model does not depend on ho
 The floor of a GPU step counts its operations, at the rate of a large product in the same precision, and the
 bytes of gradients (read twice), parameters and moments (there and back), at the speed of a large copy; both
 are measured in the same run. No version can be faster; products of many small matrices reach less.
+
+With --convolutions, instead: ResNet-18 one model at a time, as the stack does it, beside all models vmapped.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+import fedgram.nets.stack
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, draw, prepared
@@ -84,9 +88,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", help="cases whose backbone and precision contain this")
+    parser.add_argument("--convolutions", action="store_true", help="one model at a time beside vmapped")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=110)
+    if arguments.convolutions:
+        compare_convolutions(device)
+        return
     cases = [
         c for c in (GPU if device.type == "cuda" else CPU) if arguments.only in f"{c.backbone} {c.precision}"
     ]
@@ -99,6 +107,15 @@ def main() -> None:
     console.print(table(rows))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+def compare_convolutions(device: torch.device) -> None:
+    case = next(case for case in GPU if case.backbone == "resnet18")
+    for way, alone in (("one model at a time", True), ("vmapped", False)):
+        with patch.object(fedgram.nets.stack, "one_at_a_time", lambda module, alone=alone: alone):
+            print(
+                f"{CLIENTS} {case.backbone}, {way}: {stacked_step(case, 1, device):.1f} ms a step", flush=True
+            )
 
 
 def measured(case: Case, runs: int, plain: float, device: torch.device) -> Row:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedgram import Moments, align, solve
+from fedgram import Moments, align, solve, unshrunk
 from fedgram.correct import correct
 from fedgram.data.problem import Problem, Split
 from fedgram.nets.batches import Batches
@@ -244,7 +244,7 @@ def give_back(client, procedure, broadcast, settings):
     """Change the last layers to what the procedure returns; how many directions were clipped."""
     head, bias, weight, layer_bias = client.layers()
     outputs, clipped = client.outputs(client.inputs), 0
-    trained = head @ weight
+    trained = unshrunk(head, weight, settings.penalty)
     if procedure.returned != "trained":
         turn = rotation(head, broadcast)
         head, weight, layer_bias = head @ turn, turn.T @ weight, turn.T @ layer_bias

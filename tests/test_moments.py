@@ -198,8 +198,10 @@ def test_bad_arrays_are_refused():
     bad[3, 1], flat[:, 0] = np.nan, 7.0
     with pytest.raises(InputError, match=r"Client 'b'.*row 4, column 2"):
         Moments.from_arrays({"a": good, "b": bad})
-    with pytest.raises(InputError, match="column 1 of client 'b' is constant"):
+    with pytest.raises(InputError, match="The target 'target 1' is constant at client 'b'"):
         Moments.from_arrays({"a": good, "b": flat})
+    with pytest.raises(InputError, match="The target 'x' is constant at client 'b'"):
+        Moments.from_arrays({"a": good, "b": flat}, target_names=["x", "y"])
     with pytest.raises(InputError, match="same number of targets"):
         Moments.from_arrays({"a": good, "b": good[:, :1]})
     with pytest.raises(InputError, match="must have shape"):

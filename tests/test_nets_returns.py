@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, align, closest_head, phi, psd, solve
+from fedgram import Moments, Penalty, align, closest_head, phi, psd, select, solve
 from fedgram.correct import correct
 from fedgram.nets.evaluation import errors, objective
 from fedgram.nets.procedure import Procedure
@@ -20,6 +20,7 @@ from fedgram.nets.returns import (
     least_squares,
     recentered,
     solved,
+    unshrunk,
 )
 from tests.instances import covariances, random_moments
 
@@ -70,6 +71,34 @@ def test_solved_layers_are_those_of_numpy(seed, deficit):
         for our_name, name in pairs:
             np.testing.assert_allclose(getattr(ours, our_name)[k], getattr(theirs, name), atol=1e-12)
         assert int(clipped[k]) == theirs.clipped
+
+
+@pytest.mark.parametrize("deficit", [np.zeros((2, 2)), np.diag([0.5, 0.2])], ids=["plain", "corrected"])
+def test_layers_at_their_minimum_are_returned_as_they_are(deficit):
+    """Though half of the directions of u are too weak to be solved for, and hold much of what is fitted."""
+    u, y, broadcast, _ = client(9)
+    u = u * np.geomspace(1, WEAK**2, u.shape[2])
+    rows = [torch.tensor(each) for each in (u, y, broadcast, np.tile(deficit, (3, 1, 1)))]
+    strong = torch.linalg.svdvals(rows[0] - rows[0].mean(dim=1, keepdim=True))
+    assert ((strong > WEAK * strong[:, :1]).sum(dim=1) < u.shape[2]).all()
+    exact = [solve(u[k], y[k], broadcast[k], PENALTY, deficit) for k in range(3)]
+    names = ("head", "bias", "layer_weight", "layer_bias")
+    least = Layers(*(torch.tensor(np.stack([getattr(each, name) for each in exact])) for name in names))
+    ours, _ = solved(unshrunk(least, PENALTY), *rows, PENALTY)
+    for name, value in vars(least).items():
+        torch.testing.assert_close(getattr(ours, name), value, rtol=1e-8, atol=1e-10)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(0, 3))
+@settings(max_examples=25)
+def test_maps_before_shrinkage_are_those_of_numpy(seed, targets, extra):
+    rng = np.random.default_rng(seed)
+    layers = random_layers(rng, targets=targets, features=targets + extra)
+    layers.head[0, 0] = 0  # a direction that the head leaves alone
+    ours = unshrunk(layers, PENALTY)
+    for k in range(len(ours)):
+        theirs = select.unshrunk(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
+        np.testing.assert_allclose(ours[k], theirs, atol=1e-11)
 
 
 def untrained(u):
@@ -185,7 +214,7 @@ def test_give_back_composes_them(returned, bias):
     layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
     procedure = Procedure(returned=returned, bias=bias)
     ours, kept, left_out = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
-    solution, clipped = solved(layers.head @ layers.layer_weight, u, y, broadcast, deficit, PENALTY)
+    solution, clipped = solved(unshrunk(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
     expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
     goes_on = aligned(layers, broadcast) if returned == "solved" else expected
     if bias == "offset":

@@ -7,7 +7,7 @@ from fedgram.explain import Gap, explain
 from fedgram.moments import Moments, Pooled
 from fedgram.penalty import Penalty
 from fedgram.predict import Prediction, phi, predict
-from fedgram.select import align, closest_head, solve
+from fedgram.select import align, closest_head, solve, unshrunk
 from fedgram.tables import read_moments
 
 __version__ = "0.1.0"
@@ -31,4 +31,5 @@ __all__ = [
     "predict",
     "read_moments",
     "solve",
+    "unshrunk",
 ]

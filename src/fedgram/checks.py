@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,18 @@ from fedgram.errors import InputError
 from fedgram.psd import Array
 
 
-def checked_targets(values: Any, client: str) -> Array:
-    """Raw targets of one client as finite float64 (N, C), none of them constant."""
+def constant_target(client: str, target: str) -> InputError:
+    """What is said of a target that does not vary."""
+    return InputError(
+        f"The target '{target}' is constant at client '{client}', so it cannot be predicted; leave out the "
+        "target or the client.",
+        client=client,
+        field=target,
+    )
+
+
+def checked_targets(values: Any, client: str, names: Sequence[str]) -> Array:
+    """Raw targets of one client as finite float64 (N, C), none of them constant; names as far as known."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2:
         raise InputError(
@@ -31,12 +42,7 @@ def checked_targets(values: Any, client: str) -> Array:
         )
     constant = np.flatnonzero((array == array[:1]).all(axis=0)) if len(array) > 1 else np.array([])
     if constant.size:
-        raise InputError(
-            f"Target column {constant[0] + 1} of client '{client}' is constant, so it cannot be predicted; "
-            "leave out the target or the client.",
-            client=client,
-            field="targets",
-        )
+        raise constant_target(client, dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}"))
     return array
 
 

@@ -88,7 +88,10 @@ class Moments:
         """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name."""
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
-        arrays = {str(name): checks.checked_targets(values, str(name)) for name, values in targets.items()}
+        arrays = {
+            str(name): checks.checked_targets(values, str(name), target_names)
+            for name, values in targets.items()
+        }
         widths = {array.shape[1] for array in arrays.values()}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")

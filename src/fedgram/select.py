@@ -18,6 +18,9 @@ from fedgram.psd import Array, closest_factor, transpose
 
 closest_head = closest_factor
 
+# An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
+NEGLIGIBLE = 1e-2
+
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
@@ -82,8 +85,8 @@ def solve(
     correction. With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the
     profiled loss is F(W; Ŝ + deficit) + const, so W Wᵀ = φ(Ŝ + deficit) and the features are
     Wᵀ A⁻¹ B (u - ū). Where several maps fit as well, B is the one closest to `trained` (C, D), the map that
-    training found, or else the smallest; directions of u below the fraction `weak` of the strongest stay as
-    they are there.
+    training found (`unshrunk`), or else the smallest; directions of u below the fraction `weak` of the
+    strongest stay as they are there.
     """
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
@@ -98,3 +101,14 @@ def solve(
     weight = head.T @ np.linalg.solve(regularised_gram(head, penalty), fitted)
     clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
     return SolvedReturn(head, bias, weight, -weight @ center, explained, clipped)
+
+
+def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
+    """The map B whose optimal features Wᵀ A⁻¹ B u trained layers give: A (W Wᵀ)⁻¹ W L.
+
+    head W (C, P), layer_weight L (P, D) -> (C, D). Predictions W L u are B u less what the penalties cost.
+    A direction that the head hardly uses is not blown up to more than 1 / NEGLIGIBLE times itself.
+    """
+    values, basis = np.linalg.eigh(psd.gram(head))
+    gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)
+    return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)

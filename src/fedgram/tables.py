@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.checks import constant_target
 from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.psd import Array
@@ -197,10 +198,4 @@ def _check_varies(table: SourceTable) -> None:
     enough = f"{_CLIENTS} HAVING count(y0) > {len(table.targets)}"
     clients, varies = table.read(table.each("min(y{0}) < max(y{0})"), enough)
     for m, number in np.argwhere(varies == 0):
-        target = table.targets[number]
-        raise InputError(
-            f"The target '{target}' is constant at client '{clients[m]}', so it cannot be predicted; "
-            "leave out the target or the client.",
-            client=clients[m],
-            field=target,
-        )
+        raise constant_target(clients[m], table.targets[number])

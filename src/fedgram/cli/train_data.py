@@ -64,7 +64,6 @@ def read_table(
         train[name] = _split(values[order[tested:]], len(inputs))
         test[name] = _split(values[order[:tested]], len(inputs))
         _check_left(train[name], len(values), name, test_fraction)
-        _check_varies(train[name], name, targets)
     made = {"file": str(path), "inputs": inputs, "test_fraction": test_fraction, "seed": seed}
     return Problem(Path(path).stem, "REAL", train, test if test_fraction else {}, tuple(targets), made)
 
@@ -149,16 +148,4 @@ def _check_left(train: Split, rows: int, client: str, test_fraction: float) -> N
             f"'{client}' for training, which needs at least {needed}; lower it, or add rows.",
             client=client,
             field="test_fraction",
-        )
-
-
-def _check_varies(train: Split, client: str, targets: list[str]) -> None:
-    constant = np.flatnonzero(np.ptp(train.targets, axis=0) == 0)
-    if len(train) > 1 and constant.size:
-        name = targets[constant[0]]
-        raise InputError(
-            f"The target '{name}' is constant at client '{client}', so it cannot be predicted; leave out the "
-            "target or the client.",
-            client=client,
-            field=name,
         )

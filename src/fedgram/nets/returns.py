@@ -21,6 +21,9 @@ Rows = tuple[Tensor, Tensor]
 # fit the rest of every row in them, by a map so large that it says nothing about new rows.
 WEAK = 1e-2
 
+# An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
+NEGLIGIBLE = 1e-2
+
 
 @dataclass(frozen=True, eq=False)
 class Layers:
@@ -63,7 +66,7 @@ def give_back(
     left_out = 0
     returned = kept = layers if procedure.returned == "trained" else aligned(layers, broadcast)
     if procedure.returned == "solved":
-        returned, clipped = solved(layers.head @ layers.layer_weight, *rows, broadcast, deficit, penalty)
+        returned, clipped = solved(unshrunk(layers, penalty), *rows, broadcast, deficit, penalty)
         left_out = int(clipped)
     if procedure.bias == "offset":
         returned, kept = (recentered(each, each.features(rows[0]).mean(dim=1)) for each in (returned, kept))
@@ -92,7 +95,7 @@ def solved(
 ) -> tuple[Layers, Tensor]:
     """The minimiser of each client's loss over its last layers, and how many directions were clipped.
 
-    trained (K, C, D), the map from u to predictions that training found; outputs u (K, N, D), targets
+    trained (K, C, D), the map from u to targets that training found; outputs u (K, N, D), targets
     (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C). With B the least-squares map from
     centered u to centered targets, of all the one closest to the trained map, and Ŝ = Cov(B u), the loss is
     F(W; Ŝ + deficit) up to a constant, so that W Wᵀ = φ(Ŝ + deficit); the features are Wᵀ A⁻¹ B (u - ū).
@@ -124,6 +127,16 @@ def least_squares(inputs: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
         rest = inputs.mT @ (wanted - inputs @ start)
         start = start + basis @ (inverse * (basis.mT @ rest))
     return start
+
+
+def unshrunk(layers: Layers, penalty: Penalty) -> Tensor:
+    """The map B (K, C, D) whose optimal features Wᵀ A⁻¹ B u the layers give: A (W Wᵀ)⁻¹ W L.
+
+    Left as W L, in WEAK directions B would be shrunk by the penalties a second time.
+    """
+    values, basis = torch.linalg.eigh(layers.head @ layers.head.mT)
+    gain = (values + penalty.features) / values.clamp(min=NEGLIGIBLE * penalty.features)
+    return (basis * gain[:, None]) @ basis.mT @ layers.head @ layers.layer_weight
 
 
 def closest(broadcast: Tensor, factor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from rich import box
@@ -50,7 +51,7 @@ def print_outcome(outcome: Outcome) -> None:
     if outcome.judged:
         print_judged(console, outcome.judged)
     else:
-        console.print(_summary(outcome.results))
+        _print_summary(outcome.results)
     for reason in outcome.plan.reasons:
         console.print(reason, soft_wrap=True)
     console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
@@ -82,21 +83,33 @@ def _list_row(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _summary(results: Results) -> Table:
-    """Medians over seeds of every setting, budget and procedure, in the paper's order of settings."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    for heading in ("setting", "dataset", "E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
-        words = heading in ("setting", "dataset", "procedure")
-        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
-    for (setting, epochs, procedure), runs in sorted(_groups(results).items(), key=_place):
-        numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
-        medians = (f"{value:.3g}" for value in np.median(numbers, axis=0))
-        data = f"{runs[0].dataset} ({runs[0].kind})"
-        table.add_row(setting, data, str(epochs), procedure, str(len(runs)), *medians)
-    table.caption = (
+def _print_summary(results: Results) -> None:
+    """Medians over seeds of every budget and procedure, a table for each setting, in the paper's order."""
+    groups = sorted(_groups(results).items(), key=_place)
+    for setting, rows in groupby(groups, key=lambda entry: entry[0][0]):
+        console.print(_summary(setting, list(rows)))
+    console.print(
         "medians over seeds: error to the target; test MSE under each bias; a run's share of the seconds "
-        "that its stack took"
+        "that its stack took",
+        soft_wrap=True,
     )
+
+
+def _summary(setting: str, rows: Sequence[tuple[Group, list[Result]]]) -> Table:
+    """One setting."""
+    any_run = rows[0][1][0]
+    table = Table(
+        title=f"{setting}: {any_run.dataset} ({any_run.kind})",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="",
+        title_justify="left", title_style="",
+    )  # fmt: skip
+    for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
+        words = heading == "procedure"
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for (_, epochs, procedure), runs in rows:
+        numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
+        medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))
+        table.add_row(str(epochs), procedure, str(len(runs)), *medians)
     return table
 
 
