@@ -18,6 +18,7 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.report import write_report
+from fedgram.paper.report_claims import summary
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
 from fedgram.train.devices import hardware
@@ -269,6 +270,13 @@ def test_the_report_shows_what_was_run(tmp_path):
     assert "42 runs at paper scale · trained on NVIDIA H200" in section
     numbers = [int(number) for number in re.findall(r"(\d+) (?:of|missed|partial|not run)", said)]
     assert sum(numbers) == len(load_claims())
+
+
+def test_the_summary_says_how_many_partial_claims_agree():
+    verdicts = [("partial", True), ("partial", False), ("partial", None), ("match", True), ("not run", None)]
+    claims = [{"verdict": verdict, "agrees": agrees} for verdict, agrees in verdicts]
+    assert summary(claims) == "1 of 5 claims matched, 3 partial (1 agree so far), 1 not run"
+    assert summary(claims[1:]) == "1 of 4 claims matched, 2 partial, 1 not run"
 
 
 def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):

@@ -70,12 +70,16 @@ def test_incomplete_and_missing_measurements():
     for ours, words in ((3.0, "agrees"), (4.0, "disagrees")):
         part = judge(claim("equal", 3.0), Measured(ours, run=40, needed=200))
         assert (part.verdict, part.reason) == ("partial", f"40 of 200 runs; {words} so far")
+        assert part.agrees == (words == "agrees")
     counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
     assert counted.reason == "40 of 200 runs; agrees so far"
     inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
     assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; inside the paper's range")
+    assert inside.agrees
+    assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 200.0), run=1, needed=9)).agrees is False
     elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))
     assert elsewhere.reason == "0 of 9 runs; smoke scale; not comparable"
+    assert elsewhere.agrees is None
     told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
     assert (told.verdict, told.reason) == ("match", "on other data")
     assert judge(claim("equal", 3.0), None).verdict == "not run"

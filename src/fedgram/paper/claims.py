@@ -68,12 +68,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim beside what we measured, with the verdict and, where it needs one, a reason."""
+    """A claim beside what we measured, with the verdict and, where it needs one, a reason.
+
+    agrees: whether what was run of it agrees with the paper; None where nothing was that can be compared.
+    """
 
     claim: Claim
     verdict: Verdict
     ours: str = "-"
     reason: str = ""
+    agrees: bool | None = None
 
     def document(self) -> dict[str, Any]:
         """The entry of `fedgram reproduce --json`."""
@@ -87,6 +91,7 @@ class Judged:
             "comparison": claim.comparison,
             "verdict": self.verdict,
             "reason": self.reason,
+            "agrees": self.agrees,
         }
 
 
@@ -107,7 +112,7 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     elif measured.partial and (measured.value, claim.value) == (measured.run, measured.needed):
         holds = True  # the claim is how many there are, and all that were run are counted
     else:
-        holds = COMPARISONS[claim.comparison](claim, measured.value)
+        holds = _held(claim, measured)
     verdict: Verdict = "partial" if measured.partial else "match" if holds else "miss"
     reasons = (
         f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
@@ -116,7 +121,8 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
         f"our own draws spread over {spread}" if spread else "",
         "" if measured.partial else claim.note,
     )
-    return Judged(claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)))
+    reason = "; ".join(filter(None, reasons))
+    return Judged(claim, verdict, format_value(measured.value), reason, holds if measured.run else None)
 
 
 def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> list[Judged]:
@@ -140,12 +146,18 @@ def _as_tuple(value: Any) -> dict[str, Any]:
     return {"value": tuple(value)} if isinstance(value, list) else {}
 
 
+def _held(claim: Claim, measured: Measured) -> bool:
+    """Whether the claim holds; of a range, whose ends need all runs, whether a part of them lies inside."""
+    inside = measured.partial and isinstance(claim.value, tuple)
+    return (_range if inside else COMPARISONS[claim.comparison])(claim, measured.value)
+
+
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
-    """What a part of the runs says; the ends of a range need all of them, so its values lie inside or not."""
+    """What a part of the runs says."""
     if not measured.run:
         return "not comparable"
     if isinstance(claim.value, tuple) and not measured.spread:
-        return f"{'inside' if _range(claim, measured.value) else 'outside'} the paper's range"
+        return f"{'inside' if holds else 'outside'} the paper's range"
     return f"{'agrees' if holds else 'disagrees'} so far"
 
 

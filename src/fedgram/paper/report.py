@@ -44,11 +44,11 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     if not chapters and not results:
         raise InputError(f"There are no results in '{out}': run 'fedgram reproduce ufm' first.", field="out")
     networks = network_chapters(results)
-    counts = counts_of(_claims(chapters, networks))
+    claims = list(_claims(chapters, networks))
     frame = Template(files("fedgram.paper").joinpath("report.html").read_text("utf-8"))
     html = frame.substitute(
-        sentence=summary(counts),
-        tiles=tiles(counts),
+        sentence=summary(claims),
+        tiles=tiles(counts_of(claims)),
         legend=legend(),
         contents="\n".join([*map(_network_entry, networks), *map(_entry, chapters)]),
         coverage=coverage_section(results),
@@ -58,7 +58,7 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
         missing=_missing(chapters, networks),
     )
     write_whole(page, html.encode())
-    return summary(counts)
+    return summary(claims)
 
 
 def _chapter(name: str, out: Path) -> Chapter | None:

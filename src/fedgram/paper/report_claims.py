@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -21,11 +21,14 @@ def counts_of(claims: Iterable[Document]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS}
 
 
-def summary(counts: Mapping[str, int]) -> str:
-    """One sentence: '80 of 120 claims matched, 3 missed, 20 partial, 17 not run'."""
-    matched = f"{counts['match']:,} of {sum(counts.values()):,} claims matched"
+def summary(claims: Sequence[Document]) -> str:
+    """One sentence: '80 of 120 claims matched, 3 missed, 20 partial (18 agree so far), 17 not run'."""
+    counts = counts_of(claims)
+    matched = f"{counts['match']:,} of {len(claims):,} claims matched"
     missed = [f"{counts['miss']:,} missed"] if counts["miss"] else []
-    return ", ".join([matched, *missed, f"{counts['partial']:,} partial", f"{counts['not run']:,} not run"])
+    so_far = sum(claim["verdict"] == "partial" and claim.get("agrees") is True for claim in claims)
+    partial = f"{counts['partial']:,} partial" + (f" ({so_far:,} agree so far)" if so_far else "")
+    return ", ".join([matched, *missed, partial, f"{counts['not run']:,} not run"])
 
 
 def tiles(counts: Mapping[str, int]) -> str:
