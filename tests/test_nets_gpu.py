@@ -198,6 +198,17 @@ def test_evaluation_in_single_precision_is_not_in_tf32(backbone):
     assert error < 1e-5
 
 
+def test_steps_that_are_too_rare_to_compile_are_the_same():
+    """The last minibatch of one client, a twentieth of all."""
+    runs = [Run(Procedure.parse(words), 1) for words in WORDS]
+    data, settings = tabular((160, 155)), settings_of(own_net, "fp64")
+    ours, theirs = (Federation(data, own_net, runs, settings, device) for device in (GPU, CPU))
+    assert ours.clients.fit.common == [(2 * len(runs), 16)]
+    for record, other in zip(ours.rounds(), theirs.rounds(), strict=True):
+        for run in runs:
+            assert_same_round(record[run], other[run], tolerance_of(own_net, "fp64"))
+
+
 def test_drawing_a_model_leaves_the_generator_of_the_gpu_alone():
     before = torch.cuda.get_rng_state()
     draw("resmlp-small", torch.zeros(2, 4), 5, 2, 0, None)

@@ -156,6 +156,33 @@ def test_a_run_does_not_depend_on_what_it_is_stacked_with(backbone, among):
         )
 
 
+@pytest.mark.parametrize(
+    ("rows", "common"),
+    [
+        ((160, 155), [(4, 16)]),  # the last step of a client is a twentieth of all
+        ((32, 27, 16), [(6, 16), (2, 16), (2, 11)]),
+        (range(3, 15), [(2, 3)]),  # each size is rare, and the first as common as any
+    ],
+)
+def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
+    seen = set()
+
+    def compiled(function, device):
+        def noting(stack, leaves, buffers, batch, *rest):
+            seen.add(tuple(batch[0].shape[:2]))
+            return function(stack, leaves, buffers, batch, *rest)
+
+        return noting
+
+    monkeypatch.setattr("fedgram.nets.graphs.compiled", compiled)
+    runs = [Run(Procedure.parse(words), 0) for words in ("ordinary", "proximal")]
+    settings = Settings(rounds=1, epochs=2, batch=16, features=5)
+    federation = Federation(tabular(tuple(rows)), OwnNet, runs, settings, CPU)
+    next(federation.rounds())
+    assert federation.clients.fit.common == common
+    assert seen == set(common)
+
+
 def test_convolutions_stacked_or_not_are_the_same():
     run, other = (Run(Procedure.parse("corrected+offset"), seed) for seed in (7, 1))
     short = replace(ON_PICTURES, epochs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -19,6 +20,9 @@ from fedgram.nets.precision import arithmetic
 from fedgram.nets.settings import Settings
 from fedgram.nets.stack import Stack, Tensors, parts
 
+RARE = 0.1
+"""Shapes that make up less than this share of all models' steps are not compiled: it would take longer."""
+
 Advanced = Callable[[int], None]
 """Told how many epochs of a round are behind."""
 
@@ -33,7 +37,7 @@ class Fit:
         self.stack, self.batches, self.terms, self.settings = stack, batches, terms, settings
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
-        self.losses = graphs.compiled(losses, stack.device)
+        self.fused, self.common = graphs.compiled(losses, stack.device), self._common()
         self.lanes = graphs.Lanes(stack.device, stack.together < len(stack))
         steps = [-(-count // batches.batch) for count in batches.counts]
         rates = schedule(settings, steps).to(stack.device, stack.dtype)
@@ -41,7 +45,8 @@ class Fit:
         self.rates = rates.new_zeros(len(rates) + graphs.WARM_UP, *rates.shape[1:])
         with self._arithmetic(), self._kept_buffers():
             # So that the optimizer reads both in one order; batched products are faster for it as well.
-            stack.lay_out_like(self.gradients(slice(0, stack.together), batches.batch)[1])
+            models, size = self.common[0]
+            stack.lay_out_like(self.gradients(slice(0, models), size)[1])
             self.optimizer = optimizer_on(stack.device, stack.dtype)(stack.parameters, settings.clip)
             self.steps = self._steps()
         self.rates[: len(rates)] = rates
@@ -81,8 +86,9 @@ class Fit:
         leaves = {name: p[models].detach().requires_grad_() for name, p in self.stack.parameters.items()}
         batch = self.batches.take(models, size)
         terms, penalty = self.terms.of(models), self.settings.penalty
+        compute = self.fused if (models.stop - models.start, size) in self.common else losses
         with explained(size):
-            values = self.losses(self.stack, leaves, buffers, batch, terms, penalty)
+            values = compute(self.stack, leaves, buffers, batch, terms, penalty)
             found = torch.autograd.grad(values.sum(), list(leaves.values()))
         return values.detach(), dict(zip(leaves, found, strict=True))
 
@@ -103,6 +109,15 @@ class Fit:
             if size:
                 pieces += [(piece, size) for piece in parts(models, self.stack.together)]
         return pieces
+
+    def _common(self) -> list[tuple[int, int]]:
+        """How many models go together with how many rows, the most common first, without RARE ones."""
+        times: Counter[tuple[int, int]] = Counter()
+        for step in range(self.batches.steps):
+            for models, size in self._pieces(self.batches.sizes(step)):
+                times[models.stop - models.start, size] += models.stop - models.start
+        ranked = times.most_common()
+        return [shape for shape, count in ranked if count >= RARE * times.total()] or [ranked[0][0]]
 
     def _steps(self) -> list[Callable[[], None]]:
         """The steps of an epoch; those with the same sizes are one and the same."""
