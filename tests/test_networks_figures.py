@@ -324,9 +324,10 @@ def test_predictions_are_drawn_by_bias_beside_centralized_training():
     figures = complete("beyond-prediction")
     axis = panel(figures[""], "Walker")
     for rule in range(3):
-        errors = samples("ordinary", "walker", lambda run, rule=rule: run.test_mse[-1, rule], range(3))
+        errors = samples("ordinary", "walker", lambda run, rule=rule: run.test_mse[4:, rule], range(3))
+        assert list(axis.lines[2 * rule].get_xdata()) == [np.min(errors), np.max(errors)]
         assert axis.lines[2 * rule + 1].get_xdata()[0] == np.median(errors)
-    pooled = samples("centralized", "walker", lambda run: run.test_mse[-1, 0], range(3))
+    pooled = samples("centralized", "walker", lambda run: run.test_mse[4:, 0], range(3))
     assert axis.lines[-1].get_xdata() == [np.median(pooled)] * 2
 
 
