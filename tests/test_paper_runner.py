@@ -76,7 +76,7 @@ def test_incomplete_and_missing_measurements():
     inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
     assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; inside the paper's range")
     assert inside.agrees
-    assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 200.0), run=1, needed=9)).agrees is False
+    assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 400.0), run=1, needed=9)).agrees is False
     elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))
     assert elsewhere.reason == "0 of 9 runs; smoke scale; not comparable"
     assert elsewhere.agrees is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -148,8 +148,11 @@ def _as_tuple(value: Any) -> dict[str, Any]:
 
 def _held(claim: Claim, measured: Measured) -> bool:
     """Whether the claim holds; of a range, whose ends need all runs, whether a part of them lies inside."""
-    inside = measured.partial and isinstance(claim.value, tuple)
-    return (_range if inside else COMPARISONS[claim.comparison])(claim, measured.value)
+    if not (measured.partial and isinstance(claim.value, tuple)):
+        return COMPARISONS[claim.comparison](claim, measured.value)
+    low, high = claim.value
+    wider = (low / ORDER, high * ORDER) if claim.comparison == "order" else (low, high)
+    return _range(replace(claim, value=wider), measured.value)
 
 
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:

@@ -118,6 +118,8 @@ def _gap_bars(axis: Any, conditions: list[list[Result]]) -> None:
             rest = shares[1] + shares[2]
             axis.bar(place, rest, 0.7, color=ORANGE, alpha=0.8)
             axis.bar(place, 0.0 if place else shares[0], 0.7, bottom=rest, color=BLUE, alpha=0.8)
+        elif any(conditions):
+            axis.text(place, 0.5, "not run", rotation=90, ha="center", va="center", fontsize=7, color=GREY)
     if not any(conditions):
         not_run(axis)
 

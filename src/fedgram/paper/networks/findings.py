@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,6 +12,7 @@ from fedgram.paper.claims import Measured
 from fedgram.paper.networks.cohorts import Cohort, Condition
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.psd import Array
 
 Metric = Callable[[Result], float]
 Comparison = Callable[[Result, Result], bool]
@@ -44,7 +45,7 @@ class Findings:
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
         """Whether a statement about the runs of each setting and seed always holds."""
-        return self.over(conditions, lambda rows: all(bool(holds(*row)) for row in rows))
+        return self.over(conditions, every(holds))
 
     def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
         """The share of settings and seeds for which a statement holds."""
@@ -54,13 +55,17 @@ class Findings:
         self,
         conditions: tuple[Condition | str, ...],
         value: Callable[[list[Row]], float | bool | tuple[float, float]],
+        as_one: bool = False,
     ) -> Measured | None:
-        """A value of the rows of these conditions, with how many of the runs it needs were run."""
-        rows = self.rows(*conditions)
+        """A value of the rows of these conditions, with how many of the runs it needs were run.
+
+        as_one: the paper trains once for all conditions of a row, and counts one run.
+        """
+        rows, each = self.rows(*conditions), 1 if as_one else len(conditions)
         if not rows:
             return None
-        needed = len(self.cohort.settings) * len(self.cohort.seeds) * len(conditions)
-        run = len(rows) * len(conditions) if self.scale == SCALES["paper"] else 0
+        needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
+        run = len(rows) * each if self.scale == SCALES["paper"] else 0
         about = _about(rows) if run else f"{self.scale.name} scale"
         return Measured(value(rows), run=run, needed=needed, about=about)
 
@@ -71,6 +76,28 @@ class Findings:
             if run.scale == self.scale.name
             and run.key == condition.key(run.setting, run.dataset, run.seed, self.scale)
         }
+
+
+def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:
+    """Whether a statement holds for every row."""
+    return lambda rows: all(bool(holds(*row)) for row in rows)
+
+
+def both(first: Measured | None, second: Measured | None) -> Measured | None:
+    """Two statements about different runs as one; None unless something was run of each."""
+    if first is None or second is None:
+        return None
+    return Measured(
+        bool(first.value) and bool(second.value),
+        run=first.run + second.run,
+        needed=first.needed + second.needed,
+        about=first.about if first.about == second.about else "; ".join((first.about, second.about)),
+    )
+
+
+def medians(rows: Sequence[Row], metric: Metric) -> Array:
+    """Median of a quantity over all rows for each condition, (conditions,)."""
+    return np.median([[metric(run) for run in row] for row in rows], axis=0)
 
 
 def changes(rows: Iterable[Row], metric: Metric) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from fedgram.paper.networks.findings import (
     endpoint,
     error,
     last_delta,
+    medians,
     objective_gap,
     smaller,
     trajectory,
@@ -29,8 +30,9 @@ from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.penalty import Penalty
-from fedgram.psd import Array
 
+LOWEST = WEIGHTS.index(1e-3)
+CLIPPED = 1e-12  # an eigenvalue of G_m that is 0 up to rounding, as a fraction of the largest
 BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
 
 
@@ -60,7 +62,7 @@ def _main_statements(found: Findings) -> Found:
         "main-to-centralized": found.always(_nearer(centralized, barycenter), "proximal+corrected"),
         "main-ordinary-direction": found.always(closer_in_direction, "ordinary"),
         "main-corrected-improves": found.over(("proximal+corrected",), _improves_after_round_1),
-        "main-active": found.always(lambda run: _smallest_variance(run) > Penalty().threshold, "ordinary"),
+        "main-active": found.always(_active, "ordinary"),
         "main-smallest-variance": found.over(("ordinary",), _least_variance),
         "main-runs": Measured(_runs_in_all()),
     }
@@ -112,17 +114,13 @@ def measure_rho(results: Results, scale: Scale) -> Found:
         "rho-endpoint-falls": found.always(smaller(endpoint), "proximal", "ordinary"),
         "rho-delta-valley": found.over(sweep, partial(_valley, metric=last_delta)),
         "rho-endpoint-valley": found.over(sweep, partial(_valley, metric=endpoint)),
-        "rho-objective-least": found.over(sweep, lambda rows: _medians(rows, objective_gap).argmin() == 0),
+        "rho-objective-least": found.over(sweep, lambda rows: medians(rows, objective_gap).argmin() == 0),
+        "rho-objective-rises": found.over(sweep, partial(_rises, metric=objective_gap)),
     }
 
 
 def _nearer(near: Metric, far: Metric) -> Callable[[Result], bool]:
     return lambda run: near(run) < far(run)
-
-
-def _medians(rows: Sequence[Row], metric: Metric) -> Array:
-    """Median of a quantity over all rows for each condition."""
-    return np.median([[metric(run) for run in row] for row in rows], axis=0)
 
 
 def _proximal_medians_smaller(rows: list[Row]) -> bool:
@@ -132,23 +130,37 @@ def _proximal_medians_smaller(rows: list[Row]) -> bool:
         (endpoint, trajectory, last_delta),
         (direction("centralized", 1), error("centralized", 1)),
     )
-    better = [_medians(near, metric)[0] < _medians(ordinary, metric)[0] for metric in free]
-    better += [_medians(near, metric)[1] < _medians(ordinary, metric)[1] for metric in (*corrected, endpoint)]
+    better = [medians(near, metric)[0] < medians(ordinary, metric)[0] for metric in free]
+    better += [medians(near, metric)[1] < medians(ordinary, metric)[1] for metric in (*corrected, endpoint)]
     return all(better)
 
 
 def _improves_after_round_1(rows: list[Row]) -> bool:
-    return bool(_medians(rows, endpoint)[0] < _medians(rows, error("centralized", 1))[0])
+    return bool(medians(rows, endpoint)[0] < medians(rows, error("centralized", 1))[0])
 
 
 def _runs_in_all() -> int:
-    """How many different runs all comparisons of the paper ask for."""
+    """How many different runs all comparisons of the paper ask for.
+
+    Those with mismatched coordinates are one for each initialisation, setting and seed.
+    """
     sources = {(name, larger): SETTINGS[name].sources[0] for name in ALL for larger in (False, True)}
-    return len({key for cohort in cohorts.PAPER for key in cohort.keys(SCALES["paper"], sources)})
+    others = (cohort for cohort in cohorts.PAPER if cohort is not cohorts.MISMATCHED)
+    keys = {key for cohort in others for key in cohort.keys(SCALES["paper"], sources)}
+    return len(keys) + 2 * len(cohorts.MISMATCHED.settings) * len(cohorts.MISMATCHED.seeds)
+
+
+def _active(run: Result) -> bool:
+    """Whether φ clips no direction of any client's covariance."""
+    eigenvalues = np.linalg.eigvalsh(run.client_grams)
+    return bool((eigenvalues[:, 0] > CLIPPED * eigenvalues[:, -1]).all())
 
 
 def _smallest_variance(run: Result) -> float:
-    """The smallest eigenvalue of the clients' covariances, from G_m = φ(Σ_m) = α Σ_m^(1/2) - λ_H I."""
+    """The smallest eigenvalue of the clients' covariances, from G_m = φ(Σ_m) = α Σ_m^(1/2) - λ_H I.
+
+    Where φ clips it, the threshold λ_H λ_W, which it is below.
+    """
     penalty = Penalty()
     root = (np.linalg.eigvalsh(run.client_grams)[:, 0].min() + penalty.features) / penalty.scale
     return float(root**2)
@@ -175,12 +187,17 @@ def _median_of_settings(rows: list[Row]) -> float:
 
 def _first_budget(rows: list[Row]) -> float:
     """The first budget of the paper whose median direction error is below 0.1; infinite if none is."""
-    below = _medians(rows, direction("barycenter")) < BELOW
+    below = medians(rows, direction("barycenter")) < BELOW
     return float(BUDGETS[int(below.argmax())]) if below.any() else float("inf")
 
 
 def _valley(rows: list[Row], metric: Metric) -> bool:
     """Whether the medians fall up to ρ = 1e-3 and rise after it."""
-    medians, lowest = _medians(rows, metric), WEIGHTS.index(1e-3)
-    falls = all(a > b for a, b in pairwise(medians[: lowest + 1]))
-    return falls and all(a < b for a, b in pairwise(medians[lowest:]))
+    found = medians(rows, metric)
+    falls = all(a > b for a, b in pairwise(found[: LOWEST + 1]))
+    return falls and _rises(rows, metric)
+
+
+def _rises(rows: list[Row], metric: Metric) -> bool:
+    """Whether the medians rise from ρ = 1e-3 on."""
+    return all(a < b for a, b in pairwise(medians(rows, metric)[LOWEST:]))

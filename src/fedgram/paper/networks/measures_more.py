@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgram.paper.claims import ORDER
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import Cohort, Condition
 from fedgram.paper.networks.findings import (
@@ -11,12 +12,15 @@ from fedgram.paper.networks.findings import (
     Found,
     Metric,
     Row,
+    both,
     changes,
     closer_in_direction,
     direction,
     endpoint,
     error,
+    every,
     last_delta,
+    medians,
     smaller,
     test_mse,
     train_mse,
@@ -25,6 +29,7 @@ from fedgram.paper.networks.findings import (
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import Scale
 
+CORRECTED = ("aligned+corrected", "corrected", "proximal+corrected")
 INITIALISATIONS = {
     "common": (Condition("ordinary"), Condition("aligned")),
     "independent": cohorts.MISMATCHED.conditions,
@@ -51,8 +56,25 @@ def measure_alignment(results: Results, scale: Scale) -> Found:
     return measured | {
         "alignment-below-proximal-trajectory": found.always(smaller(trajectory), "aligned", "proximal"),
         "alignment-below-proximal-endpoint": found.share(smaller(endpoint), "aligned", "proximal"),
+        "alignment-medians": both(
+            found.over(("aligned", "ordinary", "proximal"), lambda rows: _first_least(rows, *free.values())),
+            corrected.over(CORRECTED, lambda rows: _first_least(rows, error("centralized", 1), endpoint)),
+        ),
+        "alignment-three-rounds": corrected.over(CORRECTED[::2], _three_rounds_for_one),
         **_mismatched(results, scale),
     }
+
+
+def _first_least(rows: list[Row], *metrics: Metric) -> bool:
+    """Whether the first condition has the least median of each quantity."""
+    return all(medians(rows, metric).argmin() == 0 for metric in metrics)
+
+
+def _three_rounds_for_one(rows: list[Row]) -> bool:
+    """Whether the second condition is of the order of the first one's round 1 in round 3, not before."""
+    there = medians(rows, error("centralized", 1))[0]
+    later = [medians(rows, error("centralized", number))[1] / there for number in (1, 2, 3)]
+    return bool(later[1] > ORDER >= later[2] and later[0] > ORDER)
 
 
 def _mismatched(results: Results, scale: Scale) -> Found:
@@ -60,11 +82,12 @@ def _mismatched(results: Results, scale: Scale) -> Found:
     measured: Found = {}
     for name, pair in INITIALISATIONS.items():
         found = Findings(cohorts.MISMATCHED, results, scale)
-        measured[f"mismatched-{name}-lower"] = found.always(lambda a, b: removed(a, b) > 0, *pair)
-        measured[f"mismatched-{name}-range"] = found.over(pair, _range_over_settings)
+        lower = every(lambda raw, aligned: removed(raw, aligned) > 0)
+        measured[f"mismatched-{name}-lower"] = found.over(pair, lower, as_one=True)
+        measured[f"mismatched-{name}-range"] = found.over(pair, _range_over_settings, as_one=True)
         for setting in cohorts.ALIGNED:
             one = Findings(Cohort((setting,), cohorts.MISMATCHED.seeds, pair), results, scale)
-            measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed)
+            measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed, as_one=True)
     return measured
 
 
@@ -117,7 +140,12 @@ def measure_prediction(results: Results, scale: Scale) -> Found:
         }
     return measured | {
         "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
-        "prediction-corrected-test-settings": found.over(("proximal+corrected", "ordinary"), _mean_changes),
+        **{
+            f"prediction-corrected-test-{setting}": Findings(
+                Cohort((setting,), cohorts.PREDICTION.seeds, cohorts.PREDICTION.conditions), results, scale
+            ).over(("proximal+corrected", "ordinary"), _mean_change)
+            for setting in ("dsprites", "mpiigaze")
+        },
     }
 
 
@@ -149,7 +177,5 @@ def _largest_change(rows: list[Row]) -> float:
     return float(np.max(np.abs(changes(rows, test_mse))))
 
 
-def _mean_changes(rows: list[Row]) -> tuple[float, float]:
-    """Smallest and largest over the settings of the mean change of test MSE."""
-    means = [float(np.mean(changes(group, test_mse))) for group in _by_setting(rows)]
-    return min(means), max(means)
+def _mean_change(rows: list[Row]) -> float:
+    return float(np.mean(changes(rows, test_mse)))
