@@ -7,7 +7,7 @@ the order of rows, and the completion of an alignment, which nothing determines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -105,6 +105,8 @@ class Client:
     distance: np.ndarray
     norms: list[float]
     kept: tuple[np.ndarray, ...] = ()
+    biases: dict[str, np.ndarray] = field(default_factory=dict)
+    center: np.ndarray | float = 0.0
 
     def layers(self):
         """Head, bias, and feature layer as arrays."""
@@ -147,7 +149,9 @@ def train_alone(problem: Problem, backbone, run: Run, settings: Settings):
             average_modules(clients, weights)
         shared = [objective(client, head, bias, *client.layers()[2:], settings) for client in clients]
         own = [layers[1] for layers in returned]
-        mses = [errors(*pair, head, bias, settings) for pair in zip(clients, own, strict=True)]
+        plain, centered = ([client.biases[rule] for client in clients] for rule in ("plain", "centered"))
+        averages = [sum(w * b for w, b in zip(weights, each, strict=True)) for each in (plain, centered)]
+        mses = [errors(client, head, *averages, settings) for client in clients]
         records.append(
             Round(number, head, bias, np.array([layers[0] for layers in returned]), np.array(own),
                   np.array(local), np.array(shared), np.array([pair[0] for pair in mses]),
@@ -254,8 +258,11 @@ def give_back(client, procedure, broadcast, settings):
         solved = solve(outputs, client.targets.numpy(), broadcast, settings.penalty, deficit, trained, WEAK)
         returned = (solved.head, solved.bias, solved.layer_weight, solved.layer_bias)
         clipped = solved.clipped
+    centered = recentered(returned, outputs)
+    client.biases = {"plain": returned[1], "centered": centered[1]}
+    client.center = returned[3] - centered[3] if procedure.bias == "offset" else 0.0
     if procedure.bias == "offset":
-        kept, returned = recentered(kept, outputs), recentered(returned, outputs)
+        kept, returned = recentered(kept, outputs), centered
     client.put(*returned)
     client.kept = kept
     return clipped
@@ -299,9 +306,13 @@ def objective(client, head, bias, weight, layer_bias, settings):
     return fit + settings.penalty.head / 2 * np.sum(head**2)
 
 
-def errors(client, own_bias, head, bias, settings):
-    """MSE of training and of test rows under the shared bias, the private bias and the offset, (3,) each."""
+def errors(client, head, plain_bias, centered_bias, settings):
+    """MSE of training and of test rows under the shared bias, the private bias and the offset, (3,) each.
+
+    The layers are those that features come from; a run with the offset has taken `client.center` out.
+    """
     _, _, weight, layer_bias = client.layers()
+    layer_bias = layer_bias + client.center
     center = (client.outputs(client.inputs) @ weight.T + layer_bias).mean(axis=0)
     offset = feature_offset(head, client.distance, settings)
 
@@ -309,7 +320,11 @@ def errors(client, own_bias, head, bias, settings):
         if not len(inputs):
             return np.full(3, np.nan)
         features = client.outputs(inputs) @ weight.T + layer_bias
-        rules = [(features, bias), (features, own_bias), (features - center + offset, bias)]
+        rules = [
+            (features, plain_bias),
+            (features, client.biases["plain"]),
+            (features - center + offset, centered_bias),
+        ]
         return np.array([np.mean((h @ head.T + b - targets.numpy()) ** 2) for h, b in rules])
 
     return mse(client.inputs, client.targets), mse(*client.test)

@@ -145,6 +145,38 @@ def test_clients_count_by_their_rows():
     np.testing.assert_allclose(federation.averaged(values), wanted[None], rtol=1e-15)
 
 
+@pytest.mark.parametrize("words", ["ordinary", "proximal+private", "aligned+corrected", "solved"])
+def test_errors_under_a_rule_do_not_depend_on_the_rule_of_the_run(words):
+    """In the first round, in which all of them train alike."""
+    settings = replace(SETTINGS, rounds=1)
+    other = "+".join([*words.replace("+private", "").split("+"), "offset"])
+    runs = [Run(Procedure.parse(each), 0) for each in (words, other)]
+    (record,) = Federation(problem(), OwnNet, runs, settings, CPU).rounds()
+    ours, theirs = (record[run] for run in runs)
+    np.testing.assert_allclose(ours.train_mse, theirs.train_mse, rtol=1e-10)
+    np.testing.assert_allclose(ours.test_mse, theirs.test_mse, rtol=1e-10)
+    assert len({f"{error:.6f}" for error in ours.train_mse[0]}) == 3
+
+
+def test_centered_targets_are_centered_before_they_are_rounded():
+    """Far from 0, where single precision is coarse."""
+    near = problem()
+    far = replace(
+        near, train={name: replace(split, targets=split.targets + 1e6) for name, split in near.train.items()}
+    )
+    run, settings = Run(Procedure.parse("centered"), 0), replace(SETTINGS, precision="fp32")
+    ours, theirs = (Federation(each, OwnNet, [run], settings, CPU) for each in (near, far))
+    for one, other in zip(ours.rounds(), theirs.rounds(), strict=True):
+        np.testing.assert_allclose(other[run].head, one[run].head, atol=1e-5)
+
+
+def test_all_rules_for_the_bias_are_the_same_without_federation():
+    run = Run(Procedure.parse("centralized"), 0)
+    for record in Federation(problem(), OwnNet, [run], SETTINGS, CPU).rounds():
+        errors = record[run].train_mse[0]
+        np.testing.assert_allclose(errors, errors[0], rtol=1e-10)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_lower_precision_computes_the_same_run_less_exactly(precision):
     run, data = Run(Procedure.parse("proximal+corrected"), 3), problem()

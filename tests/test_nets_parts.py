@@ -264,6 +264,12 @@ def test_equal_runs_are_the_same_run_however_their_seed_is_stored():
     assert order(seed=np.int64(3)) == order(seed=3)
 
 
+def test_rows_in_bytes_are_numbers():
+    rows = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
+    assert torch.equal(prepared(rows, torch.float32), rows.float())
+    assert torch.equal(prepared(rows[None], torch.float64), rows[None].double())
+
+
 def test_images_in_bytes_are_seen_with_channels_first_in_the_unit_interval():
     images = torch.randint(0, 256, (2, 3, 4, 5, 1), dtype=torch.uint8)
     images[0, 0, 0, 0, 0] = 255

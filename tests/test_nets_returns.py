@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, align, closest_head, phi, psd, select, solve
 from fedgram.correct import correct
-from fedgram.nets.evaluation import errors, objective
+from fedgram.nets.evaluation import Biases, errors, objective
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.returns import (
     WEAK,
@@ -213,17 +213,18 @@ def test_give_back_composes_them(returned, bias):
     )
     layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
     procedure = Procedure(returned=returned, bias=bias)
-    ours, kept, left_out = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
+    given = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
     solution, clipped = solved(unshrunk(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
     expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
     goes_on = aligned(layers, broadcast) if returned == "solved" else expected
+    torch.testing.assert_close(given.center, expected.features(u).mean(dim=1), rtol=0, atol=1e-13)
     if bias == "offset":
-        expected, goes_on = (recentered(each, each.features(u).mean(dim=1)) for each in (expected, goes_on))
+        expected, goes_on = (recentered(each, each.center(u)) for each in (expected, goes_on))
     for name, value in vars(expected).items():
-        assert torch.equal(getattr(ours, name), value)
+        assert torch.equal(getattr(given.returned, name), value)
     for name, value in vars(goes_on).items():
-        assert torch.equal(getattr(kept, name), value)
-    assert left_out == (int(clipped) if returned == "solved" else 0)
+        assert torch.equal(getattr(given.kept, name), value)
+    assert given.left_out == (int(clipped) if returned == "solved" else 0)
 
 
 def test_objective_and_errors_are_those_of_direct_prediction():
@@ -231,21 +232,22 @@ def test_objective_and_errors_are_those_of_direct_prediction():
     layers, u = random_layers(rng), torch.tensor(rng.standard_normal((3, 20, 4)))
     train = [rng.standard_normal((20, 2)) * (1 + m) + m for m in range(3)]
     moments = Moments.from_arrays(train)
-    y, own_bias = torch.tensor(np.stack(train)), torch.tensor(rng.standard_normal((3, 2)))
+    y, biases = torch.tensor(np.stack(train)), Biases(*torch.tensor(rng.standard_normal((3, 3, 2))))
     features = layers.features(u)
     center, distance = features.mean(dim=1), torch.tensor(moments.offset)
     new, new_y = (
         layers.features(torch.tensor(rng.standard_normal((3, 7, 4)))),
         torch.tensor(rng.random((3, 7, 2))),
     )
-    ours = errors(layers, own_bias, center, distance, new, new_y, PENALTY)
+    under_rules = biases.under_rules(layers.head, center, distance, PENALTY)
+    ours = errors(layers.head, new - center[:, None], under_rules, new_y)
     value = objective(layers, features, y, PENALTY)
     for k in range(3):
         head, bias = layers.head[k].numpy(), layers.bias[k].numpy()
         offset = correct(moments, PENALTY).feature_offset(head)[k]
         plain = new[k].numpy()
-        moved = plain - center[k].numpy() + offset
-        guesses = [plain @ head.T + bias, plain @ head.T + own_bias[k].numpy(), moved @ head.T + bias]
+        seen = (plain, plain, plain - center[k].numpy() + offset)
+        guesses = [h @ head.T + b[k].numpy() for h, b in zip(seen, vars(biases).values(), strict=True)]
         expected = [np.mean((guess - new_y[k].numpy()) ** 2) for guess in guesses]
         np.testing.assert_allclose(ours[k], expected, rtol=1e-13)
         weight, layer_bias = layers.layer_weight[k].numpy(), layers.layer_bias[k].numpy()
@@ -267,11 +269,13 @@ def test_the_offset_recovers_centralized_predictions_after_solved_corrected_retu
     for head in layers.head.numpy():
         np.testing.assert_allclose(psd.gram(head), rest.centralized, atol=1e-10)
     np.testing.assert_allclose(rest.centralized, phi(moments.pooled.covariance, PENALTY), atol=1e-14)
-    shared = Layers(layers.head.mean(dim=0).repeat(3, 1, 1), torch.tensor(moments.pooled.mean).repeat(3, 1),
-                    layers.layer_weight, layers.layer_bias)  # fmt: skip
-    features = shared.features(outputs)
-    ours = errors(shared, layers.bias, features.mean(dim=1), torch.tensor(moments.offset), features,
-                  targets, PENALTY)  # fmt: skip
+    head = layers.head.mean(dim=0).repeat(3, 1, 1)
+    features, pooled = layers.features(outputs), torch.tensor(moments.pooled.mean).repeat(3, 1)
+    center = features.mean(dim=1)
+    biases = Biases(pooled, layers.bias, pooled)  # solved features are centered, so both averages are μ_g
+    np.testing.assert_allclose(center, 0, atol=1e-12)
+    under_rules = biases.under_rules(head, center, torch.tensor(moments.offset), PENALTY)
+    ours = errors(head, features - center[:, None], under_rules, targets)
     inverse = np.linalg.inv(rest.centralized + PENALTY.features * np.eye(2))
     residuals = PENALTY.features * (np.stack(train) - moments.pooled.mean) @ inverse
     np.testing.assert_allclose(ours[:, 2], (residuals**2).mean(axis=(1, 2)), rtol=1e-8)

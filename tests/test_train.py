@@ -64,6 +64,38 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     assert len(trained(tmp_path)) == 4
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    settings = replace(SETTINGS, rounds=np.int64(2), learning_rate=np.float32(1e-3))
+    trained(tmp_path, ["ordinary"], np.arange(2), settings=settings)
+    said, plain = [], replace(SETTINGS, rounds=2, learning_rate=float(np.float32(1e-3)))
+    runs = trained(tmp_path, ["ordinary"], range(2), settings=plain, warned=said.append)
+    assert said == ["Runs that are finished already: 2 of 2."]
+    assert [run.setup.seed for run in runs] == [0, 1]
+
+
+def test_a_checkpoint_that_outlived_its_stack_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgram.runs.checkpoint.Checkpoint.remove", lambda self: None)
+    trained(tmp_path)
+    monkeypatch.undo()
+    assert list(tmp_path.rglob("stack-*"))
+    trained(tmp_path)
+    assert not list(tmp_path.rglob("stack-*"))
+
+
+def test_a_backbone_with_randomness_of_its_own_is_named(tmp_path):
+    def dropping():
+        return nn.Sequential(net(), nn.Dropout(0.1))
+
+    said = []
+    train(small_problem(), dropping, ["ordinary"], [0], SETTINGS, folder=tmp_path / "a", warned=said.append)
+    assert said == [
+        "The backbone draws random numbers as it trains (Dropout): its runs come out differently each time, "
+        "and when they go on after a stop."
+    ]
+    trained(tmp_path / "b", ["ordinary"], [0], warned=said.append)
+    assert len(said) == 1
+
+
 def test_centralized_runs_and_procedures_given_twice(tmp_path):
     runs = trained(tmp_path, ["centralized", "ordinary", Procedure(), "ordinary"], [0])
     assert [run.setup.run.name for run in runs] == ["centralized/seed-0", "ordinary/seed-0"]
@@ -258,6 +290,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
         ({"procedures": []}, "Name at least one procedure and one seed."),
         ({"seeds": []}, "Name at least one procedure and one seed."),
         ({"seeds": [0, -2]}, "A seed is a whole number from 0 on, not -2."),
+        ({"seeds": [0, 1.5]}, "A seed is a whole number from 0 on, not 1.5."),
         ({"settings": Settings(precision="bf16")}, "bf16 is for a GPU; on a CPU train with precision fp32."),
         ({"settings": Settings(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],

@@ -107,7 +107,7 @@ def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     """The map B whose optimal features Wᵀ A⁻¹ B u trained layers give: A (W Wᵀ)⁻¹ W L.
 
     head W (C, P), layer_weight L (P, D) -> (C, D). Predictions W L u are B u less what the penalties cost.
-    A direction that the head hardly uses is not blown up to more than 1 / NEGLIGIBLE times itself.
+    A direction that the head hardly uses is blown up by no more than about 1 / NEGLIGIBLE.
     """
     values, basis = np.linalg.eigh(psd.gram(head))
     gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)

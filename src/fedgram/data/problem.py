@@ -21,7 +21,7 @@ Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 class Split:
     """One client's rows: inputs (N, ...) and targets (N, C), the latter as float64.
 
-    Inputs of type uint8 are images in 0..255, which networks see divided by 255.
+    Inputs (N, H, W, channels) of type uint8 are images, which networks see divided by 255.
     """
 
     inputs: Array

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from fedgram.nets.returns import Layers, feature_offset
+from fedgram.nets.returns import Layers, applied, feature_offset
 from fedgram.penalty import Penalty
 
 
@@ -16,17 +18,33 @@ def objective(layers: Layers, features: Tensor, targets: Tensor, penalty: Penalt
     return 0.5 * squares.mean(dim=1) + 0.5 * penalty.head * layers.head.square().sum(dim=(1, 2))
 
 
-def errors(
-    shared: Layers, own_bias: Tensor, center: Tensor, distance: Tensor, features: Tensor, targets: Tensor,
-    penalty: Penalty,
-) -> Tensor:  # fmt: skip
-    """MSE (K, 3) with the shared head under the shared bias, the private bias and the feature offset.
+@dataclass(frozen=True, eq=False)
+class Biases:
+    """The biases that K models may predict with, (K, C) each.
 
-    own_bias (K, C) is what each client returned; center (K, P) the mean of its training features and
-    distance d_m (K, C) that of its target mean from the pooled one; features (K, N, P), targets (K, N, C).
+    shared: the average of those that were returned; private: each client's own; centered: the average of
+    those it returns with features that have mean 0, which the feature offset goes with.
     """
-    plain = features @ shared.head.mT - targets
-    moved = feature_offset(shared.head, distance, penalty) - center
-    offset = (shared.head @ moved[..., None])[..., 0]
-    biases = torch.stack([shared.bias, own_bias, shared.bias + offset], dim=1)
-    return (plain[:, None] + biases[:, :, None]).square().mean(dim=(2, 3))
+
+    shared: Tensor
+    private: Tensor
+    centered: Tensor
+
+    def of(self, models: slice) -> Biases:
+        """Those of some of the models."""
+        return Biases(self.shared[models], self.private[models], self.centered[models])
+
+    def under_rules(self, head: Tensor, center: Tensor, distance: Tensor, penalty: Penalty) -> Tensor:
+        """What predictions add to W (h - center) under each of the BIAS_RULES, (K, 3, C).
+
+        head W (K, C, P), center (K, P) the mean of a client's training features h, distance d_m (K, C) of
+        its target mean from the pooled one.
+        """
+        mean, offset = applied(head, center), applied(head, feature_offset(head, distance, penalty))
+        return torch.stack([self.shared + mean, self.private + mean, self.centered + offset], dim=1)
+
+
+def errors(head: Tensor, centered: Tensor, biases: Tensor, targets: Tensor) -> Tensor:
+    """MSE (K, 3) of head W (K, C, P) on features less their center (K, N, P), with biases (K, 3, C)."""
+    residuals = centered @ head.mT - targets
+    return (residuals[:, None] + biases[:, :, None]).square().mean(dim=(2, 3))

@@ -15,7 +15,7 @@ from fedgram.nets.model import Backbone, Model, draw, prepared
 from fedgram.nets.objective import Terms
 from fedgram.nets.precision import storage
 from fedgram.nets.record import Run
-from fedgram.nets.returns import Layers, feature_offset, give_back
+from fedgram.nets.returns import Given, Layers, feature_offset, give_back
 from fedgram.nets.settings import Settings
 from fedgram.nets.sites import Exchange, Sites
 from fedgram.nets.stack import Stack
@@ -27,11 +27,14 @@ LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
 class Returned:
     """What K models give back: their layers after the procedure's return, in double precision.
 
-    outputs u (R, N, D) of every client's training rows; clipped (K,); training_loss (K,); diverged (K,),
-    models that were no longer finite and are 0 now.
+    center (K, P), the mean of their features, and taken_out (K, P), what a procedure with the offset took
+    out of them; outputs u (R, N, D) of every client's training rows; clipped (K,); training_loss (K,);
+    diverged (K,), models that were no longer finite and are 0 now.
     """
 
     layers: Layers
+    center: Tensor
+    taken_out: Tensor
     outputs: list[Tensor]
     clipped: Tensor
     training_loss: Tensor
@@ -68,10 +71,10 @@ class Clients:
             deficit=self.deficit.to(dtype) if self.deficit.any() else None,
         )
         inputs = [rows[0] if rows[0].dtype == torch.uint8 else rows[0].to(dtype) for rows in sites.train]
-        targets = [rows[1].to(dtype) for rows in sites.train]
-        batches = Batches(
-            inputs, targets, sites.names, [run.seed for run in runs], self.shift.to(dtype), settings.batch
-        )
+        # Less their means, which may be large, before they are rounded.
+        targets = [(rows[1] - mean).to(dtype) for rows, mean in zip(sites.train, sites.mean, strict=True)]
+        shift = (self.shift - sites.mean.repeat_interleave(len(runs), dim=0)).to(dtype)
+        batches = Batches(inputs, targets, sites.names, [run.seed for run in runs], shift, settings.batch)
         self.fit = Fit(self.stack, batches, self.terms, settings)
 
     def round(
@@ -82,9 +85,18 @@ class Clients:
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, advanced)
         outputs, diverged = self.outputs()
-        layers, kept, clipped = self.returned(outputs)
-        self.store(kept)
-        return Returned(layers, outputs, clipped, loss.double(), diverged)
+        given = self.given(outputs)
+        center = torch.cat([each.center for each in given])
+        self.store(Layers.joined([each.kept for each in given]))
+        return Returned(
+            layers=Layers.joined([each.returned for each in given]),
+            center=center,
+            taken_out=torch.where(self.marked("bias", "offset"), center, 0.0),
+            outputs=outputs,
+            clipped=torch.tensor([each.left_out for each in given]),
+            training_loss=loss.double(),
+            diverged=diverged,
+        )
 
     def received(self, layers: Layers, head: Tensor, bias: Tensor, first: bool = False) -> Layers:
         """Returned layers with the shared head (R, C, P), and bias (R, C) by each procedure's rule.
@@ -94,7 +106,7 @@ class Clients:
         heads, biases = head.repeat(len(self.sites), 1, 1), bias.repeat(len(self.sites), 1)
         if first:
             return replace(layers, head=heads, bias=biases)
-        private, offset = self._marked("bias", "private"), self._marked("bias", "offset")
+        private, offset = self.marked("bias", "private"), self.marked("bias", "offset")
         moved = feature_offset(heads, self.distance, self.settings.penalty)
         return replace(
             layers,
@@ -117,11 +129,8 @@ class Clients:
                 each[diverged[self.at(m)]] = 0.0
         return given, diverged
 
-    def returned(self, outputs: list[Tensor]) -> tuple[Layers, Layers, Tensor]:
-        """Layers that each procedure returns, those it goes on with, and directions it clipped (K,).
-
-        outputs (R, N, D) are the backbones' of each client's training rows.
-        """
+    def given(self, outputs: list[Tensor]) -> list[Given]:
+        """What each model gives back; outputs (R, N, D) are the backbones' of each client's training rows."""
         layers, given = self.layers(), []
         for m, output in enumerate(outputs):
             targets = self.targets(m, self.sites.train[m][1])
@@ -134,8 +143,7 @@ class Clients:
                         run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
                     )
                 )
-        returned, kept, clipped = zip(*given, strict=True)
-        return Layers.joined(returned), Layers.joined(kept), torch.tensor(clipped)
+        return given
 
     def at(self, client: int) -> slice:
         """Where the models of a client are in the stack."""
@@ -158,7 +166,7 @@ class Clients:
         """Values (M, ...) of every run, for every model: (K, ...)."""
         return torch.stack(values, dim=1).flatten(0, 1)
 
-    def _marked(self, field: str, value: object) -> Tensor:
+    def marked(self, field: str, value: object) -> Tensor:
         """Models (K, 1) whose procedure has this value in a field."""
         marks = [getattr(run.procedure, field) == value for run in self.runs] * len(self.sites)
         return torch.tensor(marks, device=self.stack.device)[:, None]

@@ -41,7 +41,8 @@ class Model(nn.Module):
 
 def prepared(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1]."""
-    return inputs.movedim(-1, -3).to(dtype) / 255 if inputs.dtype == torch.uint8 else inputs.to(dtype)
+    images = inputs.dtype == torch.uint8 and inputs.ndim >= 4  # rows of bytes are numbers like any other
+    return inputs.movedim(-1, -3).to(dtype) / 255 if images else inputs.to(dtype)
 
 
 def draw(

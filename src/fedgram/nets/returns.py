@@ -42,6 +42,10 @@ class Layers:
         """h of backbone outputs u: (K, N, D) -> (K, N, P)."""
         return outputs.double() @ self.layer_weight.mT + self.layer_bias[:, None]
 
+    def center(self, outputs: Tensor) -> Tensor:
+        """The mean of the features of backbone outputs u: (K, N, D) -> (K, P)."""
+        return self.features(outputs.double().mean(dim=1, keepdim=True))[:, 0]
+
     def of(self, models: slice) -> Layers:
         """The layers of some of the models."""
         return Layers(
@@ -54,10 +58,24 @@ class Layers:
         return cls(*(torch.cat(values) for values in zip(*(vars(one).values() for one in each), strict=True)))
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a client returns and predicts with, and what it goes on training with.
+
+    center (1, P) is the mean of its features as returned, before a procedure with the offset takes it out;
+    left_out counts directions that a solved return left out.
+    """
+
+    returned: Layers
+    kept: Layers
+    center: Tensor
+    left_out: int
+
+
 def give_back(
     procedure: Procedure, layers: Layers, rows: Rows, broadcast: Tensor, deficit: Tensor, penalty: Penalty
-) -> tuple[Layers, Layers, int]:
-    """What a client returns and predicts with, what it goes on training with, and directions it left out.
+) -> Given:
+    """What becomes of a client's layers after its training.
 
     All tensors have K = 1; rows are the backbone's outputs u (1, N, D) for its training rows, and their
     targets (1, N, C). Solved layers are not trained on: a map that fits every row reacts to every change of
@@ -68,9 +86,10 @@ def give_back(
     if procedure.returned == "solved":
         returned, clipped = solved(unshrunk(layers, penalty), *rows, broadcast, deficit, penalty)
         left_out = int(clipped)
+    center = returned.center(rows[0])
     if procedure.bias == "offset":
-        returned, kept = (recentered(each, each.features(rows[0]).mean(dim=1)) for each in (returned, kept))
-    return returned, kept, left_out
+        returned, kept = recentered(returned, center), recentered(kept, kept.center(rows[0]))
+    return Given(returned, kept, center, left_out)
 
 
 def aligned(layers: Layers, broadcast: Tensor) -> Layers:
@@ -86,7 +105,7 @@ def aligned(layers: Layers, broadcast: Tensor) -> Layers:
     turn = (
         ours[..., :rows] @ (left @ right) @ theirs[..., :rows].mT + ours[..., rows:] @ theirs[..., rows:].mT
     )
-    weight, bias = turn.mT @ layers.layer_weight, (turn.mT @ layers.layer_bias[..., None])[..., 0]
+    weight, bias = turn.mT @ layers.layer_weight, applied(turn.mT, layers.layer_bias)
     return Layers(layers.head @ turn, layers.bias, weight, bias)
 
 
@@ -147,11 +166,16 @@ def closest(broadcast: Tensor, factor: Tensor) -> Tensor:
 
 def recentered(layers: Layers, mean: Tensor) -> Layers:
     """The same predictions with features that have mean 0: the old mean (K, P) goes into the head's bias."""
-    shift = (layers.head @ mean[..., None])[..., 0]
-    return Layers(layers.head, layers.bias + shift, layers.layer_weight, layers.layer_bias - mean)
+    bias = layers.bias + applied(layers.head, mean)
+    return Layers(layers.head, bias, layers.layer_weight, layers.layer_bias - mean)
+
+
+def applied(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """(K, C, P) and (K, P) -> (K, C)."""
+    return (matrices @ vectors[..., None])[..., 0]
 
 
 def feature_offset(head: Tensor, distance: Tensor, penalty: Penalty) -> Tensor:
     """Wᵀ A⁻¹ d_m, what re-centered features miss under a shared bias: heads (K, C, P), d (K, C) -> (K, P)."""
     system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
-    return (head.mT @ torch.linalg.solve(system, distance[..., None]))[..., 0]
+    return applied(head.mT, torch.linalg.solve(system, distance[..., None])[..., 0])

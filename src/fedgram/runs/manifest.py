@@ -80,8 +80,7 @@ class Setup:
 
     def document(self) -> dict[str, Any]:
         """As plain lists and numbers, to be read back by `parse`."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
-        return plain
+        return _plain(self)
 
     def differences(self, other: Setup) -> list[str]:
         """Every field in which another setup differs, as 'field is ours there, theirs here'."""
@@ -123,8 +122,7 @@ class Account:
     def document(self) -> dict[str, Any]:
         """As plain lists and numbers, sums included."""
         sums = {"seconds_in_total": sum(self.seconds), "seconds_per_run": self.seconds_per_run}
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
-        return plain | sums
+        return _plain(self) | sums
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Account:
@@ -139,6 +137,13 @@ def digest(setups: Sequence[Setup]) -> str:
         for setup in setups
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(made: Setup | Account) -> dict[str, Any]:
+    """As JSON reads it back: NumPy's numbers as numbers, what it does not know in words."""
+    text = json.dumps(asdict(made), default=lambda value: getattr(value, "item", value.__str__)())
+    plain: dict[str, Any] = json.loads(text)
+    return plain
 
 
 def _tuples(value: Any) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import product
+from operator import index
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
@@ -21,6 +24,8 @@ from fedgram.runs.manifest import Data
 from fedgram.train import devices
 from fedgram.train.plan import planned
 from fedgram.train.stack import Stack, StackTraining, Status, Task
+
+RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def train(
@@ -51,7 +56,7 @@ def train(
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
     setups = _setups(task, backbone_name or _name(backbone), procedures, seeds)
     stacks = planned(task, setups)
-    for note in prediction.notes:
+    for note in (*prediction.notes, *_randomness(task)):
         warned(note)
     with devices.threads_for(setups[0].parameters, place):
         for stack in stacks:
@@ -75,14 +80,34 @@ def _setups(
 ) -> list[Setup]:
     """Every procedure with every seed, each once."""
     parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in procedures]
-    runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, seeds))
+    runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_seed, seeds)))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
-    if (least := min(run.seed for run in runs)) < 0:
-        raise InputError(f"A seed is a whole number from 0 on, not {least}.", field="seeds")
     data, any_client = Data.of(task.problem), next(iter(task.problem.train.values()))
     size = example(task.backbone, any_client, task.settings.features)[0].size
     return [Setup(run.procedure, run.seed, task.settings, backbone_name, size, data) for run in runs]
+
+
+def _randomness(task: Task) -> list[str]:
+    """What to know of a backbone with randomness of its own, which no key ties to seed, client and round."""
+    model, _ = example(task.backbone, next(iter(task.problem.train.values())), task.settings.features)
+    kinds = sorted({type(each).__name__ for each in model.modules() if isinstance(each, RANDOM)})
+    if not kinds:
+        return []
+    return [
+        f"The backbone draws random numbers as it trains ({', '.join(kinds)}): its runs come out differently "
+        "each time, and when they go on after a stop."
+    ]
+
+
+def _seed(given: Any) -> int:
+    try:
+        seed = index(given)  # NumPy's whole numbers, too
+    except TypeError:
+        seed = -1
+    if seed < 0:
+        raise InputError(f"A seed is a whole number from 0 on, not {given}.", field="seeds")
+    return seed
 
 
 def _name(backbone: Backbone) -> str:

@@ -18,7 +18,9 @@ def planned(task: Task, setups: Sequence[Setup]) -> list[Stack]:
     over = {setup for setup, stored in begun.items() if stored.over}
     if over:
         task.warned(f"Runs that are finished already: {len(over)} of {len(setups)}.")
-    resumed = [stack for stack in _resumed(task, list(begun)) if not over.issuperset(stack.setups)]
+    held = _resumed(task, list(begun))
+    resumed = [stack for stack in held if not over.issuperset(stack.setups)]
+    _forget([stack for stack in held if stack not in resumed])
     taken = over.union(*(stack.setups for stack in resumed))
     anew = [setup for setup in setups if setup not in taken]
     _forget_checkpoints_of(task, anew)
@@ -35,6 +37,13 @@ def _resumed(task: Task, begun: Sequence[Setup]) -> list[Stack]:
         if held and Checkpoint.of(checkpoint.path.parent, held).path == checkpoint.path:
             stacks.append(Stack(held, checkpoint))
     return stacks
+
+
+def _forget(finished: Sequence[Stack]) -> None:
+    """Remove checkpoints that outlived their stack, which was stopped between its last record and its end."""
+    for stack in finished:
+        if stack.resumed is not None:
+            stack.resumed.remove()
 
 
 def _forget_checkpoints_of(task: Task, setups: Sequence[Setup]) -> None:
