@@ -61,7 +61,8 @@ def exact(key, scale="paper"):
         objective_gap=np.full((key.rounds, len(expected.grams)), 1.4e-5 + 0.1 * procedure.proximal),
         shared_objective=np.full(key.rounds, 0.85 if procedure.returned == "aligned" else 1.0),
         train_mse=np.full((key.rounds, 3), 1 - better), test_mse=np.full((key.rounds, 3), 1 - 0.5 * better),
-        seconds=60.0, hardware="none", models_in_stack=4,
+        seconds=60.0, device="cpu", hardware="none", models_in_stack=4,
+        least_variance=float(prediction.activity.eigenvalue.min()),
     )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ CONTRADICTIONS = {
         "ordinary",
         {"direction_error": lambda run: {**run.direction_error, "centralized": np.zeros(9)}},
     ),
-    "main-active": ("dnn-main", "ordinary", {"client_grams": lambda run: np.ones_like(run.client_grams)}),
+    "main-active": ("dnn-main", "ordinary", {"least_variance": lambda run: Penalty().threshold}),
     "means-positive": ("dnn-means", "centered", {"grams": lambda run: 3 * run.grams}),
     "rho-delta-falls": ("dnn-rho", "proximal", {"delta": lambda run: run.delta + 1}),
     "alignment-below-ordinary-endpoint": ("dnn-alignment", "aligned", {"error": far}),

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import torch
 
 from fedgram import InputError
 from fedgram.paper.claims import load_claims
@@ -21,7 +20,6 @@ from fedgram.paper.report import write_report
 from fedgram.paper.report_claims import summary
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
-from fedgram.train.devices import hardware
 from tests.network_results import all_results
 
 PNG = base64.b64decode(
@@ -136,8 +134,7 @@ def test_the_cost_of_a_run_stands_beside_the_papers():
 
 
 def test_only_gpus_at_the_papers_scale_have_a_cost():
-    cpu = hardware(torch.device("cpu"))
-    slow = Results(replace(run, hardware=cpu) for run in all_results() if run.setting == "walker")
+    slow = Results(replace(run, device="cpu") for run in all_results() if run.setting == "walker")
     for results in (slow, all_results("reduced"), all_results("smoke")):
         rows = table("beyond-solved", 1, results)
         assert {cell.ours for cells in rows.values() for cell in cells} == {None}

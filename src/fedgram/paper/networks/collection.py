@@ -89,6 +89,7 @@ def result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
         grams=found.grams,
         returned_grams=found.local_grams,
         client_grams=found.prediction.grams,
+        least_variance=float(found.prediction.activity.eigenvalue.min()),
         error={name: found.error[name] for name in grams},
         direction_error={name: found.direction_error[name] for name in grams},
         trajectory_error=found.trajectory_error,
@@ -98,6 +99,7 @@ def result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
         train_mse=found.train_mse,
         test_mse=found.test_mse,
         seconds=account.seconds_per_run,
+        device=account.device,
         hardware=account.hardware,
         models_in_stack=account.stack * objective.shape[1],
     )

@@ -32,7 +32,6 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.penalty import Penalty
 
 LOWEST = WEIGHTS.index(1e-3)
-CLIPPED = 1e-12  # an eigenvalue of G_m that is 0 up to rounding, as a fraction of the largest
 BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
 
 
@@ -62,8 +61,10 @@ def _main_statements(found: Findings) -> Found:
         "main-to-centralized": found.always(_nearer(centralized, barycenter), "proximal+corrected"),
         "main-ordinary-direction": found.always(closer_in_direction, "ordinary"),
         "main-corrected-improves": found.over(("proximal+corrected",), _improves_after_round_1),
-        "main-active": found.always(_active, "ordinary"),
-        "main-smallest-variance": found.over(("ordinary",), _least_variance),
+        "main-active": found.always(lambda run: run.least_variance > Penalty().threshold, "ordinary"),
+        "main-smallest-variance": found.over(
+            ("ordinary",), lambda rows: min(run.least_variance for (run,) in rows)
+        ),
         "main-runs": Measured(_runs_in_all()),
     }
 
@@ -148,26 +149,6 @@ def _runs_in_all() -> int:
     others = (cohort for cohort in cohorts.PAPER if cohort is not cohorts.MISMATCHED)
     keys = {key for cohort in others for key in cohort.keys(SCALES["paper"], sources)}
     return len(keys) + 2 * len(cohorts.MISMATCHED.settings) * len(cohorts.MISMATCHED.seeds)
-
-
-def _active(run: Result) -> bool:
-    """Whether φ clips no direction of any client's covariance."""
-    eigenvalues = np.linalg.eigvalsh(run.client_grams)
-    return bool((eigenvalues[:, 0] > CLIPPED * eigenvalues[:, -1]).all())
-
-
-def _smallest_variance(run: Result) -> float:
-    """The smallest eigenvalue of the clients' covariances, from G_m = φ(Σ_m) = α Σ_m^(1/2) - λ_H I.
-
-    Where φ clips it, the threshold λ_H λ_W, which it is below.
-    """
-    penalty = Penalty()
-    root = (np.linalg.eigvalsh(run.client_grams)[:, 0].min() + penalty.features) / penalty.scale
-    return float(root**2)
-
-
-def _least_variance(rows: list[Row]) -> float:
-    return min(_smallest_variance(run) for (run,) in rows)
 
 
 def _left(run: Result) -> tuple[float, float]:

@@ -38,12 +38,13 @@ class Result:
     epochs E as trained. target names the Gram that the procedure ends at: 'barycenter', 'centralized' or
     'within'; these three are (C, C). gap_terms (3,): traces of the mean, covariance and averaging terms.
     grams (T + 1, C, C) of the shared head; returned_grams (T, M, C, C) of what was averaged; client_grams
-    (M, C, C), φ of the clients' own covariances. error e_F and direction_error d (T + 1,) by reference, and
-    trajectory_error (T + 1,) to the exact recursion from the same start. delta (T,): mean distance of the
-    returned heads from the selected ones; objective_gap (T, M): (L_m - L⋆_m) / L⋆_m; shared_objective (T,):
-    the clients' mean objective with the averaged head. train_mse and test_mse (T, 3) in the order of
-    BIAS_RULES, NaN without test rows. seconds: the run's share of the time that its stack of
-    models_in_stack took. A centralized run has one client in returned_grams and objective_gap.
+    (M, C, C), φ of the clients' own covariances, and least_variance, the smallest eigenvalue of these.
+    error e_F and direction_error d (T + 1,) by reference, and trajectory_error (T + 1,) to the exact
+    recursion from the same start. delta (T,): mean distance of the returned heads from the selected ones;
+    objective_gap (T, M): (L_m - L⋆_m) / L⋆_m; shared_objective (T,): the clients' mean objective with the
+    averaged head. train_mse and test_mse (T, 3) in the order of BIAS_RULES, NaN without test rows.
+    seconds: the run's share of the time that its stack of models_in_stack took.
+    A centralized run has one client in returned_grams and objective_gap.
     """
 
     setting: str
@@ -63,6 +64,7 @@ class Result:
     grams: Array
     returned_grams: Array
     client_grams: Array
+    least_variance: float
     error: dict[str, Array]
     direction_error: dict[str, Array]
     trajectory_error: Array
@@ -72,6 +74,7 @@ class Result:
     train_mse: Array
     test_mse: Array
     seconds: float
+    device: str
     hardware: str
     models_in_stack: int
 
@@ -90,8 +93,8 @@ class Result:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU trained it; the hardware of a CPU ends with how many of its cores did."""
-        return not self.hardware.endswith(" cores")
+        """Whether a GPU trained it."""
+        return self.device.startswith("cuda")
 
     @property
     def target_error(self) -> Array:
