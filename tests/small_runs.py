@@ -74,7 +74,7 @@ def exact_run(folder, procedure="ordinary", rounds=12, targets=2, features=5, se
     """A stored run whose clients select exactly: heads by theory, every objective at its optimum."""
     problem, procedure = small_problem(targets=targets), Procedure.parse(procedure)
     settings = Settings(rounds=rounds, epochs=1, features=features)
-    setup = Setup(procedure, seed, settings, "none", 0, Data.of(problem))
+    setup = Setup(procedure, seed, settings, "none", 0, "none", Data.of(problem))
     account = Account((1.0,) * rounds, 1, "cpu", "a machine", 1, {})
     stored = StoredRun(Runs(folder).folder_of(setup), setup, account)
     expected = expectation(predict(problem.moments, settings.penalty), procedure)

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -115,6 +116,17 @@ def test_settings_must_be_positive(name, value):
     with pytest.raises(InputError, match=rf"^{name} must be positive, not {value:g}\.$") as refused:
         replace(Settings(), **{name: value})
     assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rounds", "3"), ("epochs", 2.5), ("batch", 64.0), ("features", None)]
+)
+def test_counts_are_whole_numbers(name, value):
+    with pytest.raises(InputError, match=f"{name} must be a whole number, not"):
+        Settings(**{name: value})
+    assert type(getattr(Settings(**{name: np.int32(7)}), name)) is int
+    with pytest.raises(InputError, match=f"{name} must be positive, not -7"):
+        Settings(**{name: np.int64(-7)})
 
 
 def test_precisions_are_named():

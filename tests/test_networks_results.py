@@ -12,6 +12,7 @@ from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.collection import result
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.tables import read_table, write_table
 from tests.small_runs import exact_run
 
 
@@ -91,6 +92,16 @@ def test_damage_is_named_and_no_folder_is_no_results(few, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write to"):
         few.save(tmp_path / "file")
+
+
+def test_files_of_another_version_are_named(few, tmp_path):
+    few.save(tmp_path)
+    path = next(tmp_path.glob("*.parquet"))
+    table = read_table(path)
+    older = [text.replace('"device"', '"place"') for text in table["about"]]
+    write_table(path, table | {"about": np.array(older, dtype=object)}, {})
+    with pytest.raises(InputError, match="was written by another version of fedgram: move it away"):
+        Results.load(tmp_path)
 
 
 def test_reading_needs_neither_torch_nor_runs(few, tmp_path):

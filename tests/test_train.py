@@ -82,6 +82,23 @@ def test_a_checkpoint_that_outlived_its_stack_is_removed(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("stack-*"))
 
 
+def frozen():
+    made = net()
+    made[0].bias.requires_grad_(False)
+    return made
+
+
+@pytest.mark.parametrize("other", [lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU()), frozen, net()])
+def test_another_network_under_the_same_name_is_refused(tmp_path, other):
+    def again(backbone):
+        return train(small_problem(), backbone, "ordinary", [0], SETTINGS, folder=tmp_path, backbone_name="x")
+
+    again(net)
+    with pytest.raises(InputError, match="network is"):
+        again(other)
+    assert len(again(net)) == 1
+
+
 def test_a_backbone_with_randomness_of_its_own_is_named(tmp_path):
     def dropping():
         return nn.Sequential(net(), nn.Dropout(0.1))

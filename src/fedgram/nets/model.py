@@ -67,6 +67,14 @@ def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Ten
     return draw(backbone, inputs, features, split.targets.shape[1], 0, None), inputs
 
 
+def fingerprint(model: Model, inputs: Tensor) -> str:
+    """Tells networks apart: their layers, what is frozen, and roughly what they give for a few inputs."""
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    with torch.no_grad():
+        given = deepcopy(model).eval()(inputs)[1].abs().sum()
+    return f"{key(model, frozen, f'{given:.3g}'):016x}"
+
+
 def key(*parts: object) -> int:
     """A seed for these words and numbers, 63 bits."""
     words = "\0".join(map(str, parts))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from numbers import Real
+from operator import index
+from typing import Any, Literal
 
 from fedgram.errors import InputError
 from fedgram.penalty import Penalty
@@ -34,10 +36,20 @@ class Settings:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, int | float) and not 0 < value < float("inf"):
-                raise InputError(f"{each.name} must be positive, not {value:g}.", field=each.name)
+            if isinstance(value, Real) and not 0 < float(value) < float("inf"):
+                raise InputError(f"{each.name} must be positive, not {float(value):g}.", field=each.name)
+        for name in ("rounds", "epochs", "batch", "features"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"There is no precision '{self.precision}'; there are {', '.join(PRECISIONS)}.",
                 field="precision",
             )
+
+
+def _whole(name: str, value: Any) -> int:
+    """A whole number, NumPy's included, as Python's."""
+    try:
+        return index(value)
+    except TypeError:
+        raise InputError(f"{name} must be a whole number, not {value!r}.", field=name) from None

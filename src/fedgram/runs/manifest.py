@@ -50,7 +50,8 @@ class Data:
 class Setup:
     """What makes a run: two runs with equal ones are the same run.
 
-    parameters counts those of one client's model, so that another network under the same name is noticed.
+    parameters counts those of one client's model, and network is a fingerprint of it (`nets.model`), so that
+    another network under the same name is noticed.
     """
 
     procedure: Procedure
@@ -58,6 +59,7 @@ class Setup:
     settings: Settings
     backbone: str
     parameters: int
+    network: str
     data: Data
 
     @property
@@ -75,6 +77,7 @@ class Setup:
             settings=Settings(**settings | {"penalty": Penalty(**settings["penalty"])}),
             backbone=document["backbone"],
             parameters=document["parameters"],
+            network=document.get("network", "not recorded"),
             data=Data(**{key: _tuples(value) for key, value in data.items()}),
         )
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.model import Backbone, example
+from fedgram.nets.model import Backbone, example, fingerprint
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -79,13 +79,15 @@ def _setups(
     task: Task, backbone_name: str, procedures: Iterable[str | Procedure], seeds: Iterable[int]
 ) -> list[Setup]:
     """Every procedure with every seed, each once."""
-    parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in procedures]
+    named = [procedures] if isinstance(procedures, str) else procedures
+    parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in named]
     runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_seed, seeds)))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
     data, any_client = Data.of(task.problem), next(iter(task.problem.train.values()))
-    size = example(task.backbone, any_client, task.settings.features)[0].size
-    return [Setup(run.procedure, run.seed, task.settings, backbone_name, size, data) for run in runs]
+    model, inputs = example(task.backbone, any_client, task.settings.features)
+    made = (task.settings, backbone_name, model.size, fingerprint(model, inputs), data)
+    return [Setup(run.procedure, run.seed, *made) for run in runs]
 
 
 def _randomness(task: Task) -> list[str]:

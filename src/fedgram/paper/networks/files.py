@@ -64,7 +64,18 @@ def load(folder: Path) -> Iterator[Result]:
     for path in sorted(folder.glob("*.parquet")):
         table = read_table(path)
         if table is not None and set(table) == {"about", "value"}:
-            yield from _runs(table)
+            yield from _readable(table, path)
+
+
+def _readable(table: Table, path: Path) -> Iterator[Result]:
+    try:
+        yield from _runs(table)
+    except (KeyError, TypeError):  # fields that it lacks, or has too many
+        raise InputError(
+            f"'{path}' was written by another version of fedgram: move it away; what its runs found is "
+            "collected anew where they are still there.",
+            field="out",
+        ) from None
 
 
 def file_name(result: Result) -> str:
