@@ -54,9 +54,12 @@ def train(
     if settings.precision == "bf16" and place.type == "cpu":
         raise InputError("bf16 is for a GPU; on a CPU train with precision fp32.", field="precision")
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
-    setups = _setups(task, backbone_name or _name(backbone), procedures, seeds)
+    model, inputs = example(backbone, next(iter(problem.train.values())), settings.features)
+    network = (backbone_name or _name(backbone), model.size, fingerprint(model, inputs))
+    data = Data.of(problem)
+    setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
     stacks = planned(task, setups)
-    for note in (*prediction.notes, *_randomness(task)):
+    for note in (*prediction.notes, *_randomness(model)):
         warned(note)
     with devices.threads_for(setups[0].parameters, place):
         for stack in stacks:
@@ -75,24 +78,18 @@ def _train(task: Task, stack: Stack) -> None:
         ) from None
 
 
-def _setups(
-    task: Task, backbone_name: str, procedures: Iterable[str | Procedure], seeds: Iterable[int]
-) -> list[Setup]:
+def _runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
     """Every procedure with every seed, each once."""
     named = [procedures] if isinstance(procedures, str) else procedures
     parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in named]
     runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_seed, seeds)))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
-    data, any_client = Data.of(task.problem), next(iter(task.problem.train.values()))
-    model, inputs = example(task.backbone, any_client, task.settings.features)
-    made = (task.settings, backbone_name, model.size, fingerprint(model, inputs), data)
-    return [Setup(run.procedure, run.seed, *made) for run in runs]
+    return list(runs)
 
 
-def _randomness(task: Task) -> list[str]:
+def _randomness(model: nn.Module) -> list[str]:
     """What to know of a backbone with randomness of its own, which no key ties to seed, client and round."""
-    model, _ = example(task.backbone, next(iter(task.problem.train.values())), task.settings.features)
     kinds = sorted({type(each).__name__ for each in model.modules() if isinstance(each, RANDOM)})
     if not kinds:
         return []

@@ -91,7 +91,7 @@ def both(first: Measured | None, second: Measured | None) -> Measured | None:
         bool(first.value) and bool(second.value),
         run=first.run + second.run,
         needed=first.needed + second.needed,
-        about=first.about if first.about == second.about else "; ".join((first.about, second.about)),
+        about="; ".join(filter(None, dict.fromkeys((first.about, second.about)))),
     )
 
 
