@@ -270,10 +270,16 @@ def test_the_report_shows_what_was_run(tmp_path):
 
 
 def test_the_summary_says_how_many_partial_claims_agree():
-    verdicts = [("partial", True), ("partial", False), ("partial", None), ("match", True), ("not run", None)]
+    verdicts = [
+        ("partial", True),
+        ("partial", False),
+        ("match", True),
+        ("not comparable", None),
+        ("not run", None),
+    ]
     claims = [{"verdict": verdict, "agrees": agrees} for verdict, agrees in verdicts]
-    assert summary(claims) == "1 of 5 claims matched, 3 partial (1 agree so far), 1 not run"
-    assert summary(claims[1:]) == "1 of 4 claims matched, 2 partial, 1 not run"
+    assert summary(claims) == "1 of 5 claims matched, 2 partial (1 agree so far), 1 not comparable, 1 not run"
+    assert summary([*claims[1:3], claims[4]]) == "1 of 3 claims matched, 1 partial, 1 not run"
 
 
 def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):

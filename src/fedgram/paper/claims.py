@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Verdict = Literal["match", "miss", "partial", "not run"]
+Verdict = Literal["match", "miss", "partial", "not comparable", "not run"]
 
 ROUNDING = 1e-13
 # "The same order" means within a factor of this, either way.
@@ -51,7 +51,7 @@ class Measured:
     value is a number, (low, high), or whether a statement held. spread holds one interval (low, high) for
     each number of the claim, over our own random draws, where the paper's draws cannot be repeated. run
     and needed count what the claim is about, at the paper's scale; fewer run than needed makes the verdict
-    partial. about says what else a reader should know of these runs.
+    partial, none of them not comparable. about says what else a reader should know of these runs.
     """
 
     value: float | bool | tuple[float, float]
@@ -106,6 +106,8 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     """Hold one claim against what we measured; of a part of the runs, say what it shows so far."""
     if measured is None:
         return Judged(claim, "not run")
+    if not measured.run:
+        return Judged(claim, "not comparable", format_value(measured.value), measured.about)
     spread = "; ".join(format_value(interval) for interval in measured.spread)
     if spread:
         holds = _inside(claim, measured.spread)
@@ -122,7 +124,7 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
         "" if measured.partial else claim.note,
     )
     reason = "; ".join(filter(None, reasons))
-    return Judged(claim, verdict, format_value(measured.value), reason, holds if measured.run else None)
+    return Judged(claim, verdict, format_value(measured.value), reason, holds)
 
 
 def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> list[Judged]:
@@ -157,8 +159,6 @@ def _held(claim: Claim, measured: Measured) -> bool:
 
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
     """What a part of the runs says."""
-    if not measured.run:
-        return "not comparable"
     if isinstance(claim.value, tuple) and not measured.spread:
         return f"{'inside' if holds else 'outside'} the paper's range"
     return f"{'agrees' if holds else 'disagrees'} so far"

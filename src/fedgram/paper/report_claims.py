@@ -9,16 +9,22 @@ from typing import Any
 
 from fedgram.paper.claims import MEANINGS
 
-VERDICTS = {"match": "matched", "miss": "missed", "partial": "partial", "not run": "not run"}
+VERDICTS = {
+    "match": "matched",
+    "miss": "missed",
+    "partial": "partial",
+    "not comparable": "not comparable",
+    "not run": "not run",
+}
 
 Document = Mapping[str, Any]
 """A claim as `Judged.document` gives it."""
 
 
 def counts_of(claims: Iterable[Document]) -> dict[str, int]:
-    """How many claims there are of each verdict."""
+    """How many claims there are of each verdict; runs that cannot be compared only where there are such."""
     found = Counter(claim["verdict"] for claim in claims)
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    return {name: found[name] for name in VERDICTS if found[name] or name != "not comparable"}
 
 
 def summary(claims: Sequence[Document]) -> str:
@@ -28,7 +34,8 @@ def summary(claims: Sequence[Document]) -> str:
     missed = [f"{counts['miss']:,} missed"] if counts["miss"] else []
     so_far = sum(claim["verdict"] == "partial" and claim.get("agrees") is True for claim in claims)
     partial = f"{counts['partial']:,} partial" + (f" ({so_far:,} agree so far)" if so_far else "")
-    return ", ".join([matched, *missed, partial, f"{counts['not run']:,} not run"])
+    others = [f"{counts[name]:,} {name}" for name in ("not comparable", "not run") if name in counts]
+    return ", ".join([matched, *missed, partial, *others])
 
 
 def tiles(counts: Mapping[str, int]) -> str:

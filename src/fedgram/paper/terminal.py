@@ -17,7 +17,14 @@ from fedgram.paper.claims import Judged, Verdict
 from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
 
-STYLES: dict[Verdict, str] = {"match": "green", "miss": "bold red", "partial": "yellow", "not run": "dim"}
+STYLES: dict[Verdict, str] = {
+    "match": "green",
+    "miss": "bold red",
+    "partial": "yellow",
+    "not comparable": "dim",
+    "not run": "dim",
+}
+REASONED: tuple[Verdict, ...] = ("miss", "partial", "not comparable")
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     for judged in claims:
-        verdict = judged.verdict + (f": {judged.reason}" if judged.verdict in ("miss", "partial") else "")
+        verdict = judged.verdict + (f": {judged.reason}" if judged.verdict in REASONED else "")
         table.add_row(
             judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
         )
