@@ -83,7 +83,7 @@ def test_show(fedgram, runs):
     code, out, _ = fedgram("runs", "show", one)
     assert code == 0
     assert "ordinary/seed-0 on swimmer-mini (GENERATED), resmlp-small: complete" in out
-    assert "error to barycenter" in out
+    assert "error to G_star" in out
     (document,) = json.loads(fedgram("runs", "show", one, "--json")[1])["runs"]
     assert len(document["error"]["centralized"]) == 3
     assert len(document["test_mse"]["offset"]) == 2
@@ -97,7 +97,7 @@ def test_compare(fedgram, runs, tmp_path):
     assert figure.stat().st_size > 10_000
     document = json.loads(fedgram("runs", "compare", runs, "--json")[1])
     solved = document["settings"][0]["procedures"][1]
-    assert solved["target"] == "G_cen"
+    assert solved["target"] == "centralized"
     assert solved["predicted_gap"] == {"mean": 0.0, "deviation": 0.0}
     assert document["unfinished"] == []
     code, _, err = fedgram("runs", "compare", runs, "--figure", tmp_path / "figure.gif")
@@ -172,6 +172,17 @@ def test_the_same_command_again_trains_nothing(fedgram, runs):
     assert "settings.learning_rate is 0.001 there and 0.01 here" in err
     code, out, _ = fedgram(*arguments, "--json")
     assert json.loads(out)["settings"][0]["procedures"][0]["seeds"] == [0, 1]
+
+
+def test_procedures_and_seeds_are_lists(fedgram, tmp_path):
+    named = ["--procedure", "ordinary,aligned", "--procedure", "aligned"]
+    code, out, _ = fedgram("train", "gaussian", *named, "--seeds", "3,", *TINY, "--out", tmp_path, "--json")
+    assert code == 0
+    procedures = json.loads(out)["settings"][0]["procedures"]
+    assert [(each["procedure"], each["seeds"]) for each in procedures] == [
+        ("ordinary", [3]),
+        ("aligned", [3]),
+    ]
 
 
 COLUMNS = ["--client", "site", "--inputs", "a,b", "--targets", "y,z"]
@@ -277,9 +288,10 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
         *(
             (
                 ["gaussian", "--seeds", seeds],
-                f"--seeds is how many seeds, 1 or more, or which, each 0 or more, like 0,3; not '{seeds}'.",
+                "--seeds is how many seeds, 1 or more, or which, with commas, like 0,3 or 3,; not "
+                f"'{seeds}'.",
             )
-            for seeds in ("two", "0", "-1", "0,-2", "1,")
+            for seeds in ("two", "0", "-1", "0,-2", ",")
         ),
         (["gaussian", "--data-seed", "-4"], "The seed of the data must be 0 or more, not -4."),
         (

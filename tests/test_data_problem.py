@@ -101,8 +101,6 @@ def test_bad_problems_are_refused_in_a_sentence():
         Split(inputs["site 0"], targets["site 0"][:, 0])
     with pytest.raises(InputError, match="at least two clients, not 1; add the rows of others"):
         Problem.from_arrays([inputs["site 0"]], [targets["site 0"]])
-    with pytest.raises(InputError, match="same clients"):
-        Problem.from_arrays(inputs, dict(list(targets.items())[::-1]))
     train = Problem.from_arrays(inputs, targets).train
     with pytest.raises(InputError, match="same clients"):
         Problem("mine", "REAL", train, {"site 0": train["site 0"]})
@@ -110,6 +108,19 @@ def test_bad_problems_are_refused_in_a_sentence():
     with pytest.raises(InputError, match=r"'site 1' has a value in its targets .* row 8, column 2") as caught:
         Problem.from_arrays(inputs, targets)
     assert (caught.value.client, caught.value.field) == ("site 1", "targets")
+
+
+def test_inputs_and_targets_belong_to_clients_by_name():
+    inputs, targets = clients()
+    turned = Problem.from_arrays(inputs, dict(list(targets.items())[::-1]))
+    assert turned.digest == Problem.from_arrays(inputs, targets).digest
+    with pytest.raises(InputError, match="Client 'site 2' has inputs but no targets; give both"):
+        Problem.from_arrays(inputs, {name: targets[name] for name in ("site 0", "site 1")})
+    with pytest.raises(InputError, match="Client 'north' has targets but no inputs; give both"):
+        Problem.from_arrays(inputs, targets | {"north": targets["site 0"]})
+    with pytest.raises(InputError, match="Client 'site 0': There are 40 inputs but 39 targets") as caught:
+        Problem.from_arrays(inputs, targets | {"site 0": targets["site 0"][:39]})
+    assert (caught.value.client, caught.value.field) == ("site 0", "inputs")
 
 
 @pytest.mark.parametrize("what", ["inputs", "targets"])

@@ -207,7 +207,7 @@ def fedgram(*arguments):
 
 
 def smoke(out, *more, names=("dnn-full-model",)):
-    narrowed = ("--scale", "smoke", "--setting", "swimmer", "--seeds", "0", "--device", "cpu")
+    narrowed = ("--scale", "smoke", "--setting", "swimmer", "--seeds", "1", "--device", "cpu")
     return fedgram("reproduce", *names, *narrowed, "--out", out, *more)
 
 
@@ -223,6 +223,13 @@ def test_the_command(tmp_path):
     document = json.loads(again.stdout)
     assert (document["scale"], document["runs"]) == ("smoke", {"finished": 10, "in_all": 30})
     assert all(Path(path).exists() for path in document["files"])
+
+
+def test_settings_are_named_with_commas_or_one_by_one(tmp_path):
+    procedure = ("--procedure", "full-model,ordinary")
+    done = smoke(tmp_path, "--setting", "hopper,walker", *procedure)
+    assert done.returncode == 0, done.stderr
+    assert "dnn-full-model: 6 of 30 runs asked for, 0 of them finished" in done.stderr
 
 
 def test_several_experiments_share_their_runs(tmp_path):
@@ -255,7 +262,7 @@ def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, m
     [
         (["dnn-main", "--scale", "huge"], "There is no scale 'huge'"),
         (["dnn-main", "--setting", "hoper"], "did you mean 'hopper'"),
-        (["dnn-main", "--seeds", "a"], "--seeds is a list like 0,1"),
+        (["dnn-main", "--seeds", "a"], "--seeds is how many seeds, 1 or more, or which"),
         (["dnn-main", "--scale", "smoke", "--engine", "spark"], "There is no engine 'spark'"),
         (["dnn-main", "--setting", "walker", "--data-dir", "nowhere"], "needs JAT's training episodes"),
         (["dnn-mein"], "did you mean 'dnn-main'"),

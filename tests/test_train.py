@@ -306,6 +306,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
         ({"procedures": ["full-model+solved"]}, "leave out 'aligned', 'solved' and 'offset'"),
         ({"procedures": []}, "Name at least one procedure and one seed."),
         ({"seeds": []}, "Name at least one procedure and one seed."),
+        ({"seeds": 3}, "Seeds are given one by one, such as range(3), not as 3."),
         ({"seeds": [0, -2]}, "A seed is a whole number from 0 on, not -2."),
         ({"seeds": [0, 1.5]}, "A seed is a whole number from 0 on, not 1.5."),
         ({"settings": Settings(precision="bf16")}, "bf16 is for a GPU; on a CPU train with precision fp32."),

@@ -150,10 +150,10 @@ def _group_document(group: Group) -> dict[str, Any]:
     spreads = {name: group.spread(name) for name in METRICS}
     return {
         "procedure": group.name,
-        "target": group.target,
+        "target": group.runs[0].expected.target,
         "seeds": list(group.seeds),
         "errors": group.errors.tolist(),
     } | {
-        name.replace(" ", "_"): None if np.isnan(spread.mean) else vars(spread)
+        name.replace(" ", "_").lower(): None if np.isnan(spread.mean) else vars(spread)
         for name, spread in spreads.items()
     }

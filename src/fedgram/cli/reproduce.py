@@ -9,6 +9,7 @@ import typer
 
 from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir
+from fedgram.cli.lists import parts, seeds_of
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,9 +42,15 @@ def reproduce(
             help="Networks: paper; reduced, a tenth of the epochs and one seed; or smoke, minutes on a CPU."
         ),
     ] = "paper",
-    setting: Annotated[str, typer.Option(help="Networks: these settings only, with commas.")] = "",
-    seeds: Annotated[str, typer.Option(help="Networks: these seeds only, with commas.")] = "",
-    procedure: Annotated[str, typer.Option(help="Networks: these procedures only, with commas.")] = "",
+    setting: Annotated[
+        list[str] | None, typer.Option(help="Networks: these settings only; several with commas.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Networks: how many seeds (2 is 0 and 1), or which, with commas.")
+    ] = None,
+    procedure: Annotated[
+        list[str] | None, typer.Option(help="Networks: these procedures only; several with commas.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Networks: auto, cpu, cuda or cuda:N.")] = "auto",
     engine: Annotated[
         str, typer.Option(help="Networks: local, or ray to use all GPUs of a Ray cluster.")
@@ -64,8 +71,9 @@ def reproduce(
     from fedgram.paper.networks.scales import scale_of
 
     request = Request(
-        out, scale_of(scale), _parts(setting), _numbers(seeds), _parts(procedure), device, engine, data_dir
-    )
+        out, scale_of(scale), parts(*setting or ()), seeds_of(seeds) if seeds is not None else (),
+        parts(*procedure or ()), device, engine, data_dir,
+    )  # fmt: skip
     if list_all:
         _print_list(request)
         return
@@ -159,14 +167,3 @@ def _refuse(context: typer.Context, options: tuple[str, ...], concerned: str) ->
         if source is not None and source.name == "COMMANDLINE":
             flag = option.replace("_", "-")
             raise InputError(f"--{flag} is for {concerned}, and none is named.", field=option)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _parts(text))
-    except ValueError:
-        raise InputError(f"--seeds is a list like 0,1, not '{text}'.", field="seeds") from None

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedgram.cli.data_tables import size
 from fedgram.compare import compared
+from fedgram.expectation import SYMBOLS
 from fedgram.measure import Measured, measure
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.phrases import counted
@@ -125,7 +126,7 @@ def print_run(run: StoredRun) -> None:
 def _geometry(measured: Measured) -> Table:
     """Errors of the shared head and of the returned ones, from the initial head on."""
     name = measured.expected.target
-    table = _table("round", f"error to {name}", "direction", "error to recursion", "delta")
+    table = _table("round", f"error to {SYMBOLS[name]}", "direction", "error to recursion", "delta")
     for t in range(len(measured.grams)):
         errors = [measured.target_error[t], measured.direction_error[name][t], measured.trajectory_error[t]]
         table.add_row(str(t), *_scientific([*errors, *measured.delta[t - 1 : t]]))
@@ -142,7 +143,7 @@ def _fit(measured: Measured) -> Table:
 
 
 def _scientific(values: Iterable[float]) -> list[str]:
-    return [f"{value:.3e}" for value in values]
+    return ["none" if np.isnan(value) else f"{value:.3e}" for value in values]
 
 
 def _status(status: Status) -> str:

@@ -9,8 +9,8 @@ import typer
 
 from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir, Larger, Variant
+from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
-from fedgram.errors import InputError
 
 if TYPE_CHECKING:
     from fedgram.data.problem import Problem
@@ -19,12 +19,11 @@ Procedures = Annotated[
     list[str],
     typer.Option(
         "--procedure",
-        help="How clients train, in words joined by '+'; may be given several times. "
+        help="How clients train, in words joined by '+'; several with commas or given one by one. "
         "ordinary; proximal[=RHO]; corrected[=GAMMA]; what is returned: aligned or solved; the bias: private "
         "or offset; centered, full-model, independent; centralized.",
     ),
 ]
-Seeds = Annotated[str, typer.Option(help="How many seeds (5 is 0 to 4), or which: '0,3'.")]
 
 
 @app.command()
@@ -80,14 +79,14 @@ def train(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
-    numbers, options = _seeds(seeds), Options(data_seed, variant, larger)
-    columns = (client, _names(inputs), _names(targets))
+    options, columns = Options(data_seed, variant, larger), (client, _names(inputs), _names(targets))
     problem = given_problem(dataset, data_dir, options, columns, test_fraction)
     with run_tables.progress() as shown:
         try:
             runs = train_all(
-                problem, backbone or _backbone(problem), procedure, numbers, settings, folder=out,
-                device=device, keep_models=keep_models, progress=shown.advanced, warned=shown.warned,
+                problem, backbone or _backbone(problem), parts(*procedure), seeds_of(seeds), settings,
+                folder=out, device=device, keep_models=keep_models, progress=shown.advanced,
+                warned=shown.warned,
             )  # fmt: skip
         except KeyboardInterrupt:
             shown.warned("Interrupted: finished rounds are kept, and the same command goes on from there.")
@@ -99,20 +98,6 @@ def train(
         typer.echo(f"Files: {out}")
     if all(run.account.stopped for run in runs):
         raise typer.Exit(1)
-
-
-def _seeds(text: str) -> list[int]:
-    """The seeds of '5' (0 to 4) or '0,3'."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [-1]  # no seeds, so they are refused below
-    if min(numbers) < (0 if "," in text else 1):
-        raise InputError(
-            f"--seeds is how many seeds, 1 or more, or which, each 0 or more, like 0,3; not '{text}'.",
-            field="seeds",
-        )
-    return numbers if "," in text else list(range(numbers[0]))
 
 
 def _names(text: str | None) -> list[str]:

@@ -31,7 +31,9 @@ class Split:
         object.__setattr__(self, "targets", np.asarray(self.targets, dtype=np.float64))
         if len(self.inputs) != len(self.targets):
             raise InputError(
-                f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets.", field="inputs"
+                f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "
+                "for every row.",
+                field="inputs",
             )
         if self.targets.ndim != 2:
             shape = self.targets.shape
@@ -89,14 +91,8 @@ class Problem:
     ) -> Problem:
         """A problem from one input and one target array per client, in lists or dicts by client name."""
         given, wanted = _named(inputs), _named(targets)
-        if list(given) != list(wanted):
-            raise InputError("Inputs and targets must name the same clients.", field="clients")
-        train = {
-            client: Split(
-                _numbers(given[client], client, "inputs"), _numbers(wanted[client], client, "targets")
-            )
-            for client in given
-        }
+        _check_pairs(given, wanted)
+        train = {client: _split(given[client], wanted[client], client) for client in given}
         return cls(name, kind, train, target_names=tuple(target_names))
 
     @classmethod
@@ -177,6 +173,15 @@ def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
     return {f"client {m + 1}": value for m, value in enumerate(values)}
 
 
+def _split(inputs: Any, targets: Any, client: str) -> Split:
+    """The rows of a client, who is named if they do not fit together."""
+    arrays = _numbers(inputs, client, "inputs"), _numbers(targets, client, "targets")
+    try:
+        return Split(*arrays)
+    except InputError as error:
+        raise InputError(f"Client '{client}': {error.message}", client=client, field=error.field) from None
+
+
 def _numbers(values: Any, client: str, what: str) -> Array:
     """One client's values as an array of the type that they have."""
     try:
@@ -190,6 +195,18 @@ def _numbers(values: Any, client: str, what: str) -> Array:
             field=what,
         )
     return array
+
+
+def _check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+    """Refuse a client that has one without the other."""
+    for client in (*inputs, *targets):
+        if client not in inputs or client not in targets:
+            has, lacks = ("inputs", "targets") if client in inputs else ("targets", "inputs")
+            raise InputError(
+                f"Client '{client}' has {has} but no {lacks}; give both for each client.",
+                client=client,
+                field=lacks,
+            )
 
 
 def _check_shape(values: Array, first: Array, client: str, what: str) -> None:

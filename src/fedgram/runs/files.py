@@ -40,8 +40,8 @@ def draft_of(path: Path) -> Iterator[Path]:
             draft.unlink()
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
         raise InputError(
-            f"Cannot write '{path}' ({reason}); all that was written before is sound: make room or choose "
-            "another folder, and the same command goes on from there.",
+            f"Cannot write '{path}' ({reason}); all that was written before is sound: put that right or "
+            "choose another folder, and the same command goes on from there.",
             field=str(path),
         ) from None
 

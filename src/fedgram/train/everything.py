@@ -82,6 +82,8 @@ def _runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[R
     """Every procedure with every seed, each once."""
     named = [procedures] if isinstance(procedures, str) else procedures
     parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in named]
+    if not isinstance(seeds, Iterable):
+        raise InputError(f"Seeds are given one by one, such as range(3), not as {seeds}.", field="seeds")
     runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_seed, seeds)))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
