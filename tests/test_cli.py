@@ -57,6 +57,26 @@ def test_moments_are_those_of_the_rows(moments_file):
     assert printed("moments", *DATA) == json.loads(moments_file.read_text())
 
 
+def test_sites_write_their_own_moments_and_files_are_joined(moments_file, tmp_path):
+    for name in ("coast", "ridge", "valley"):
+        own = [EXAMPLE, "--site", name, "--where", f"site = '{name}'", "--targets", "east,north"]
+        done = fedgram("moments", *own, "-o", tmp_path / f"{name}.json")
+        assert done.stdout == f"Wrote {tmp_path / f'{name}.json'}: 2 targets, 256 rows of 1 client.\n"
+    files = sorted(tmp_path.iterdir())
+    joined, whole = printed("predict", *files), printed("predict", moments_file)
+    assert [client["name"] for client in joined["clients"]] == ["coast", "ridge", "valley"]
+    assert joined["gap"]["relative"] == pytest.approx(whole["gap"]["relative"], rel=1e-12)
+    alone = fedgram("predict", files[0])
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert (
+        "at least two clients, but there is only 'coast'; add the moments or the rows of others"
+        in alone.stderr
+    )
+    weighted = printed("moments", moments_file, "--weights", "1,2,3")
+    files[0].write_text(json.dumps(weighted))
+    assert "relative to its own clients" in fedgram("predict", *files[:2]).stderr
+
+
 def test_predict_prints_the_documented_object(moments_file):
     document = printed("predict", moments_file, *LAMBDA)
     prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
@@ -178,7 +198,9 @@ def test_not_fully_active_is_flagged(moments_file):
 BAD_CALLS = [
     (["predict", "nowhere.json"], "Cannot read 'nowhere.json'"),
     (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
-    (["predict", "{example}"], "needs --client"),
+    (["predict", "{example}"], "needs --targets"),
+    (["predict", "{example}", "--targets", "east,north"], "needs --client (or --site)"),
+    (["predict", "{moments}", "{example}"], "needs --targets; only moments files (.json) do not"),
     (["predict", "{example}", "--client", "site"], "needs --targets"),
     (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
     (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),

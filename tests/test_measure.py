@@ -183,7 +183,7 @@ def test_runs_are_compared_over_seeds(several):
     assert ordinary.predicted_errors.shape == (3, 5)
     document = setting.document()
     assert document["procedures"][1]["seeds"] == [0, 1, 2]
-    assert {name.replace(" ", "_") for name in METRICS} <= set(document["procedures"][0])
+    assert {name.replace(" ", "_").lower() for name in METRICS} <= set(document["procedures"][0])
     assert ordinary.spread("predicted gap").deviation == 0, "the seeds share it"
 
 

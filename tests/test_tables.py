@@ -169,6 +169,14 @@ def test_clients_come_in_order_of_name_numbers_first():
     assert read(table).clients == ("9", "10", "a", "b", "nan")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".tsv"])
+def test_all_rows_may_belong_to_one_site(suffix):
+    table = frame()
+    own = read(write(table[TARGETS], f"data{suffix}"), client=None, site="it's own")
+    assert own.clients == ("it's own",)
+    assert_same(own, expected(table.assign(site="it's own")))
+
+
 def test_one_target_may_be_given_by_its_name():
     assert read(frame(), targets="PM2.5").targets == ("PM2.5",)
 
@@ -380,8 +388,8 @@ def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
     ({"targets": []}, "There are no targets; name at least one column."),
     ({"targets": ["PM2.5", "PM2.5"]}, "The target 'PM2.5' is named more than once; name it once."),
     ({"client": "PM2.5"}, "The column 'PM2.5' is both the client and a target; choose one."),
-    ({"client": "year"}, "All rows have the client '2010' in 'year', but a federation needs at least two; "
-                         "name another column, or add the rows of other clients."),
+    ({"site": "north"}, "The rows belong to the clients in 'site' or to the site 'north'; name one of both."),
+    ({"client": None}, "Name the column that holds each row's client, or the site that all rows belong to."),
     ({"where": "year >"}, 'The condition --where "year >" cannot be used (syntax error at or near ")"); '
                           "correct it."),
     ({"where": "sum(year) > 1"}, 'The condition --where "sum(year) > 1" cannot be used '

@@ -59,6 +59,17 @@ def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
         )
 
 
+def check_federation(clients: tuple[str, ...]) -> None:
+    """At least two clients: one alone writes and sends its moments, but has nothing to average."""
+    if len(clients) < 2:
+        raise InputError(
+            f"A federation needs at least two clients, but there is only '{clients[0]}'; add the moments or "
+            "the rows of others.",
+            client=clients[0],
+            field="clients",
+        )
+
+
 def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
     """Whole counts (M,), each at least C + 1: fewer rows cannot have a covariance of full rank."""
     if count.shape != (len(clients),):

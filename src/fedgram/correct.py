@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedgram import psd
+from fedgram import checks, psd
 from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
@@ -81,6 +81,7 @@ class Correction:
 
 def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 1.0) -> Correction:
     """The correction that turns every client's profiled objective into that of the pooled data."""
+    checks.check_federation(moments.clients)
     penalty = penalty or Penalty()
     if not 0.0 <= strength <= 1.0:
         raise InputError(f"strength must lie between 0 and 1, not {strength:g}.", field="strength")

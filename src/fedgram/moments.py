@@ -35,7 +35,7 @@ class Pooled:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, target mean and target covariance (1/N) of each of M clients with C targets.
+    """Count, target mean and target covariance (1/N) of each of M clients with C targets; of one, at a site.
 
     count (M,); mean (..., M, C); covariance (..., M, C, C); client_weights (..., M), scaled to sum to one,
     N_m/N when left out. Leading axes hold independent problems of one size; only moments without them
@@ -64,11 +64,6 @@ class Moments:
             object.__setattr__(self, name, value)
         checks.check_names(self.clients, clients, "client")
         checks.check_names(self.targets, targets, "target")
-        if clients < 2:
-            raise InputError(
-                f"A federation needs at least two clients, but there is {clients}; add moments of others.",
-                field="clients",
-            )
         checks.check_counts(self.count, self.clients, targets)
         checks.check_mean(mean, self.clients)
         object.__setattr__(

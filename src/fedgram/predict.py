@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
+from fedgram import checks, psd
 from fedgram.averaging import average
 from fedgram.barycenter import Barycenter, barycenter, trajectory
 from fedgram.errors import InputError
@@ -141,6 +141,7 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     Clients that are not fully active are computed with φ clipped at zero and named in `notes`; a
     direction in which no client is active is refused, because no limit is defined there.
     """
+    checks.check_federation(moments.clients)
     penalty = penalty or Penalty()
     grams = phi(moments.covariance, penalty)
     _refuse_if_undefined(grams, moments, penalty)

@@ -35,7 +35,8 @@ _BAD_TEXT = re.compile(
 @dataclass(frozen=True)
 class SourceTable:
     """What to read. Once open, the view `source` has all columns and rows, and the view `data` has the rows
-    asked for, with columns client, y0, y1, ..., one y for each target.
+    asked for, with columns client, y0, y1, ..., one y for each target. The client is a column, or with
+    `whole` the name of the one client that has all rows.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -43,6 +44,12 @@ class SourceTable:
     client: str
     targets: tuple[str, ...]
     where: str | None
+    whole: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
+        return self.targets if self.whole else (self.client, *self.targets)
 
     def each(self, template: str) -> str:
         """Columns after a template, in which {0} is the number of the target."""
@@ -81,11 +88,12 @@ def _rank(name: str | None) -> tuple[float, str]:
 def open_source(table: SourceTable) -> None:
     """Make the view `source`, and check that the columns asked for are there and the targets are numbers."""
     columns = _load(table, {})
-    for name in (table.client, *table.targets):
+    for name in table.columns:
         if name not in columns:
             raise _no_column(table, name, list(columns))
     # Left alone, the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
-    columns = _load(table, {table.client: "VARCHAR", **dict.fromkeys(table.targets, "DOUBLE")})
+    kinds = dict.fromkeys(table.columns, "VARCHAR") | dict.fromkeys(table.targets, "DOUBLE")
+    columns = _load(table, kinds)
     for name in table.targets:
         if not _NUMBER.fullmatch(columns[name]):
             raise _not_numbers(table, name, columns[name])
@@ -189,9 +197,8 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         complete = " AND ".join(f"NOT isnan({value})" for value in values)
         values = [f"CASE WHEN {complete} THEN {value} END" for value in values]
     columns = ", ".join(f"{value} AS y{number}" for number, value in enumerate(values))
-    table.connection.execute(
-        f"CREATE TEMP VIEW data AS SELECT {_column(table.client)} AS client, {columns} FROM ({rows})"
-    )
+    client = _text(table.client) if table.whole else _column(table.client)
+    table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
 
 
 def _column(name: str) -> str:

@@ -30,7 +30,8 @@ _CLIENTS = "data WHERE client IS NOT NULL GROUP BY client"
 def read_moments(
     source: Any,
     *,
-    client: str,
+    client: str | None = None,
+    site: str | None = None,
     targets: Sequence[str],
     where: str | None = None,
     drop_missing: bool = False,
@@ -38,18 +39,20 @@ def read_moments(
 ) -> Moments:
     """Moments of the columns `targets`, with one client for each value of the column `client`.
 
+    At a site that has its own rows only, `site` is its name, in the place of a column.
     `source` is a CSV, TSV (both also .gz) or Parquet file, a folder of these (searched in depth), a glob, a
     list of paths, or a table in memory (pandas, pyarrow). `where` is an SQL condition on the columns, to
     which clients in CSV files are text. Clients come in order of name, numbers first and by their size.
     """
     import duckdb  # here, because it takes longer to import than all the rest
 
+    column_or_name = _client_or_site(client, site)
     names = _checked_names(client, targets)
     with (
         tempfile.TemporaryDirectory() as spill,
         duckdb.connect(config={"temp_directory": spill}) as connection,
     ):
-        table = SourceTable(connection, source, client, names, where)
+        table = SourceTable(connection, source, column_or_name, names, where, whole=client is None)
         with explained(table):
             open_source(table)
             select_rows(table, drop_missing)
@@ -58,7 +61,22 @@ def read_moments(
     return Moments(sums.count, sums.mean, sums.covariance, sums.clients, names, client_weights)
 
 
-def _checked_names(client: str, targets: Sequence[str]) -> tuple[str, ...]:
+def _client_or_site(client: str | None, site: str | None) -> str:
+    if client is not None and site is not None:
+        raise InputError(
+            f"The rows belong to the clients in '{client}' or to the site '{site}'; name one of both.",
+            field="site",
+        )
+    named = site if client is None else client
+    if not named:
+        raise InputError(
+            "Name the column that holds each row's client, or the site that all rows belong to.",
+            field="client",
+        )
+    return named
+
+
+def _checked_names(client: str | None, targets: Sequence[str]) -> tuple[str, ...]:
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     if not names:
         raise InputError("There are no targets; name at least one column.", field="targets")
@@ -141,13 +159,6 @@ def _check_clients(table: SourceTable, clients: tuple[str, ...]) -> None:
         raise InputError(problem, field="where")
     if not clients:
         raise InputError(f"There are no rows with a client in {table}; add some.", field="source")
-    if len(clients) == 1:
-        raise InputError(
-            f"All rows have the client '{clients[0]}' in '{table.client}', but a federation needs at least "
-            "two; name another column, or add the rows of other clients.",
-            client=clients[0],
-            field=table.client,
-        )
 
 
 def _check_complete(table: SourceTable) -> None:

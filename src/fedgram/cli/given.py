@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 Data = Annotated[
     list[str],
     typer.Argument(
-        help="A moments file (.json), or data: CSV, TSV, Parquet (also .gz), folders, quoted globs.",
+        help="Moments files (.json), or data: CSV, TSV, Parquet (also .gz), folders, quoted globs.",
         show_default=False,
     ),
 ]
 Client = Annotated[str | None, typer.Option(help="Column that names the client (site) of each row.")]
+Site = Annotated[
+    str | None, typer.Option(help="Name of the one client (site) that all rows belong to, if no column does.")
+]
 Targets = Annotated[str | None, typer.Option(help="Target columns, separated by commas.")]
 Where = Annotated[
     str | None, typer.Option(help="Keep only rows that meet this SQL condition: 'year = 2016'.")
@@ -74,27 +77,44 @@ def _types(function: Callable[..., Any]) -> dict[str, Any]:
 def load(
     data: Data,
     client: Client = None,
+    site: Site = None,
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
     weights: Weights = None,
 ) -> Given:
-    """Read a moments file, or the moments of a table."""
-    from fedgram.moments import Moments
+    """Read moments files, or the moments of a table."""
     from fedgram.weights import parse_weights
 
-    if len(data) == 1 and data[0].endswith(".json"):
-        summary = Moments.load(data[0])
+    if all(file.endswith(".json") for file in data):
+        summary = _joined(data)
     else:
         from fedgram.tables import read_moments
 
-        if client is None or targets is None:
-            missing = "--client" if client is None else "--targets"
+        if targets is None or (client is None and site is None):
+            missing = "--targets" if targets is None else "--client (or --site)"
             raise InputError(
-                f"Reading data needs {missing}; only a moments file (.json) does not.", field=missing
+                f"Reading data needs {missing}; only moments files (.json) do not.", field=missing.split()[0]
             )
         names = [name.strip() for name in targets.split(",")]
-        summary = read_moments(data, client=client, targets=names, where=where, drop_missing=drop_missing)
+        summary = read_moments(
+            data, client=client, site=site, targets=names, where=where, drop_missing=drop_missing
+        )
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
     return Given(summary, ", ".join(data))
+
+
+def _joined(files: list[str]) -> Moments:
+    """The clients of all moments files; one that is in several has the rows of all of them."""
+    from fedgram.moments import Moments
+
+    parts = [Moments.load(file) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        if len(files) > 1 and any("weight" in client for client in part.document()["clients"]):
+            raise InputError(
+                f"The weights in '{file}' are relative to its own clients; leave them out and say --weights "
+                "for all.",
+                field="weights",
+            )
+    return reduce(Moments.merged, parts)

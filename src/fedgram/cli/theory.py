@@ -35,14 +35,17 @@ def moments(
     """Summarise each client's targets: count, mean and covariance.
 
     The file this writes (moments.json) is all that the other commands need; no row of data is in it, so
-    sites can make it where the data is and send it.
+    sites can make it where the data is and send it: a site with its own rows only says --site NAME instead
+    of --client, and the other commands join the files of all.
     """
+    from fedgram.phrases import counted
+
     summary = given.moments
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
         summary.save(output)
-        rows = f"{summary.count.sum():,.0f} rows of {len(summary.clients)} clients"
+        rows = f"{summary.count.sum():,.0f} rows of {counted(len(summary.clients), 'client')}"
         typer.echo(f"Wrote {output}: {len(summary.targets)} targets, {rows}.", err=as_json)
 
 
