@@ -275,3 +275,11 @@ def test_starting_up_loads_nothing_heavy():
     code = f"import sys, fedgram.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_that_of_the_package():
+    import fedgram as package
+
+    assert fedgram("--version").stdout == f"fedgram {package.__version__}\n"
+    module = subprocess.run([sys.executable, "-m", "fedgram", "--version"], capture_output=True, text=True)
+    assert module.stdout == f"fedgram {package.__version__}\n"

@@ -122,7 +122,8 @@ def test_tables_fit_a_terminal(runs, monkeypatch, capsys):
     for heading in ("error to recursion", "test MSE, private", "objective gap", "seconds", "memory"):
         assert heading in said
     assert "…" not in said
-    assert said.count("solved+corrected+offset") == 4, "twice in the list and in all tables but one"
+    assert said.count("solved+corrected+offset") == 5, "twice in the list, in all tables but one, in the note"
+    assert "Note: Clients ended" in said
 
 
 def test_nothing_finished_is_nothing_to_draw(fedgram, tmp_path):

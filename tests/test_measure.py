@@ -185,6 +185,17 @@ def test_runs_are_compared_over_seeds(several):
     assert document["procedures"][1]["seeds"] == [0, 1, 2]
     assert {name.replace(" ", "_").lower() for name in METRICS} <= set(document["procedures"][0])
     assert ordinary.spread("predicted gap").deviation == 0, "the seeds share it"
+    assert document["warnings"] == [], "exact clients are trained to their end"
+
+
+def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch):
+    monkeypatch.setattr("fedgram.compare.FAR", -1.0)
+    (setting,) = compared(Runs(several))
+    (unfinished,) = setting.warnings
+    assert setting.document()["warnings"] == [unfinished]
+    assert unfinished.startswith("Clients ended ")
+    for group in setting.groups:
+        assert f"{100 * group.spread('objective gap').mean:,.0f} % ({setting.label(group)})" in unfinished
 
 
 def test_seeds_are_shown_where_they_differ(several, tmp_path):

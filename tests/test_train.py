@@ -322,6 +322,15 @@ def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
     assert not (tmp_path / "runs").exists()
 
 
+def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("fedgram.train.devices.CPU_RATE", 1e-9)
+    with pytest.raises(InputError, match=r"a CPU would train for about [\d,]+ hours: choose fewer epochs"):
+        trained(tmp_path / "runs", device="auto")
+    assert not (tmp_path / "runs").exists()
+    assert trained(tmp_path / "runs", device="cpu")
+
+
 @pytest.mark.parametrize(
     ("backbone", "words"),
     [

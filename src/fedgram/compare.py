@@ -29,6 +29,10 @@ and that was found; median trajectory error; distance of the returned heads from
 relative gap of the clients' objectives; test MSE under the procedure's own bias rule."""
 
 
+FAR = 0.05
+"""Relative objective gaps from which on local training is called unfinished."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and sample standard deviation over seeds, the latter 0 for a single seed."""
@@ -118,7 +122,18 @@ class Setting:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the numbers do not say by themselves."""
-        return self.groups[0].runs[0].warnings
+        return *self.groups[0].runs[0].warnings, *self._unfinished()
+
+    def _unfinished(self) -> list[str]:
+        """Which procedures' clients are far from their least objectives, where no prediction applies."""
+        gaps = {self.label(group): group.spread("objective gap").mean for group in self.groups}
+        far = [f"{100 * gap:,.0f} % ({name})" for name, gap in gaps.items() if gap > FAR]
+        if not far:
+            return []
+        return [
+            f"Clients ended {', '.join(far)} above their least objectives. The prediction is for local "
+            "training to its end: more epochs come nearer to it."
+        ]
 
     def document(self) -> dict[str, Any]:
         """One setting of `fedgram runs compare --json`."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import typer
 
+import fedgram
 from fedgram.errors import AccuracyError, InputError
 
 app = typer.Typer(
@@ -23,6 +24,22 @@ app = typer.Typer(
     "data (`explain`), and what removes the difference (`correct`).",
     epilog="Start with:  fedgram explain data.csv --client site --targets y1,y2",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedgram {fedgram.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version and exit."),
+    ] = False,
+) -> None:
+    """Take what is said before a command."""
 
 
 def print_json(document: Any) -> None:

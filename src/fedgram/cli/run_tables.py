@@ -42,7 +42,7 @@ class Shown:
 
     bar: Progress
     task: TaskID
-    last_round: tuple[int, int] = (1, 1)
+    last_round: tuple[int, int] = (0, 0)
 
     def advanced(self, status: Status) -> None:
         """Show an epoch; without a terminal only rounds get a line."""

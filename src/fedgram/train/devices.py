@@ -15,6 +15,12 @@ from fedgram.errors import InputError
 SMALL = 100_000
 """Networks of fewer parameters are small."""
 
+CPU_RATE = 3e10
+"""Operations a second of a few cores, about: ResMLP on two of them."""
+
+MOST_HOURS = 2
+"""Training that takes a CPU longer is not begun unless the CPU is named."""
+
 
 def named(name: str) -> torch.device:
     """The device of a name: 'auto' is the first GPU, or the CPU where there is none."""
@@ -32,6 +38,17 @@ def named(name: str) -> torch.device:
         count = torch.cuda.device_count()
         raise InputError(f"There is no '{name}': PyTorch finds {count} CUDA GPUs.", field="device")
     return device
+
+
+def check_hours(name: str, device: torch.device, operations: float) -> None:
+    """Refuse what would keep a CPU for hours that nobody chose."""
+    hours = operations / CPU_RATE / 3600
+    if name == "auto" and device.type == "cpu" and hours > MOST_HOURS:
+        raise InputError(
+            f"There is no GPU here, and a CPU would train for about {hours:,.0f} hours: choose fewer epochs, "
+            "fewer runs or a smaller backbone, or say device cpu to train all the same.",
+            field="device",
+        )
 
 
 def hardware(device: torch.device) -> str:

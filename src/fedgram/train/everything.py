@@ -59,6 +59,7 @@ def train(
     data = Data.of(problem)
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
     stacks = planned(task, setups)
+    devices.check_hours(device, place, _operations(problem, setups[0], sum(len(s.setups) for s in stacks)))
     for note in (*prediction.notes, *_randomness(model)):
         warned(note)
     with devices.threads_for(setups[0].parameters, place):
@@ -88,6 +89,12 @@ def _runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[R
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
     return list(runs)
+
+
+def _operations(problem: Problem, setup: Setup, runs: int) -> float:
+    """Forward and backward products of all rows in all epochs, each parameter used once a row."""
+    rows = sum(map(len, problem.train.values()))
+    return 6.0 * setup.parameters * rows * setup.settings.epochs * setup.settings.rounds * runs
 
 
 def _randomness(model: nn.Module) -> list[str]:
