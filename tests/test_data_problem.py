@@ -219,3 +219,9 @@ def test_dealing_at_random_uses_every_row_once():
     other = evenly_at_random(np.random.default_rng(4), 3002, 4)
     np.testing.assert_array_equal(np.concatenate(groups), np.concatenate(again))
     assert (np.concatenate(groups) != np.concatenate(other)).any()
+
+
+def test_no_row_is_printed():
+    inputs, targets = clients()
+    problem = Problem.from_arrays(inputs, targets)
+    assert "'site 0': Split(inputs (40, 3), targets (40, 2))" in repr(problem)

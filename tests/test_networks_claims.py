@@ -225,7 +225,7 @@ def test_the_ends_of_a_range_over_settings_are_not_judged_by_a_part_of_them():
     hopper = Results(run for run in exact_results("dnn-alignment") if run.setting == "hopper")
     found = verdicts("dnn-alignment", hopper)["mismatched-common-range"]
     assert (found.verdict, found.ours) == ("partial", "0.15 – 0.15")  # the paper's: 0.046 – 0.236
-    assert found.reason == "5 of 30 runs; inside the paper's range"
+    assert found.reason == "5 of 30 runs; within an order of the paper's range"
     nothing = changed(hopper, lambda run: True, shared_objective=lambda run: np.ones(run.rounds))
     found = verdicts("dnn-alignment", nothing)["mismatched-common-range"]
     assert found.reason == "5 of 30 runs; outside the paper's range"

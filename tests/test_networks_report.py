@@ -17,7 +17,7 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.report import write_report
-from fedgram.paper.report_claims import summary
+from fedgram.paper.report_claims import summary, tiles
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
 from tests.network_results import all_results
@@ -280,6 +280,12 @@ def test_the_summary_says_how_many_partial_claims_agree():
     claims = [{"verdict": verdict, "agrees": agrees} for verdict, agrees in verdicts]
     assert summary(claims) == "1 of 5 claims matched, 2 partial (1 agree so far), 1 not comparable, 1 not run"
     assert summary([*claims[1:3], claims[4]]) == "1 of 3 claims matched, 1 partial, 1 not run"
+    shown = re.sub(r"<.*?>", " ", tiles(claims)).split("  ")
+    assert [words.strip() for words in shown if words.strip()] == [
+        "1 matched", "0 missed", "1 partial, agree so far", "1 partial, disagree so far",
+        "1 not comparable", "1 not run",
+    ]  # fmt: skip
+    assert "disagree" not in tiles(claims[2:])
 
 
 def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):

@@ -74,7 +74,7 @@ def test_incomplete_and_missing_measurements():
     counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
     assert counted.reason == "40 of 200 runs; agrees so far"
     inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
-    assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; inside the paper's range")
+    assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; within an order of the paper's range")
     assert inside.agrees
     assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 400.0), run=1, needed=9)).agrees is False
     elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
@@ -15,8 +14,9 @@ from fedgram.correct import Correction
 from fedgram.explain import Gap
 from fedgram.predict import Prediction
 from fedgram.psd import Array
+from fedgram.screen import screen
 
-console = Console(highlight=False, markup=False)
+console = screen()
 
 
 def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:

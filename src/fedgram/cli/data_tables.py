@@ -17,8 +17,9 @@ from fedgram.data.fetch import Advanced
 from fedgram.data.inspection import CheckedFile, Inspection, Presence
 from fedgram.explain import explain
 from fedgram.psd import Array
+from fedgram.screen import screen
 
-console = Console(highlight=False, markup=False)
+console = screen()
 MOST_FILES = 12  # listed one by one
 
 

@@ -21,13 +21,12 @@ from fedgram.measure import Measured, measure
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.phrases import counted
 from fedgram.runs import StoredRun
+from fedgram.screen import screen
 
 if TYPE_CHECKING:
     from fedgram.train import Status
 
-console = Console(highlight=False, markup=False)
-if not console.is_terminal:  # then nothing bounds a table
-    console.width = 200
+console = screen()
 
 # Each fits 80 columns with deviations.
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))

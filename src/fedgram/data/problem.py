@@ -42,6 +42,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __repr__(self) -> str:
+        return f"Split(inputs {np.shape(self.inputs)}, targets {self.targets.shape})"  # and no row of them
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:

@@ -160,7 +160,8 @@ def _held(claim: Claim, measured: Measured) -> bool:
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
     """What a part of the runs says."""
     if isinstance(claim.value, tuple) and not measured.spread:
-        return f"{'inside' if holds else 'outside'} the paper's range"
+        about = "within an order of" if claim.comparison == "order" else "inside"
+        return f"{about if holds else 'outside'} the paper's range"
     return f"{'agrees' if holds else 'disagrees'} so far"
 
 

@@ -17,7 +17,7 @@ from fedgram.interchange import read_json, write_whole
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import Scale
 from fedgram.paper.registry import MODULES, experiment
-from fedgram.paper.report_claims import claims_table, counts_of, in_words, legend, summary, tiles
+from fedgram.paper.report_claims import claims_table, in_words, legend, summary, tiles
 from fedgram.paper.report_coverage import coverage_section
 from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
@@ -48,7 +48,7 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     frame = Template(files("fedgram.paper").joinpath("report.html").read_text("utf-8"))
     html = frame.substitute(
         sentence=summary(claims),
-        tiles=tiles(counts_of(claims)),
+        tiles=tiles(claims),
         legend=legend(),
         contents="\n".join([*map(_network_entry, networks), *map(_entry, chapters)]),
         coverage=coverage_section(results),
@@ -119,7 +119,10 @@ def _training(runs: Path | None) -> str:
 def _missing(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> str:
     """A list of the experiments of which nothing was run."""
     finished = {chapter.name for chapter in chapters}
-    rows = [(name, experiment(name).title) for name in MODULES if name not in finished]
-    rows += [(each.study.name, each.study.title) for each in networks if not each.results]
-    items = "\n".join(f"<li><code>{name}</code> {escape(title)}: not run</li>" for name, title in rows)
+    exact = [experiment(name) for name in MODULES if name not in finished]
+    rows = [(each.name, f"{each.title}: not run, {each.cost} on 2 cores") for each in exact]
+    rows += [(each.study.name, f"{each.study.title}: not run") for each in networks if not each.results]
+    items = "\n".join(
+        f"<li><code>fedgram reproduce {name}</code> {escape(words)}</li>" for name, words in rows
+    )
     return f"<h2>Not run</h2>\n<ul>\n{items}\n</ul>" if rows else ""

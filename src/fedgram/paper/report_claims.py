@@ -38,12 +38,18 @@ def summary(claims: Sequence[Document]) -> str:
     return ", ".join([matched, *missed, partial, *others])
 
 
-def tiles(counts: Mapping[str, int]) -> str:
-    """The counts as large numbers."""
-    return "".join(
-        f'<div class="tile {_style(verdict)}"><b>{number:,}</b>{VERDICTS[verdict]}</div>'
-        for verdict, number in counts.items()
-    )
+def tiles(claims: Sequence[Document]) -> str:
+    """The counts as large numbers; partial claims by whether what was run agrees."""
+    counts = [(_style(verdict), VERDICTS[verdict], n) for verdict, n in counts_of(claims).items()]
+    against = sum(map(_disagrees, claims))
+    if against:
+        at = next(number for number, (style, *_) in enumerate(counts) if style == "partial")
+        so_far = [
+            ("partial", "partial, agree so far", counts[at][2] - against),
+            ("against", "partial, disagree so far", against),
+        ]
+        counts[at : at + 1] = so_far
+    return "".join(f'<div class="tile {style}"><b>{n:,}</b>{words}</div>' for style, words, n in counts)
 
 
 def legend() -> str:
@@ -71,10 +77,14 @@ def _row(claim: Document) -> str:
     reason = f"<small>{escape(claim['reason'])}</small>" if claim["reason"] else ""
     cells = "".join(f"<td>{escape(claim[key])}</td>" for key in ("where", "paper", "ours", "comparison"))
     verdict = claim["verdict"]
+    style, words = ("against", f"{verdict}, disagrees") if _disagrees(claim) else (_style(verdict), verdict)
     return (
-        f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}"
-        f'<td class="{_style(verdict)}">{escape(verdict)}</td></tr>\n'
+        f'<tr><td>{escape(claim["says"])}{reason}</td>{cells}<td class="{style}">{escape(words)}</td></tr>\n'
     )
+
+
+def _disagrees(claim: Document) -> bool:
+    return claim["verdict"] == "partial" and claim.get("agrees") is False
 
 
 def _style(verdict: str) -> str:

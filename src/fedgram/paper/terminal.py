@@ -16,6 +16,7 @@ from rich.table import Table
 from fedgram.paper.claims import Judged, Verdict
 from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
+from fedgram.screen import screen
 
 STYLES: dict[Verdict, str] = {
     "match": "green",
@@ -62,7 +63,7 @@ def progress() -> Iterator[Shown]:
 
 def print_outcome(outcome: Outcome) -> None:
     """The claims of one experiment, beside ours, with a verdict."""
-    console = Console(highlight=False, markup=False)
+    console = screen()
     console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
     console.print(f"GENERATED data, {outcome.scale} scale")
     print_judged(console, outcome.judged)
@@ -86,7 +87,7 @@ def print_judged(console: Console, claims: Sequence[Judged]) -> None:
 
 def print_list(out: Path, networks: Iterable[Sequence[str]]) -> None:
     """All experiments, what each costs, and which are finished; network experiments in rows of words."""
-    console = Console(highlight=False, markup=False)
+    console = screen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     for heading in ("name", "what", "where", "cost", "finished"):
         table.add_column(heading, no_wrap=heading == "name")

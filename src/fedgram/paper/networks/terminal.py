@@ -7,7 +7,6 @@ from itertools import groupby
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from fedgram.nets.procedure import BIAS_RULES
@@ -18,8 +17,9 @@ from fedgram.paper.networks.runner import Outcome
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.terminal import print_judged
+from fedgram.screen import screen
 
-console = Console(highlight=False, markup=False)
+console = screen()
 
 Group = tuple[str, int, str]
 """Setting, E and procedure."""
