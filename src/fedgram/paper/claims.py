@@ -111,8 +111,8 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     spread = "; ".join(format_value(interval) for interval in measured.spread)
     if spread:
         holds = _inside(claim, measured.spread)
-    elif measured.partial and (measured.value, claim.value) == (measured.run, measured.needed):
-        holds = True  # the claim is how many there are, and all that were run are counted
+    elif measured.partial and _counts(claim, measured):
+        holds = True
     else:
         holds = _held(claim, measured)
     verdict: Verdict = "partial" if measured.partial else "match" if holds else "miss"
@@ -155,6 +155,11 @@ def _held(claim: Claim, measured: Measured) -> bool:
     low, high = claim.value
     wider = (low / ORDER, high * ORDER) if claim.comparison == "order" else (low, high)
     return _range(replace(claim, value=wider), measured.value)
+
+
+def _counts(claim: Claim, measured: Measured) -> bool:
+    """Whether the claim is how many there are, so that a part of the runs has that part of them."""
+    return claim.comparison == "equal" and measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
 
 
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:

@@ -18,6 +18,10 @@ from fedgram.runs.manifest import FORMAT, Account, Setup
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
 
+OWN_WEIGHTS = (
+    " A module starts from the weights that it has: seed them, or give a function that draws the module."
+)
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -116,10 +120,11 @@ class Runs:
             return None
         stored = _stored(folder, read_json(folder / MANIFEST))
         if different := stored.setup.differences(setup):
+            fields = [each.split(" ")[0] for each in different]
             raise InputError(
                 f"'{folder}' was made by other settings: {'; '.join(different)}. Choose another folder, or "
-                "delete that one.",
-                field=different[0].split(" ")[0],
+                f"delete that one.{OWN_WEIGHTS if 'network' in fields else ''}",
+                field=fields[0],
             )
         return stored
 
