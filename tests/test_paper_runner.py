@@ -203,6 +203,8 @@ def test_the_command_lists_runs_and_reports(tmp_path):
     listed = fedgram("reproduce", "--list", "--out", tmp_path).stdout
     assert all(name in listed for name in MODULES)
     assert all(name in listed for name in GROUPS["all"])
+    document = json.loads(fedgram("reproduce", "--list", "--out", tmp_path, "--json").stdout)
+    assert [each["name"] for each in document["experiments"]] == list(GROUPS["all"])
     done = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     document = json.loads(done.stdout)

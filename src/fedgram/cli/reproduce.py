@@ -75,7 +75,7 @@ def reproduce(
         parts(*procedure or ()), device, engine, data_dir,
     )  # fmt: skip
     if list_all:
-        _print_list(request)
+        _list(request, as_json)
         return
     if not names:
         raise InputError("Name an experiment; 'fedgram reproduce --list' names them all.", field="name")
@@ -153,11 +153,15 @@ def _shown(outcomes: Any, as_json: bool) -> bool:
     return any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged)
 
 
-def _print_list(request: Request) -> None:
+def _list(request: Request, as_json: bool) -> None:
     from fedgram.paper import terminal
     from fedgram.paper.networks.terminal import list_rows
 
-    terminal.print_list(request.out, list_rows(request))
+    experiments = terminal.listed(request.out, list_rows(request))
+    if as_json:
+        print_json({"experiments": experiments})
+    else:
+        terminal.print_list(experiments)
 
 
 def _refuse(context: typer.Context, options: tuple[str, ...], concerned: str) -> None:

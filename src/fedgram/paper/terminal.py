@@ -25,6 +25,7 @@ STYLES: dict[Verdict, str] = {
     "not comparable": "dim",
     "not run": "dim",
 }
+COLUMNS = ("name", "what", "where", "cost", "finished")
 REASONED: tuple[Verdict, ...] = ("miss", "partial", "not comparable")
 
 
@@ -85,18 +86,26 @@ def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
 
 
-def print_list(out: Path, networks: Iterable[Sequence[str]]) -> None:
-    """All experiments, what each costs, and which are finished; network experiments in rows of words."""
+def listed(out: Path, networks: Iterable[Sequence[str]]) -> list[dict[str, str]]:
+    """All experiments in words, by the headings of their columns; network experiments are given as rows."""
+    exact = [_exact_row(name, out) for name in MODULES]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in (*exact, *networks)]
+
+
+def _exact_row(name: str, out: Path) -> tuple[str, ...]:
+    found = experiment(name)
+    done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
+    return name, found.title, found.where, f"{found.cost} on 2 cores", ", ".join(done) or "no"
+
+
+def print_list(experiments: Iterable[dict[str, str]]) -> None:
+    """All experiments, what each costs, and which are finished."""
     console = screen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    for heading in ("name", "what", "where", "cost", "finished"):
+    for heading in COLUMNS:
         table.add_column(heading, no_wrap=heading == "name")
-    for name in MODULES:
-        found = experiment(name)
-        done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
-        table.add_row(name, found.title, found.where, f"{found.cost} on 2 cores", ", ".join(done) or "no")
-    for row in networks:
-        table.add_row(*row)
+    for row in experiments:
+        table.add_row(*row.values())
     console.print(table)
     groups = "; ".join(f"'{name}' runs {len(members)} experiments" for name, members in GROUPS.items())
     console.print(f"{groups}.", soft_wrap=True)
