@@ -60,6 +60,10 @@ def test_a_table_is_split_by_its_client_column():
     with pytest.raises(InputError, match="no column 'z'") as caught:
         Problem.from_frame(frame, client="site", inputs=["x", "z"], targets=["y"])
     assert caught.value.field == "z"
+    alone = Problem.from_frame(frame, client="site", inputs="x", targets="y")
+    assert alone.digest == problem.digest
+    with pytest.raises(InputError, match=r"The column 'unused' holds .*, not numbers; convert it"):
+        Problem.from_frame(frame, client="site", inputs=["x", "unused"], targets=["y"])
 
 
 def test_map_style_datasets_are_read_item_by_item():

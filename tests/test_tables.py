@@ -338,7 +338,7 @@ def test_text_among_numbers_is_named_with_its_line(rows):
 ])  # fmt: skip
 def test_a_column_that_holds_no_numbers_is_named(values, holds):
     table = pd.DataFrame({"site": ["a", "b"] * 2, "x": values})
-    message = f"The target 'x' holds {holds}, not numbers; convert it, or name another column."
+    message = f"The column 'x' holds {holds}, not numbers; convert it, or name another one."
     assert refusal(table, targets=["x"]).message == message
 
 

@@ -264,7 +264,7 @@ def _not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
     example = f", for example '{found[0]}' in row {found[1]:,}" if found else ""
     held = "text" if kind == "VARCHAR" else kind.split("(")[0]
     return InputError(
-        f"The target '{name}' holds {held}{example}, not numbers; convert it, or name another column.",
+        f"The column '{name}' holds {held}{example}, not numbers; convert it, or name another one.",
         field=name,
     )
 

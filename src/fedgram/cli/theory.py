@@ -169,6 +169,7 @@ def _draw(prediction: Prediction, gap: Any, path: str | None, source: str) -> No
         from fedgram.figure import draw_prediction
 
         draw_prediction(prediction, gap, path, source=f"Predicted from {source}")
+        typer.echo(f"Wrote {path}.", err=True)
 
 
 def _check_accuracy(prediction: Prediction) -> None:

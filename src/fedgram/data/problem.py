@@ -109,9 +109,8 @@ class Problem:
         name: str = "own table",
     ) -> Problem:
         """A problem from a table with one row per sample, split by its column `client`."""
-        missing = [column for column in (client, *inputs, *targets) if column not in frame]
-        if missing:
-            raise InputError(f"The table has no column '{missing[0]}'.", field=missing[0])
+        inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
+        _check_columns(frame, client, (*inputs, *targets))
         nameless = int(frame[client].isna().sum())
         if nameless:
             raise InputError(
@@ -121,7 +120,7 @@ class Problem:
             )
         rows = {str(key): part for key, part in frame.groupby(client, sort=True)}
         train = {
-            key: Split(part[list(inputs)].to_numpy(np.float64), part[list(targets)].to_numpy(np.float64))
+            key: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
             for key, part in rows.items()
         }
         return cls(name, "REAL", train, target_names=tuple(targets))
@@ -209,6 +208,20 @@ def _check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
                 f"Client '{client}' has {has} but no {lacks}; give both for each client.",
                 client=client,
                 field=lacks,
+            )
+
+
+def _check_columns(frame: Any, client: str, numbers: Sequence[str]) -> None:
+    """Refuse a table without one of these columns, or with one that holds no numbers where it should."""
+    for column in (client, *numbers):
+        if column not in frame:
+            raise InputError(f"The table has no column '{column}'; check its name.", field=column)
+    for column in numbers:
+        if getattr(frame[column].dtype, "kind", "O") not in "biuf":
+            raise InputError(
+                f"The column '{column}' holds {frame[column].dtype}, not numbers; convert it, or leave it "
+                "out.",
+                field=column,
             )
 
 

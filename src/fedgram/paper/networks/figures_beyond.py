@@ -54,7 +54,9 @@ def draw_predictions(results: Results) -> Any:
         drawn += [run for group in groups.values() for run in group]
     below(axes, "test MSE in the last half of the rounds: median and range")
     handles = [line(f"{rule} bias", colour, "", marker) for rule, (colour, marker) in RULE_LOOKS.items()]
-    return finish(figure, drawn, [*handles, line("test MSE of centralized training", INK, "--")])
+    if any(run.procedure.centralized for run in drawn):
+        handles.append(line("test MSE of centralized training", INK, "--"))
+    return finish(figure, drawn, handles)
 
 
 def _tested(shown: Shown, setting: str, procedure: str) -> list[Result]:
