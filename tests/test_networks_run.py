@@ -217,6 +217,8 @@ def test_the_command(tmp_path):
     assert "dnn-full-model: 2 of 30 runs asked for, 0 of them finished" in done.stderr
     assert "finished: 2 of 2 runs asked for, 10 of 30 in all" in done.stdout
     assert "not comparable: smoke scale" in done.stdout
+    words = " ".join(done.stdout.split())
+    assert "swimmer-mini (GENERATED) for beijing, swimmer, hopper, halfcheetah, walker" in words
     assert "agrees so far" not in done.stdout
     again = smoke(tmp_path, "--procedure", "full-model", "--json")
     assert "2 of them finished; nothing left to train." in again.stderr

@@ -24,6 +24,9 @@ console = screen()
 Group = tuple[str, int, str]
 """Setting, E and procedure."""
 
+Rows = Sequence[tuple[Group, list[Result]]]
+"""The runs of each group."""
+
 
 def cost_lines(plans: Sequence[Plan]) -> list[str]:
     """What experiments are about to train, and what they leave out, in words."""
@@ -84,10 +87,15 @@ def _list_row(plan: Plan) -> tuple[str, ...]:
 
 
 def _print_summary(results: Results) -> None:
-    """Medians over seeds of every budget and procedure, a table for each setting, in the paper's order."""
+    """Medians over seeds of every budget and procedure, a table for each dataset, in the paper's order."""
+    tables: dict[str, tuple[list[str], Rows]] = {}
     groups = sorted(_groups(results).items(), key=_place)
     for setting, rows in groupby(groups, key=lambda entry: entry[0][0]):
-        console.print(_summary(setting, list(rows)))
+        found = list(rows)
+        settings, _ = tables.setdefault(found[0][1][0].dataset, ([], found))
+        settings.append(setting)  # several at smoke scale, where their runs are the same
+    for settings, its_rows in tables.values():
+        console.print(_summary(settings, its_rows))
     console.print(
         "medians over seeds: error to the target; test MSE under each bias; a run's share of the seconds "
         "that its stack took",
@@ -95,11 +103,11 @@ def _print_summary(results: Results) -> None:
     )
 
 
-def _summary(setting: str, rows: Sequence[tuple[Group, list[Result]]]) -> Table:
-    """One setting."""
+def _summary(settings: Sequence[str], rows: Rows) -> Table:
+    """The settings that stand on one dataset."""
     any_run = rows[0][1][0]
     table = Table(
-        title=f"{setting}: {any_run.dataset} ({any_run.kind})",
+        title=f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="",
         title_justify="left", title_style="",
     )  # fmt: skip
