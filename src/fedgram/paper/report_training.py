@@ -26,10 +26,17 @@ def _setting(setting: Setting) -> str:
     image = base64.b64encode(rendered([setting], "png")).decode()
     headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
     rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
-    cells = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>\n" for row in rows)
+    cells = "".join(f"<tr>{''.join(_cell(str(cell)) for cell in row)}</tr>\n" for row in rows)
+    notes = "".join(f'<p class="where">{escape(warning)}</p>\n' for warning in setting.warnings)
     return f"""<h3>{escape(setting.title)}</h3>
 <p class="where">{escape(setting.scale)}</p>
 <div class="scroll"><img alt="{escape(setting.title)}" src="data:image/png;base64,{image}"></div>
 <div class="scroll"><table class="measured"><thead><tr>{headings}</tr></thead><tbody>
 {cells}</tbody></table></div>
-"""
+{notes}"""
+
+
+def _cell(words: str) -> str:
+    """A cell with the deviation below the mean."""
+    mean, _, deviation = words.partition(" ± ")
+    return f"<td>{escape(mean)}{f'<small>± {deviation}</small>' if deviation else ''}</td>"
