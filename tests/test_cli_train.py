@@ -15,8 +15,9 @@ import torch
 from rich.console import Console
 
 from fedgram.cli import main, run_tables
-from fedgram.cli.train_data import read_table
+from fedgram.cli.train_data import Reading, read_table
 from fedgram.compare import METRICS, compared
+from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs, files
@@ -210,11 +211,30 @@ def test_a_table_of_ones_own(fedgram, own, tmp_path):
     assert "own, resmlp-small: REAL data" in out
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
+    own.loc[[4, 5, 60], "b"] = np.nan
+    table = tmp_path / f"own.{suffix}"
+    own.to_csv(table, index=False) if suffix == "csv" else own.to_parquet(table)
+    reading = Reading("site", ["a", "b"], ["y"], 0.0, where="a > -1", drop_missing=True)
+    problem, kept = read_table(str(table), reading, 0), own[(own["a"] > -1) & own["b"].notna()]
+    missing = (own["a"] > -1) & own["b"].isna()
+    assert problem.provenance["rows_left_out"] == missing.sum() > 0
+    for client, split in problem.train.items():
+        np.testing.assert_allclose(split.targets[:, 0], kept["y"][kept["site"] == client], rtol=1e-15)
+    with pytest.raises(
+        InputError, match=r"^Row \d+ that --where keeps of .* no number in 'b'.*--drop-missing"
+    ):
+        read_table(str(table), replace(reading, drop_missing=False), 0)
+    with pytest.raises(InputError, match='The condition --where "a > 99" leaves no rows of'):
+        read_table(str(table), replace(reading, where="a > 99"), 0)
+
+
 def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     table, rows = tmp_path / "own.parquet", np.arange(90)
     for values in (rows % 3, rows % 3 + 0.0, rows % 3 > 0, np.datetime64("2020-01-01") + rows % 3):
         own.assign(site=values).to_parquet(table)
-        problem = read_table(str(table), "site", ["a"], ["y"], 0.0, 0)
+        problem = read_table(str(table), Reading("site", ["a"], ["y"], 0.0), 0)
         for client, split in zip(np.unique(values), problem.train.values(), strict=True):
             np.testing.assert_array_equal(split.targets[:, 0], own["y"][values == client])
 

@@ -57,6 +57,12 @@ def train(
     test_fraction: Annotated[
         float | None, typer.Option(help="Own table: part of the rows to test with; 0.2 if not given.")
     ] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Own table: only rows that meet this SQL condition.")
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Own table: leave out rows with a missing value.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Train a federation of networks, and hold what it learns beside the prediction.
@@ -69,18 +75,21 @@ def train(
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
     from fedgram.cli import run_tables
-    from fedgram.cli.train_data import given_problem
+    from fedgram.cli.train_data import Reading, given_problem
     from fedgram.data.dataset import Options
     from fedgram.nets.settings import Settings
     from fedgram.penalty import Penalty
+    from fedgram.phrases import counted
     from fedgram.train import train as train_all
 
     settings = Settings(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
-    options, columns = Options(data_seed, variant, larger), (client, _names(inputs), _names(targets))
-    problem = given_problem(dataset, data_dir, options, columns, test_fraction)
+    reading = Reading(client, _names(inputs), _names(targets), test_fraction, where, drop_missing)
+    problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
+    if left_out := problem.provenance.get("rows_left_out"):
+        typer.echo(f"Left out for a missing value: {counted(left_out, 'row')}.", err=True)
     with run_tables.progress() as shown:
         try:
             runs = train_all(

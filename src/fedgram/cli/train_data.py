@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,27 +17,46 @@ from fedgram.errors import InputError
 if TYPE_CHECKING:
     from fedgram.psd import Array
 
-Columns = tuple[str | None, list[str], list[str]]
-"""Names of the column of clients, of inputs and of targets in a person's own table."""
-
-
 TEST_FRACTION = 0.2
 
 
-def given_problem(
-    dataset: str, data_dir: Path | None, options: Options, columns: Columns, test_fraction: float | None
-) -> Problem:
+@dataclass(frozen=True)
+class Reading:
+    """How a person's own table is read: the columns of clients, inputs and targets, and which rows."""
+
+    client: str | None
+    inputs: list[str]
+    targets: list[str]
+    test_fraction: float | None = None
+    where: str | None = None
+    drop_missing: bool = False
+
+    @property
+    def needed(self) -> dict[str, object]:
+        """What must be said of a table."""
+        return {"--client": self.client, "--inputs": self.inputs, "--targets": self.targets}
+
+    @property
+    def given(self) -> dict[str, object]:
+        """All that was said."""
+        chosen = {"--where": self.where, "--drop-missing": self.drop_missing}
+        return self.needed | chosen | {"--test-fraction": self.test_fraction is not None}
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold numbers."""
+        return (*self.inputs, *self.targets)
+
+
+def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
     """The dataset of a name, or the table in a file."""
-    client, inputs, targets = columns
-    given: dict[str, object] = {"--client": client, "--inputs": inputs, "--targets": targets}
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        _refuse(given | {"--test-fraction": test_fraction is not None}, "a CSV, TSV or Parquet file", dataset)
+        _refuse(reading.given, "a CSV, TSV or Parquet file", dataset)
         return registry.load(dataset, data_dir, options)
     _refuse({"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset)
-    if missing := [flag for flag, value in given.items() if not value]:
+    if missing := [flag for flag, value in reading.needed.items() if not value]:
         raise InputError(f"Training on a table needs {missing[0]}.", field=missing[0])
-    part = TEST_FRACTION if test_fraction is None else test_fraction
-    return read_table(dataset, str(client), inputs, targets, part, options.seed)
+    return read_table(dataset, reading, options.seed)
 
 
 def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
@@ -47,25 +67,29 @@ def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
             )
 
 
-def read_table(
-    path: str, client: str, inputs: list[str], targets: list[str], test_fraction: float, seed: int
-) -> Problem:
+def read_table(path: str, reading: Reading, seed: int) -> Problem:
     """Rows of a CSV, TSV or Parquet file by client; of each client a random part is kept for testing."""
+    test_fraction = TEST_FRACTION if reading.test_fraction is None else reading.test_fraction
     if not 0.0 <= test_fraction < 1.0:
         raise InputError(
             f"--test-fraction must be at least 0 and below 1, not {test_fraction:g}.", field="test_fraction"
         )
-    _check_named_once([client, *inputs, *targets])
-    rows = _rows(path, client, (*inputs, *targets))
+    _check_named_once([str(reading.client), *reading.numbers])
+    rows, dropped = _rows(path, reading)
     rng, train, test = np.random.default_rng(seed), {}, {}
     for name, values in rows.items():
         order = rng.permutation(len(values)) if test_fraction else np.arange(len(values))
         tested = round(test_fraction * len(values))
-        train[name] = _split(values[order[tested:]], len(inputs))
-        test[name] = _split(values[order[:tested]], len(inputs))
+        train[name] = _split(values[order[tested:]], len(reading.inputs))
+        test[name] = _split(values[order[:tested]], len(reading.inputs))
         _check_left(train[name], len(values), name, test_fraction)
-    made = {"file": str(path), "inputs": inputs, "test_fraction": test_fraction, "seed": seed}
-    return Problem(Path(path).stem, "REAL", train, test if test_fraction else {}, tuple(targets), made)
+    made = {
+        "file": str(path), "inputs": reading.inputs, "where": reading.where, "rows_left_out": dropped,
+        "test_fraction": test_fraction, "seed": seed,
+    }  # fmt: skip
+    return Problem(
+        Path(path).stem, "REAL", train, test if test_fraction else {}, tuple(reading.targets), made
+    )
 
 
 def _split(values: Array, inputs: int) -> Split:
@@ -73,8 +97,8 @@ def _split(values: Array, inputs: int) -> Split:
     return Split(values[:, :inputs].astype(np.float32), values[:, inputs:])
 
 
-def _rows(path: str, client: str, columns: tuple[str, ...]) -> dict[str, Array]:
-    """The columns (N, columns) of every client, in the order of the file."""
+def _rows(path: str, reading: Reading) -> tuple[dict[str, Array], int]:
+    """The columns (N, columns) of every client, in the order of the file, and how many rows were left out."""
     import duckdb
 
     from fedgram.sources import SourceTable, explained, open_source, select_rows
@@ -83,7 +107,7 @@ def _rows(path: str, client: str, columns: tuple[str, ...]) -> dict[str, Array]:
         tempfile.TemporaryDirectory() as spill,
         duckdb.connect(config={"temp_directory": spill}) as connection,
     ):
-        table = SourceTable(connection, path, client, columns, None)
+        table = SourceTable(connection, path, str(reading.client), reading.numbers, reading.where)
         with explained(table):
             open_source(table)
             select_rows(table, drop_missing=False)
@@ -92,14 +116,15 @@ def _rows(path: str, client: str, columns: tuple[str, ...]) -> dict[str, Array]:
             )
             names, first = table.read("min(row)", "numbered GROUP BY client")
             found = connection.execute("SELECT * FROM numbered ORDER BY row").fetchnumpy()
-    _check_clients(names, client, path)
-    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(columns))], axis=1)
+    _check_clients(names, reading, path)
+    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(reading.numbers))], axis=1)
+    kept = ~np.isnan(values).any(axis=1) | (not reading.drop_missing)
     rows = {}
     for name, row in zip(names, first[:, 0].astype(int), strict=True):
-        its = np.flatnonzero(found["client"] == found["client"][row - 1])
+        its = np.flatnonzero((found["client"] == found["client"][row - 1]) & kept)
         rows[str(name)] = values[its]
-        _check_numbers(values[its], its, str(name), columns, path)
-    return rows
+        _check_numbers(values[its], its, str(name), reading, path)
+    return rows, int((~kept).sum())
 
 
 def _check_named_once(columns: list[str]) -> None:
@@ -112,7 +137,11 @@ def _check_named_once(columns: list[str]) -> None:
             )
 
 
-def _check_clients(names: list[str | None], client: str, path: str) -> None:
+def _check_clients(names: list[str | None], reading: Reading, path: str) -> None:
+    client = reading.client
+    if not names and reading.where:
+        problem = f"The condition --where \"{reading.where}\" leaves no rows of '{path}'; widen it."
+        raise InputError(problem, field="where")
     if None in names:
         raise InputError(f"Some rows have no client in '{client}'; name one for each.", field=client)
     if len(names) < 2:
@@ -124,16 +153,19 @@ def _check_clients(names: list[str | None], client: str, path: str) -> None:
         )
 
 
-def _check_numbers(values: Array, rows: Array, client: str, columns: tuple[str, ...], path: str) -> None:
-    """Refuse what is missing, or infinite in the single precision of inputs; rows are those of the file."""
+def _check_numbers(values: Array, rows: Array, client: str, reading: Reading, path: str) -> None:
+    """Refuse what is missing, or infinite in the single precision of inputs; rows are those read."""
     bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
     if len(bad):
         row, column = bad[0]
-        value, name = values[row, column], columns[column]
+        value, name = values[row, column], reading.numbers[column]
+        which = (
+            f"Row {rows[row] + 1:,} that --where keeps" if reading.where else f"Data row {rows[row] + 1:,}"
+        )
         what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
         raise InputError(
-            f"Data row {rows[row] + 1:,} of '{path}' (client '{client}') has {what}; correct it, or leave "
-            "the row out.",
+            f"{which} of '{path}' (client '{client}') has {what}; correct it, or leave the row out (missing "
+            "values: --drop-missing).",
             client=client,
             field=name,
         )
