@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments
+from fedgram import InputError, Moments, correct, predict
 from tests.instances import random_moments
 
 
@@ -26,6 +26,19 @@ def test_pooled_moments_are_those_of_the_concatenated_data(seed, targets):
     covariance = np.cov(everything.T, bias=True).reshape(targets, targets)
     np.testing.assert_allclose(moments.pooled.covariance, covariance, atol=1e-12)
     np.testing.assert_allclose(moments.client_weights, np.array([20, 31, 12]) / 63)
+
+
+def test_one_site_has_moments_but_nothing_to_average(tmp_path):
+    (name, rows), *_ = sample(0).items()
+    alone = Moments.from_arrays({name: rows})
+    alone.save(tmp_path / "alone.json")
+    np.testing.assert_array_equal(Moments.load(tmp_path / "alone.json").covariance, alone.covariance)
+    for ask in (predict, correct):
+        with pytest.raises(
+            InputError, match=f"at least two clients, but there is only '{name}'; add"
+        ) as caught:
+            ask(alone)
+        assert (caught.value.client, caught.value.field) == (name, "clients")
 
 
 def test_pooled_moments_split_into_within_and_between():

@@ -9,6 +9,7 @@ import typer
 from fedgram.cli.app import app, print_json
 from fedgram.cli.given import Given, with_data
 from fedgram.errors import AccuracyError, InputError
+from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -38,8 +39,6 @@ def moments(
     sites can make it where the data is and send it: a site with its own rows only says --site NAME instead
     of --client, and the other commands join the files of all.
     """
-    from fedgram.phrases import counted
-
     summary = given.moments
     if output is None or as_json:
         print_json(summary.document())

@@ -11,6 +11,7 @@ from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
+from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.data.problem import Problem
@@ -79,7 +80,6 @@ def train(
     from fedgram.data.dataset import Options
     from fedgram.nets.settings import Settings
     from fedgram.penalty import Penalty
-    from fedgram.phrases import counted
     from fedgram.train import train as train_all
 
     settings = Settings(

@@ -15,8 +15,8 @@ from fedgram.errors import InputError
 SMALL = 100_000
 """Networks of fewer parameters are small."""
 
-CPU_RATE = 3e10
-"""Operations a second of a few cores, about: ResMLP on two of them."""
+CPU_RATE = 5e10
+"""Operations a second of a few cores: what ResMLP reached on two of an ARM server."""
 
 MOST_HOURS = 2
 """Training that takes a CPU longer is not begun unless the CPU is named."""
