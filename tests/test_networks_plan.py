@@ -172,6 +172,9 @@ def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=words) as refused:
         run([study], empty(tmp_path, **narrowed))
     assert refused.value.field == "device"
+    minutes = Request(tmp_path, SCALES["reduced"], **narrowed, procedures=("ordinary",), data_dir=tmp_path)
+    with pytest.raises(InputError, match=r"no GPU here for 1 run to train, .* min of one H200"):
+        run([study], minutes)
     for allowed in (
         empty(tmp_path, **narrowed, device="cpu"),
         Request(tmp_path, SCALES["smoke"], **narrowed),
