@@ -10,12 +10,13 @@ from torch import Tensor
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.evaluation import Biases, errors, objective
+from fedgram.nets.evaluation import Biases
 from fedgram.nets.fit import Advanced
 from fedgram.nets.local import LAST, Clients, Returned
+from fedgram.nets.measuring import Shared, local_objective, own_biases
 from fedgram.nets.model import Backbone
 from fedgram.nets.record import Round, Run
-from fedgram.nets.returns import Layers, applied
+from fedgram.nets.returns import Layers
 from fedgram.nets.settings import Settings
 from fedgram.nets.sites import Exchange, Sites
 from fedgram.nets.stack import Tensors
@@ -103,10 +104,19 @@ class Federation:
 
     def measured(self, number: int, returned: Returned) -> dict[Run, Round]:
         """What this round leaves of every run that is still going."""
-        known, clients = self.biases(returned), range(len(self.clients.sites))
+        after, clients = self.shared(returned), self.clients
         local, shared, train, test = (
             torch.stack(each).transpose(0, 1).cpu().numpy()
-            for each in zip(*(self._measured(m, returned, known) for m in clients), strict=True)
+            for each in zip(
+                *(
+                    (
+                        local_objective(clients, m, returned),
+                        *after.measured(clients, m, self._outputs(m, returned)),
+                    )
+                    for m in range(len(clients.sites))
+                ),
+                strict=True,
+            )
         )
 
         def by_run(values: Tensor) -> Array:
@@ -123,38 +133,19 @@ class Federation:
             if run not in self.stopped
         }  # fmt: skip
 
-    def biases(self, returned: Returned) -> Biases:
-        """The biases of all models under each rule, whichever they were trained with."""
-        heads, count = returned.layers.head, len(self.clients.sites)
-        own = returned.layers.bias - applied(heads, returned.taken_out)
-        centered = own + applied(heads, returned.center)
-        shared, offset = (self.averaged(each).repeat(count, 1) for each in (own, centered))
-        return Biases(shared, own, offset)
+    def shared(self, returned: Returned) -> Shared:
+        """What clients predict with after this round, with the biases of all rules, whichever was trained."""
+        own, centered = own_biases(returned)
+        count = len(self.clients.sites)
+        averages = [self.averaged(each).repeat(count, 1) for each in (own, centered)]
+        biases = Biases(averages[0], own, averages[1])
+        return Shared(self.head, self.bias, self.deployed, biases, returned.taken_out)
 
-    def _measured(
-        self, client: int, returned: Returned, biases: Biases
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Local and shared objective (R,), and train and test MSE (R, 3), of one client."""
-        clients, at, penalty = self.clients, self.clients.at(client), self.settings.penalty
-        rows, targets = clients.sites.train[client]
-        wanted = clients.targets(client, targets)
-        own = returned.layers.of(at)
-        local = objective(own, own.features(returned.outputs[client]), wanted, penalty)
-        # Averaging whole models has changed the backbones as well.
-        outputs = clients.stack.outputs(at, rows) if self.full_model else returned.outputs[client]
-        shared = replace(self.deployed.of(at), head=self.head, bias=self.bias)
-        features = shared.features(outputs)
-        center = features.mean(dim=1, keepdim=True)
-        known = biases.of(at).under_rules(
-            self.head, center[:, 0] + returned.taken_out[at], clients.distance[at], penalty
-        )
-        train = errors(self.head, features - center, known, wanted)
-        test, test_targets = clients.sites.test[client]
-        tested = torch.full_like(train, float("nan"))
-        if len(test):
-            others = shared.features(clients.stack.outputs(at, test)) - center
-            tested = errors(self.head, others, known, clients.targets(client, test_targets))
-        return local, objective(shared, features, wanted, penalty), train, tested
+    def _outputs(self, client: int, returned: Returned) -> Tensor:
+        """The backbones' outputs for a client's rows; averaging whole models has changed the backbones."""
+        if not self.full_model:
+            return returned.outputs[client]
+        return self.clients.stack.outputs(self.clients.at(client), self.clients.sites.train[client][0])
 
     @property
     def full_model(self) -> bool:
