@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 
 from fedgram.cli import main, run_tables
-from fedgram.cli.train_data import Reading, read_table
 from fedgram.compare import METRICS, compared
+from fedgram.data.own_table import Reading, read_table
 from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit

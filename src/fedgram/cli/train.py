@@ -76,8 +76,9 @@ def train(
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
     from fedgram.cli import run_tables
-    from fedgram.cli.train_data import Reading, given_problem
+    from fedgram.cli.train_data import given_problem
     from fedgram.data.dataset import Options
+    from fedgram.data.own_table import Reading
     from fedgram.nets.settings import Settings
     from fedgram.penalty import Penalty
     from fedgram.train import train as train_all

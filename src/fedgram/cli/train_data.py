@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from fedgram.data import registry
 from fedgram.data.dataset import Options
-from fedgram.data.problem import Problem, Split
+from fedgram.data.own_table import Reading, read_table
+from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-
-if TYPE_CHECKING:
-    from fedgram.psd import Array
-
-TEST_FRACTION = 0.2
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a person's own table is read: the columns of clients, inputs and targets, and which rows."""
-
-    client: str | None
-    inputs: list[str]
-    targets: list[str]
-    test_fraction: float | None = None
-    where: str | None = None
-    drop_missing: bool = False
-
-    @property
-    def needed(self) -> dict[str, object]:
-        """What must be said of a table."""
-        return {"--client": self.client, "--inputs": self.inputs, "--targets": self.targets}
-
-    @property
-    def given(self) -> dict[str, object]:
-        """All that was said."""
-        chosen = {"--where": self.where, "--drop-missing": self.drop_missing}
-        return self.needed | chosen | {"--test-fraction": self.test_fraction is not None}
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """The columns that hold numbers."""
-        return (*self.inputs, *self.targets)
 
 
 def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
@@ -65,119 +28,3 @@ def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
             raise InputError(
                 f"{flag} is for {kind}, and '{dataset}' is none; leave it out, or train on such.", field=flag
             )
-
-
-def read_table(path: str, reading: Reading, seed: int) -> Problem:
-    """Rows of a CSV, TSV or Parquet file by client; of each client a random part is kept for testing."""
-    test_fraction = TEST_FRACTION if reading.test_fraction is None else reading.test_fraction
-    if not 0.0 <= test_fraction < 1.0:
-        raise InputError(
-            f"--test-fraction must be at least 0 and below 1, not {test_fraction:g}.", field="test_fraction"
-        )
-    _check_named_once([str(reading.client), *reading.numbers])
-    rows, dropped = _rows(path, reading)
-    rng, train, test = np.random.default_rng(seed), {}, {}
-    for name, values in rows.items():
-        order = rng.permutation(len(values)) if test_fraction else np.arange(len(values))
-        tested = round(test_fraction * len(values))
-        train[name] = _split(values[order[tested:]], len(reading.inputs))
-        test[name] = _split(values[order[:tested]], len(reading.inputs))
-        _check_left(train[name], len(values), name, test_fraction)
-    made = {
-        "file": str(path), "inputs": reading.inputs, "where": reading.where, "rows_left_out": dropped,
-        "test_fraction": test_fraction, "seed": seed,
-    }  # fmt: skip
-    return Problem(
-        Path(path).stem, "REAL", train, test if test_fraction else {}, tuple(reading.targets), made
-    )
-
-
-def _split(values: Array, inputs: int) -> Split:
-    """Inputs and targets of rows (N, inputs + C)."""
-    return Split(values[:, :inputs].astype(np.float32), values[:, inputs:])
-
-
-def _rows(path: str, reading: Reading) -> tuple[dict[str, Array], int]:
-    """The columns (N, columns) of every client, in the order of the file, and how many rows were left out."""
-    import duckdb
-
-    from fedgram.sources import SourceTable, explained, open_source, select_rows
-
-    with (
-        tempfile.TemporaryDirectory() as spill,
-        duckdb.connect(config={"temp_directory": spill}) as connection,
-    ):
-        table = SourceTable(connection, path, str(reading.client), reading.numbers, reading.where)
-        with explained(table):
-            open_source(table)
-            select_rows(table, drop_missing=False)
-            connection.execute(
-                "CREATE TEMP TABLE numbered AS SELECT *, row_number() OVER () AS row FROM data"
-            )
-            names, first = table.read("min(row)", "numbered GROUP BY client")
-            found = connection.execute("SELECT * FROM numbered ORDER BY row").fetchnumpy()
-    _check_clients(names, reading, path)
-    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(reading.numbers))], axis=1)
-    kept = ~np.isnan(values).any(axis=1) | (not reading.drop_missing)
-    rows = {}
-    for name, row in zip(names, first[:, 0].astype(int), strict=True):
-        its = np.flatnonzero((found["client"] == found["client"][row - 1]) & kept)
-        rows[str(name)] = values[its]
-        _check_numbers(values[its], its, str(name), reading, path)
-    return rows, int((~kept).sum())
-
-
-def _check_named_once(columns: list[str]) -> None:
-    for name in columns:
-        if columns.count(name) > 1:
-            raise InputError(
-                f"The column '{name}' is named more than once in --client, --inputs and --targets; name it "
-                "once.",
-                field=name,
-            )
-
-
-def _check_clients(names: list[str | None], reading: Reading, path: str) -> None:
-    client = reading.client
-    if not names and reading.where:
-        problem = f"The condition --where \"{reading.where}\" leaves no rows of '{path}'; widen it."
-        raise InputError(problem, field="where")
-    if None in names:
-        raise InputError(f"Some rows have no client in '{client}'; name one for each.", field=client)
-    if len(names) < 2:
-        held = f"only the client '{names[0]}'" if names else "no client"
-        raise InputError(
-            f"The column '{client}' of '{path}' holds {held}, but a federation needs at least two; name "
-            "another column with --client, or add the rows of other clients.",
-            field=client,
-        )
-
-
-def _check_numbers(values: Array, rows: Array, client: str, reading: Reading, path: str) -> None:
-    """Refuse what is missing, or infinite in the single precision of inputs; rows are those read."""
-    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))
-    if len(bad):
-        row, column = bad[0]
-        value, name = values[row, column], reading.numbers[column]
-        which = (
-            f"Row {rows[row] + 1:,} that --where keeps" if reading.where else f"Data row {rows[row] + 1:,}"
-        )
-        what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
-        raise InputError(
-            f"{which} of '{path}' (client '{client}') has {what}; correct it, or leave the row out (missing "
-            "values: --drop-missing).",
-            client=client,
-            field=name,
-        )
-
-
-def _check_left(train: Split, rows: int, client: str, test_fraction: float) -> None:
-    """Refuse a test part that takes the rows which the covariance of the targets needs."""
-    needed = train.targets.shape[1] + 1
-    if len(train) < min(needed, rows):
-        raise InputError(
-            f"--test-fraction {test_fraction:g} leaves {len(train):,} of the {rows:,} rows of client "
-            f"'{client}' for training, which needs at least {needed}; lower it, or add rows.",
-            client=client,
-            field="test_fraction",
-        )

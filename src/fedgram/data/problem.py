@@ -80,7 +80,7 @@ class Problem:
         for client, split in [*self.train.items(), *self.test.items()]:
             for what in ("inputs", "targets"):
                 _check_shape(getattr(split, what), getattr(first, what), client, what)
-                _check_finite(getattr(split, what), client, what)
+                check_finite(getattr(split, what), client, what)
 
     @classmethod
     def from_arrays(
@@ -235,7 +235,8 @@ def _check_shape(values: Array, first: Array, client: str, what: str) -> None:
         )
 
 
-def _check_finite(values: Array, client: str, what: str) -> None:
+def check_finite(values: Array, client: str, what: str) -> None:
+    """Refuse a value that is not finite, and say where it is."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     row, *place = np.argwhere(~np.isfinite(values))[0]

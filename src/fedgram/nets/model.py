@@ -81,6 +81,13 @@ def key(*parts: object) -> int:
     return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") >> 1
 
 
+def name_of(backbone: Backbone) -> str:
+    """What results with this backbone are filed under."""
+    if isinstance(backbone, str):
+        return backbone
+    return str(getattr(backbone, "__name__", type(backbone).__name__))
+
+
 def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
     """A fresh module for inputs of this shape."""
     if isinstance(backbone, str):

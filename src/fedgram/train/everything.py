@@ -13,7 +13,7 @@ from torch import nn
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.model import Backbone, example, fingerprint
+from fedgram.nets.model import Backbone, example, fingerprint, name_of
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -55,7 +55,7 @@ def train(
         raise InputError("bf16 is for a GPU; on a CPU train with precision fp32.", field="precision")
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
     model, inputs = example(backbone, next(iter(problem.train.values())), settings.features)
-    network = (backbone_name or _name(backbone), model.size, fingerprint(model, inputs))
+    network = (backbone_name or name_of(backbone), model.size, fingerprint(model, inputs))
     data = Data.of(problem)
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
     stacks = planned(task, setups)
@@ -116,9 +116,3 @@ def _seed(given: Any) -> int:
     if seed < 0:
         raise InputError(f"A seed is a whole number from 0 on, not {given}.", field="seeds")
     return seed
-
-
-def _name(backbone: Backbone) -> str:
-    if isinstance(backbone, str):
-        return backbone
-    return str(getattr(backbone, "__name__", type(backbone).__name__))

@@ -1,0 +1,93 @@
+"""The two apps of a Flower federation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedgram.errors import InputError
+from fedgram.flower.coordinator import federate
+from fedgram.flower.letter import Letter
+from fedgram.flower.participant import Participant
+from fedgram.flower.plan import Plan
+from fedgram.flower.site import Site
+
+KINDS = {"introduce": "query", "train": "train", "evaluate": "evaluate"}
+"""What the server asks, and the kind of Flower's message that asks it."""
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class FlowerOffice:
+    """Letters by way of a Flower grid; answers that do not come within patience seconds are left out."""
+
+    grid: Grid
+    patience: float
+
+    def nodes(self) -> Sequence[int]:
+        """The nodes that are connected."""
+        return list(self.grid.get_node_ids())
+
+    def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+        """Send letters to nodes; a node that fails is told of and left out, a refusal stops the run."""
+        messages = [
+            Message(content=letter.records(), dst_node_id=node, message_type=KINDS[what], ttl=self.patience)
+            for node, letter in letters.items()
+        ]
+        answers = {}
+        for reply in self.grid.send_and_receive(messages, timeout=self.patience) if messages else ():
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                log.warning("Node %s failed: %s", node, reply.error.reason)
+                continue
+            answers[node] = Letter.of(reply.content)
+            if refusal := answers[node].refusal:
+                raise InputError(f"A client could not {what}: {refusal}", field=what)
+        return answers
+
+
+def server_app() -> ServerApp:
+    """The server: reads its plan from the run's configuration, and writes the run to its folder."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        plan = Plan.of(context.run_config)
+        run = federate(FlowerOffice(grid, plan.patience), plan, told=log.info)
+        log.info("Finished: 'fedgram runs show %s' has every round beside the prediction.", run.folder)
+
+    return app
+
+
+def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
+    """A client: `site` gives its rows and network; without it the node's configuration names a table."""
+    app = ClientApp()
+
+    def answer(what: Callable[[Participant, Letter], Letter], message: Message, context: Context) -> Message:
+        try:
+            here = site(context) if site else Site.configured(context.node_config, context.run_config)
+            participant = Participant(here, Plan.of(context.run_config))
+            letter = what(participant, Letter.of(message.content))
+        except InputError as error:
+            letter = Letter.refusing(error.message)
+        return Message(content=letter.records(), reply_to=message)
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        return answer(lambda participant, _: participant.introduce(), message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return answer(Participant.train, message, context)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return answer(Participant.evaluate, message, context)
+
+    return app

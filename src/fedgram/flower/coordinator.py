@@ -1,0 +1,156 @@
+"""The server's side of a federation: exchange moments once, then average heads, every round on disk."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from uuid import uuid4
+
+import numpy as np
+
+import fedgram
+from fedgram import psd
+from fedgram.errors import InputError
+from fedgram.expectation import SYMBOLS, expectation
+from fedgram.flower.letter import Letter
+from fedgram.flower.members import Members, Office
+from fedgram.flower.memory import Memory
+from fedgram.flower.plan import Plan
+from fedgram.nets.record import Round
+from fedgram.predict import predict
+from fedgram.psd import Array
+from fedgram.runs import Account, Runs, StoredRun
+
+MEMORY = "federation.safetensors"
+
+
+def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda sentence: None) -> StoredRun:
+    """Train a federation from its start, or after its last finished round; the run as it is on disk."""
+    members = Members(office, plan, told)
+    members.gather()
+    server = Coordinator(office, members, told)
+    for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
+        server.round(number)
+    return server.record
+
+
+class Coordinator:
+    """A server between rounds: the run's record, the shared head and bias, and what clients returned last."""
+
+    def __init__(self, office: Office, members: Members, told: Callable[[str], None]) -> None:
+        self.office, self.members, self.told = office, members, told
+        moments = members.moments
+        self.client_weights = dict(zip(members.names, moments.client_weights, strict=True))
+        pooled = moments.pooled
+        self.exchange = {"mean": pooled.mean, "covariance": pooled.covariance, "within": pooled.within}
+        prediction = predict(moments, members.plan.settings.penalty)
+        self.expected = expectation(prediction, members.plan.run.procedure)
+        for note in prediction.notes:
+            told(note)
+        runs = Runs(members.plan.out)
+        stored = runs.find(members.setup)
+        if stored is None:
+            self._begin(StoredRun(runs.folder_of(members.setup), members.setup, _account(members)))
+        else:
+            self._resume(stored)
+
+    def _begin(self, record: StoredRun) -> None:
+        first = next(iter(self.members.known.values()))
+        self.record, self.memory = record, Memory(uuid4().hex)
+        self.head, self.bias = first.head, first.bias
+        self.memory.write(record.folder / MEMORY)
+        record.begin(self.members.moments, self.head, self.bias)
+
+    def _resume(self, record: StoredRun) -> None:
+        if record.account.stopped:
+            raise InputError(f"The run in '{record.folder}' was given up: {record.account.stopped}.")
+        self.record, self.memory = record, Memory.read(record.folder / MEMORY)
+        rounds = record.rounds()
+        self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
+        self.told(f"Going on after round {len(rounds)} of {record.setup.settings.rounds}.")
+
+    def round(self, number: int) -> None:
+        """Broadcast, average what came back, let clients measure it, and write the round."""
+        started = time.perf_counter()
+        shared = {"head": self.head, "bias": self.bias, **self.exchange}
+        self.members.refresh()
+        answers = self._ask("train", number, shared, self.members.node_of)
+        self._check(number, answers)
+        for client, answer in answers.items():
+            self.memory.remember(client, answer.arrays)
+        average = self.memory.average(self.client_weights)
+        self.memory.write(self.record.folder / MEMORY)
+        found = self._ask("evaluate", number, average | self.exchange, answers)
+        self.head, self.bias = average["head"], average["bias"]
+        self.record.record(self._round(number, answers, found))
+        seconds = (*self.record.account.seconds, time.perf_counter() - started)
+        self.record = replace(self.record, account=replace(self.record.account, seconds=seconds))
+        self.record.save()
+        self._tell(number, answers)
+
+    def _ask(
+        self, what: str, number: int, arrays: Mapping[str, Array], clients: Iterable[str]
+    ) -> dict[str, Letter]:
+        """The answers of some clients, by name, of those that answered."""
+        words = {"round": number, "federation": self.memory.federation}
+        node_of = {client: self.members.node_of[client] for client in clients}
+        answers = self.office.ask(what, {node: Letter(arrays, words) for node in node_of.values()})
+        return {client: answers[node] for client, node in node_of.items() if node in answers}
+
+    def _check(self, number: int, answers: Mapping[str, Letter]) -> None:
+        """Stop where nobody answered, and give a run up of which a network diverged."""
+        if not answers:
+            raise InputError(
+                f"No client answered in round {number} within {self.members.plan.patience:g} s; what is "
+                "finished is kept, and the same command goes on from there.",
+                field="clients",
+            )
+        for client, answer in answers.items():
+            if answer.arrays["diverged"]:
+                reason = f"client '{client}' diverged in round {number}"
+                self.record = replace(self.record, account=replace(self.record.account, stopped=reason))
+                self.record.save()
+                raise InputError(f"The run was given up: {reason}.", client=client)
+
+    def _round(self, number: int, answers: Mapping[str, Letter], found: Mapping[str, Letter]) -> Round:
+        """What is recorded; of a client that did not answer, what it returned last, and NaN else."""
+        names, memory = self.members.names, self.memory
+
+        def each(letters: Mapping[str, Letter], name: str, like: Array) -> Array:
+            absent = np.full_like(like, np.nan, dtype=np.float64)
+            return np.stack([letters[c].arrays[name] if c in letters else absent for c in names])
+
+        one, three = np.zeros(()), np.zeros(3)
+        return Round(
+            number=number,
+            head=self.head,
+            bias=self.bias,
+            returned_heads=np.stack([memory.returned(client, "head", self.head) for client in names]),
+            returned_biases=np.stack([memory.returned(client, "bias", self.bias) for client in names]),
+            local_objective=each(answers, "local_objective", one),
+            shared_objective=each(found, "objective", one),
+            train_mse=each(found, "train_mse", three),
+            test_mse=each(found, "test_mse", three),
+            clipped=each(answers, "clipped", one),
+            training_loss=each(answers, "loss", one),
+        )
+
+    def _tell(self, number: int, answers: Mapping[str, Letter]) -> None:
+        error = float(psd.relative_error(psd.gram(self.head), self.expected.gram))
+        rounds, names = self.record.setup.settings.rounds, self.members.names
+        silent = [name for name in names if name not in answers]
+        away = f"; {', '.join(silent)} did not answer" if silent else ""
+        self.told(
+            f"Round {number} of {rounds}: {len(answers)} of {len(names)} clients{away}; the head's Gram is "
+            f"{error:.1e} from {SYMBOLS[self.expected.target]}."
+        )
+
+
+def _account(members: Members) -> Account:
+    versions = {
+        "fedgram": fedgram.__version__, "numpy": np.__version__, "python": platform.python_version(),
+    }  # fmt: skip
+    hardware = f"Flower federation of {len(members.names)} clients"
+    return Account((), 1, "clients' own", hardware, 0, versions)

@@ -1,0 +1,89 @@
+"""What a federation is to do, as its server and all its clients read it from the run's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from fedgram.data.problem import Kind
+from fedgram.errors import InputError
+from fedgram.nets.procedure import Procedure
+from fedgram.nets.record import Run
+from fedgram.nets.settings import Settings
+from fedgram.penalty import Penalty
+
+NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
+"""Settings that are numbers, by their keys."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A federation of so many clients, what they train, and how long the server waits for an answer.
+
+    name and kind say what the data is; runs go to the folder out. patience is in seconds.
+    """
+
+    name: str
+    kind: Kind
+    clients: int
+    run: Run
+    settings: Settings
+    out: Path
+    patience: float
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Plan:
+        """The plan in a run's configuration; what it does not say is as in the paper."""
+        penalty = Penalty(_number(config, "lambda-h", 0.01), _number(config, "lambda-w", 0.01))
+        chosen: dict[str, Any] = {key.replace("-", "_"): config[key] for key in NUMBERS if key in config}
+        if "precision" in config:
+            chosen["precision"] = config["precision"]
+        return cls(
+            name=str(config.get("name", "federation")),
+            kind=_kind(config),
+            clients=_clients(config),
+            run=Run(_procedure(config), int(_number(config, "seed", 0))),
+            settings=Settings(penalty=penalty, **chosen),
+            out=Path(str(config.get("out", "runs"))),
+            patience=_number(config, "patience", 3600.0),
+        )
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise InputError(f"'{key}' in the configuration must be a number from 0, not {value!r}.", field=key)
+    return value
+
+
+def _clients(config: Mapping[str, Any]) -> int:
+    clients = config.get("clients")
+    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 2:
+        raise InputError(
+            "The configuration must say how many clients the federation has: clients = 2 or more, not "
+            f"{clients!r}.",
+            field="clients",
+        )
+    return clients
+
+
+def _kind(config: Mapping[str, Any]) -> Kind:
+    kind = config.get("kind", "REAL")
+    if kind not in get_args(Kind):
+        raise InputError(
+            f"There is no kind of data '{kind}'; there are {', '.join(get_args(Kind))}.", field="kind"
+        )
+    return cast(Kind, kind)
+
+
+def _procedure(config: Mapping[str, Any]) -> Procedure:
+    procedure = Procedure.parse(str(config.get("procedure", "ordinary")))
+    if procedure.centralized or procedure.full_model:
+        raise InputError(
+            f"'{procedure.name}' needs rows or backbones of all clients in one place, which a federation of "
+            "sites does not have; 'fedgram train' trains it.",
+            field="procedure",
+        )
+    return procedure

@@ -1,0 +1,95 @@
+"""What a client brings to a federation: its rows, its network, and a folder that nobody else sees."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.data.own_table import Reading, read_splits
+from fedgram.data.problem import Split, check_finite
+from fedgram.errors import InputError
+from fedgram.moments import Moments
+from fedgram.nets.model import Backbone
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One client: its name, training rows, test rows if it has any, and its backbone.
+
+    folder keeps what must outlive a restart, and is private; device is that of `fedgram train`.
+    """
+
+    name: str
+    train: Split
+    test: Split | None = None
+    targets: tuple[str, ...] = ()
+    backbone: Backbone = "resmlp"
+    folder: str | Path = "private"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for split in filter(None, (self.train, self.test)):
+            check_finite(split.inputs, self.name, "inputs")
+            check_finite(split.targets, self.name, "targets")
+
+    @classmethod
+    def from_table(
+        cls,
+        path: str,
+        name: str,
+        *,
+        inputs: Sequence[str],
+        targets: Sequence[str],
+        test_fraction: float | None = None,
+        seed: int = 0,
+        **others: Any,
+    ) -> Site:
+        """A site whose rows are those of a CSV, TSV or Parquet file; a random fifth is kept for testing."""
+        reading = Reading(None, list(inputs), list(targets), test_fraction, site=name)
+        train, test, _ = read_splits(path, reading, seed)
+        return cls(name, train[name], test.get(name), tuple(targets), **others)
+
+    @classmethod
+    def configured(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> Site:
+        """The site that a node's configuration names ('table', 'site', 'folder', 'device') for a run.
+
+        The columns are the same at every site, so they stand in the run's ('inputs', 'targets').
+        """
+        for key, given, where in (
+            ("table", node, "node"), ("site", node, "node"), ("inputs", run, "run"), ("targets", run, "run")
+        ):  # fmt: skip
+            if not given.get(key):
+                raise InputError(f"The configuration of the {where} does not say '{key}'.", field=key)
+        return cls.from_table(
+            str(node["table"]),
+            str(node["site"]),
+            inputs=_names(run["inputs"]),
+            targets=_names(run["targets"]),
+            test_fraction=run.get("test-fraction"),
+            backbone=str(run.get("backbone", "resmlp")),
+            folder=str(node.get("folder", "private")),
+            device=str(node.get("device", "auto")),
+        )
+
+    @property
+    def moments(self) -> Moments:
+        """Of its training targets: all that it tells about them."""
+        return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over its training rows."""
+        content = hashlib.sha256()
+        for array in (self.train.inputs, self.train.targets):
+            content.update(f"{array.dtype} {array.shape} ".encode())
+            content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()
+
+
+def _names(text: Any) -> list[str]:
+    return [name.strip() for name in str(text).split(",") if name.strip()]

@@ -1,0 +1,39 @@
+"""A Flower grid in memory: real apps and messages, without processes, and with nodes that can fall silent."""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+
+Silent = Callable[[str, str, int], bool]
+
+
+class MemoryGrid:
+    """Nodes that answer at once, each with its own configuration; `silent(site, kind, n)` says which do not.
+
+    n counts the messages of a kind that a node was sent, from 1. asked lists (site, kind) of all messages.
+    """
+
+    def __init__(self, app: ClientApp, config: dict, nodes: dict[int, dict], silent: Silent | None = None):
+        self.app, self.config, self.configs = app, config, nodes
+        self.silent = silent or (lambda site, kind, n: False)
+        self.asked: list[tuple[str, str]] = []
+        self.numbers = count(1)
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as a server's process has
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.configs)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [reply for message in messages if (reply := self._reply(message)) is not None]
+
+    def _reply(self, message: Message) -> Message | None:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        message.metadata.__dict__["_message_id"] = str(next(self.numbers))
+        site = self.configs[node]["site"]
+        self.asked.append((site, kind))
+        if self.silent(site, kind, self.asked.count((site, kind))):
+            return None
+        return self.app(message, Context(1, node, self.configs[node], RecordDict(), self.config))

@@ -1,0 +1,351 @@
+"""A Flower federation: the same as the stacked trainer, also when clients are away and servers stop."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedgram import Moments, Penalty, predict, psd
+from fedgram.data.problem import Problem, Split
+from fedgram.errors import InputError
+from fedgram.flower import Site, client_app, server_app
+from fedgram.flower.memory import SHARED, Memory
+from fedgram.flower.plan import Plan
+from fedgram.measure import measure
+from fedgram.nets.settings import Settings
+from fedgram.psd import closest_factor
+from fedgram.runs import Runs
+from fedgram.train import train
+from tests.flower_grid import MemoryGrid
+
+SITES = ("coast", "ridge", "valley")
+ROWS = {"coast": 30, "ridge": 24, "valley": 18}
+SETTINGS = {"rounds": 3, "epochs": 2, "batch": 16, "features": 6, "precision": "fp64"}
+PROCEDURES = (
+    "ordinary",
+    "proximal+corrected",
+    "solved+corrected+offset",
+    "aligned+private",
+    "centered+corrected+independent",
+)
+
+
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((rows + 8, 3)).astype(np.float32) for name, rows in ROWS.items()}
+    targets = {name: np.tanh(x[:, :2]) + 0.3 * m for m, (name, x) in enumerate(inputs.items())}
+    train = {name: Split(inputs[name][8:], targets[name][8:]) for name in SITES}
+    test = {name: Split(inputs[name][:8], targets[name][:8]) for name in SITES}
+    return Problem("three sites", "GENERATED", train, test)
+
+
+def config(folder: Path, procedure: str = "proximal+corrected", **others) -> dict:
+    words = {
+        "name": "three sites",
+        "kind": "GENERATED",
+        "clients": 3,
+        "procedure": procedure,
+        "patience": 0.0,
+    }
+    return words | SETTINGS | {"out": str(folder / "server")} | others
+
+
+def app_of(folder: Path, rows: Problem | None = None, **changed):
+    """A client app whose nodes are the problem's clients; `changed` holds sites by the name of their node."""
+    held = rows or problem()
+
+    def site(context: Context) -> Site:
+        name = str(context.node_config["site"])
+        made = Site(
+            name, held.train[name], held.test[name], backbone="resmlp-small", folder=folder / "private",
+            device="cpu",
+        )  # fmt: skip
+        return changed.get(name, lambda made: made)(made)
+
+    return client_app(site)
+
+
+def serve(grid: MemoryGrid) -> None:
+    server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config))
+
+
+def grid_of(
+    folder: Path, procedure: str = "proximal+corrected", silent=None, app=None, **others
+) -> MemoryGrid:
+    nodes = {number: {"site": name} for number, name in enumerate(SITES, start=11)}
+    return MemoryGrid(app or app_of(folder), config(folder, procedure, **others), nodes, silent)
+
+
+def stored(folder: Path):
+    (run,) = Runs(folder / "server").require()
+    return run
+
+
+def assert_same_rounds(ours, theirs, tolerance=1e-10):
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        for name, value in vars(one).items():
+            np.testing.assert_allclose(value, vars(other)[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, procedure):
+    serve(grid_of(tmp_path, procedure))
+    run = stored(tmp_path)
+    (reference,) = train(
+        problem(), "resmlp-small", [procedure], [0], Settings(**SETTINGS), folder=tmp_path / "stack",
+        device="cpu",
+    )  # fmt: skip
+    assert run.complete
+    assert run.setup.procedure == reference.setup.procedure
+    assert run.setup.data.test_rows == (8, 8, 8)
+    np.testing.assert_array_equal(run.initial[0], reference.initial[0])
+    assert_same_rounds(run.rounds(), reference.rounds())
+    np.testing.assert_allclose(measure(run).target_error, measure(reference).target_error, rtol=1e-8)
+
+
+def test_no_row_and_no_weight_of_a_backbone_leaves_a_client(tmp_path):
+    grid, sent = grid_of(tmp_path, "solved+corrected"), []
+    app = grid.app
+
+    def listening(message, context):
+        reply = app(message, context)
+        sent.append({name: array.numpy() for name, array in reply.content.array_records["arrays"].items()})
+        return reply
+
+    grid.app = listening
+    serve(grid)
+    names = {name for letter in sent for name in letter}
+    assert names == {
+        "mean", "covariance", "head", "bias", "own_bias", "centered_bias", "local_objective", "clipped",
+        "loss", "diverged", "objective", "train_mse", "test_mse",
+    }  # fmt: skip
+    assert max(array.size for letter in sent for array in letter.values()) == 2 * SETTINGS["features"]
+
+
+def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
+    away = grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("ridge", "train", 2))
+    serve(away)
+    first, second, third = stored(tmp_path).rounds()
+    assert np.isnan(second.local_objective[1])
+    assert np.isnan(second.train_mse[1]).all()
+    assert not np.isnan(third.train_mse).any()
+    np.testing.assert_array_equal(second.returned_heads[1], first.returned_heads[1])
+    weights = np.array([30, 24, 18]) / 72
+    np.testing.assert_allclose(second.head, np.tensordot(weights, second.returned_heads, 1), rtol=1e-12)
+    assert measure(stored(tmp_path)).grams.shape == (4, 2, 2)
+
+
+def test_a_client_that_never_answered_is_left_out_until_it_does(tmp_path):
+    serve(grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("coast", "train", 1)))
+    first, second, _ = stored(tmp_path).rounds()
+    assert np.isnan(first.returned_heads[0]).all()
+    np.testing.assert_allclose(first.head, (24 * first.returned_heads[1] + 18 * first.returned_heads[2]) / 42)
+    assert np.isfinite(second.returned_heads).all()
+
+
+def test_with_what_was_returned_last_the_limit_is_the_barycenter_whoever_is_away():
+    rng = np.random.default_rng(1)
+    rows = [rng.standard_normal((60, 3)) @ rng.standard_normal((3, 3)) for _ in range(4)]
+    prediction = predict(Moments.from_arrays(rows), Penalty(0.1, 0.1))
+    names = prediction.moments.clients
+    weights = dict(zip(names, prediction.moments.client_weights, strict=True))
+    head, present, memory = rng.standard_normal((3, 6)), rng.random((80, 4)) < 0.6, Memory("theirs")
+    renormalised = head
+    for here in present:
+        for client, gram, answers in zip(names, prediction.grams, here, strict=True):
+            if answers:
+                memory.remember(client, dict.fromkeys(SHARED, closest_factor(head, gram)))
+        if memory.last:
+            head = memory.average(weights)["head"]
+        if here.any():
+            heads = np.stack([closest_factor(renormalised, gram) for gram in prediction.grams[here]])
+            own = prediction.moments.client_weights[here]
+            renormalised = np.tensordot(own / own.sum(), heads, 1)
+    assert psd.relative_error(psd.gram(head), prediction.barycenter.gram) < 1e-12
+    assert psd.relative_error(psd.gram(renormalised), prediction.barycenter.gram) > 1e-3
+
+
+def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
+    serve(grid_of(tmp_path / "whole"))
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(site, kind, n):
+        if (site, kind, n) == ("valley", "evaluate", 2):
+            raise Stopped
+        return False
+
+    with pytest.raises(Stopped):
+        serve(grid_of(tmp_path / "twice", silent=stopping))
+    assert stored(tmp_path / "twice").account.rounds == 1
+    again = grid_of(tmp_path / "twice")
+    serve(again)
+    assert again.asked.count(("coast", "train")) == 2  # rounds 2, answered from its file, and 3
+    assert_same_rounds(stored(tmp_path / "twice").rounds(), stored(tmp_path / "whole").rounds(), 0)
+    serve(again)  # nothing is left
+    assert again.asked.count(("coast", "train")) == 2
+
+
+def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
+    from fedgram.flower.letter import Letter
+    from fedgram.flower.participant import Participant
+
+    held, plan = problem(), Plan.of(config(tmp_path))
+    site = Site("coast", held.train["coast"], backbone="resmlp-small", folder=tmp_path, device="cpu")
+    participant = Participant(site, plan)
+    pooled, begun = held.moments.pooled, participant.introduce().arrays
+    shared = {"head": begun["head"], "bias": begun["bias"], "mean": pooled.mean,
+              "covariance": pooled.covariance, "within": pooled.within}  # fmt: skip
+    asked = Letter(shared, {"round": 1, "federation": "ours"})
+    first = participant.train(asked)
+    monkeypatch.setattr(Participant, "_trained", None)
+    again = Participant(site, plan).train(asked)  # a node that was restarted
+    np.testing.assert_array_equal(first.arrays["head"], again.arrays["head"])
+    for other in (
+        replace(asked, arrays={**shared, "head": 2 * shared["head"]}),
+        replace(asked, words={"round": 1, "federation": "another"}),
+    ):
+        with pytest.raises(TypeError):  # it trains
+            participant.train(other)
+
+
+def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path):
+    grid = grid_of(tmp_path)
+
+    def moving(site, kind, n):
+        if (site, kind, n) == ("valley", "evaluate", 1):
+            grid.configs = {**{node: grid.configs[node] for node in (11, 13)}, 99: {"site": "ridge"}}
+        return False
+
+    grid.silent = moving
+    serve(grid)
+    serve(grid_of(tmp_path / "whole"))
+    assert_same_rounds(stored(tmp_path).rounds(), stored(tmp_path / "whole").rounds(), 0)
+
+
+def test_who_comes_after_the_start_does_not_take_part(tmp_path):
+    held = problem()
+    grid = grid_of(tmp_path, clients=2, app=app_of(tmp_path, held))
+    late = grid.configs.pop(13)
+
+    def arriving(site, kind, n):
+        if (site, kind, n) == ("coast", "evaluate", 1):
+            grid.configs[13] = late
+        return False
+
+    grid.silent = arriving
+    serve(grid)
+    assert stored(tmp_path).setup.data.clients == ("coast", "ridge")
+    assert grid.asked.count(("valley", "query")) == 1
+    assert ("valley", "train") not in grid.asked
+
+
+def test_too_few_clients_are_a_sentence(tmp_path):
+    grid = grid_of(tmp_path, clients=4)
+    with pytest.raises(InputError, match=r"Only 3 of 4 clients are there after 0 s \(coast, ridge, valley\)"):
+        serve(grid)
+
+
+def test_nobody_answering_is_a_sentence_and_nothing_is_lost(tmp_path):
+    with pytest.raises(InputError, match="No client answered in round 2"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2))
+    assert stored(tmp_path).account.rounds == 1
+    serve(grid_of(tmp_path))
+    assert stored(tmp_path).complete
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda site: replace(site, name="coast"), "Two nodes say that they are client 'coast'"),
+        (
+            lambda site: replace(site, targets=("up", "down")),
+            "Client 'ridge' has targets up, down, but client",
+        ),
+        (lambda site: replace(site, backbone="resmlp"), "Client 'ridge' has backbone resmlp, but client"),
+    ],
+)
+def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
+    with pytest.raises(InputError, match=words):
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=change)))
+
+
+def test_a_client_with_other_rows_than_at_the_start_is_refused(tmp_path):
+    grid, held = grid_of(tmp_path), problem()
+    grid.silent = lambda site, kind, n: (
+        (site, kind) == ("ridge", "train") and grid.configs.pop(12, None) is None
+    )
+
+    def fewer(site: Site) -> Site:
+        return replace(site, train=held.train["coast"])
+
+    def moving(site, kind, n):
+        if (site, kind, n) == ("valley", "evaluate", 1):
+            grid.configs = {**{node: grid.configs[node] for node in (11, 13)}, 99: {"site": "ridge"}}
+            grid.app = app_of(tmp_path, ridge=fewer)
+        return False
+
+    grid.silent = moving
+    with pytest.raises(InputError, match="Client 'ridge' has other rows than at the start"):
+        serve(grid)
+
+
+def test_what_a_client_refuses_reaches_the_server(tmp_path):
+    def broken(site: Site) -> Site:
+        return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
+
+    with pytest.raises(InputError, match="could not introduce: Client 'ridge' has a value in its inputs"):
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
+
+
+def test_a_network_that_diverges_ends_the_run(tmp_path):
+    grid = grid_of(tmp_path, **{"learning-rate": 1e30, "clip": 1e30})
+    with pytest.raises(InputError, match=r"given up: client 'coast' diverged in round 1"):
+        serve(grid)
+    assert stored(tmp_path).account.stopped == "client 'coast' diverged in round 1"
+    with pytest.raises(InputError, match="was given up"):
+        serve(grid)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"procedure": "full-model"}, "'full-model' needs rows or backbones of all clients"),
+        ({"procedure": "centralized"}, "'centralized' needs rows or backbones"),
+        ({"clients": 1}, "clients = 2 or more, not 1"),
+        ({"kind": "INVENTED"}, "no kind of data 'INVENTED'"),
+        ({"lambda-h": "much"}, "'lambda-h' in the configuration must be a number"),
+        ({"epochs": 0}, "epochs must be positive"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):
+    with pytest.raises(InputError, match=words):
+        Plan.of(config(tmp_path) | changes)
+
+
+def test_tables_at_the_sites_are_read_there(tmp_path):
+    held = problem()
+    for name, split in held.train.items():
+        values = np.hstack([split.inputs, split.targets])
+        np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header="a,b,c,y1,y2", comments="")
+    nodes = {
+        number: {"site": name, "table": str(tmp_path / f"{name}.csv"), "folder": str(tmp_path / "private")}
+        for number, name in enumerate(SITES)
+    }
+    columns = {"inputs": "a,b,c", "targets": "y1, y2", "backbone": "resmlp-small", "test-fraction": 0.25}
+    serve(MemoryGrid(client_app(), config(tmp_path) | columns, nodes))
+    run = stored(tmp_path)
+    assert run.setup.data.targets == ("y1", "y2")
+    assert run.setup.data.train_rows == (22, 18, 14)
+    assert run.setup.data.test_rows == (8, 6, 4)
+
+
+@pytest.mark.parametrize("key", ["table", "site", "inputs", "targets"])
+def test_a_configuration_that_lacks_something_says_what(key):
+    given = {"table": "a.csv", "site": "coast", "inputs": "a", "targets": "y"}
+    with pytest.raises(InputError, match=f"does not say '{key}'"):
+        Site.configured({**given, key: ""}, {**given, key: ""})
