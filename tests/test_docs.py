@@ -9,7 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/data.md", "docs/training.md"])
+PAGES = ("README.md", "docs/tutorial.md", "docs/data.md", "docs/training.md", "docs/flower.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_code_blocks_run(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)

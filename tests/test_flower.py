@@ -1,5 +1,7 @@
 """A Flower federation: the same as the stacked trainer, also when clients are away and servers stop."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,7 +137,12 @@ def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
     np.testing.assert_array_equal(second.returned_heads[1], first.returned_heads[1])
     weights = np.array([30, 24, 18]) / 72
     np.testing.assert_allclose(second.head, np.tensordot(weights, second.returned_heads, 1), rtol=1e-12)
-    assert measure(stored(tmp_path)).grams.shape == (4, 2, 2)
+    measured = measure(stored(tmp_path))
+    np.testing.assert_allclose(
+        measured.train_mse[1], (30 * second.train_mse[0] + 18 * second.train_mse[2]) / 48
+    )
+    assert np.isfinite(measured.median_objective_gaps).all()
+    assert json.dumps(measured.document(), allow_nan=False).count("null") == 1
 
 
 def test_a_client_that_never_answered_is_left_out_until_it_does(tmp_path):
@@ -225,6 +232,20 @@ def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path):
     serve(grid)
     serve(grid_of(tmp_path / "whole"))
     assert_same_rounds(stored(tmp_path).rounds(), stored(tmp_path / "whole").rounds(), 0)
+
+
+def test_a_client_that_lost_its_files_begins_again_with_the_shared_head(tmp_path):
+    def losing(site, kind, n):
+        if (site, kind, n) == ("valley", "evaluate", 1):
+            shutil.rmtree(tmp_path / "private" / "ridge")
+        return False
+
+    serve(grid_of(tmp_path, silent=losing))
+    serve(grid_of(tmp_path / "whole"))
+    ours, whole = stored(tmp_path).rounds()[1], stored(tmp_path / "whole").rounds()[1]
+    assert stored(tmp_path).complete
+    same = [np.array_equal(*heads) for heads in zip(ours.returned_heads, whole.returned_heads, strict=True)]
+    assert same == [True, False, True]
 
 
 def test_who_comes_after_the_start_does_not_take_part(tmp_path):

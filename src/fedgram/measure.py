@@ -26,8 +26,9 @@ class Measured:
     (T + 1, C, C) of the recursion from the same G_0; error e_F and direction_error d of G_t (T + 1,) to each
     reference and to the target of the procedure; delta δ_t (T,), the mean distance of returned heads from
     those that the clients select at the broadcast W_t; objective_gap (T, M), (L_m - L⋆_m) / L⋆_m of the
-    original objective; train_mse and test_mse (T, 3) over all rows, under each of
-    the BIAS_RULES, NaN without test rows. prediction is for the clients' targets as they are.
+    original objective, NaN where a client did not answer; train_mse and test_mse (T, 3) over all rows of
+    those that did, under each of the BIAS_RULES, NaN without test rows. prediction is for the clients'
+    targets as they are.
     """
 
     setup: Setup
@@ -69,9 +70,14 @@ class Measured:
         return float(self.delta[-1])
 
     @property
+    def median_objective_gaps(self) -> Array:
+        """Median over the clients that answered of the relative objective gap, (T,)."""
+        return np.nanmedian(self.objective_gap, axis=1)
+
+    @property
     def median_objective_gap(self) -> float:
-        """Median over clients of the relative objective gap in the last round."""
-        return float(np.median(self.objective_gap[-1]))
+        """The same in the last round."""
+        return float(self.median_objective_gaps[-1])
 
     @property
     def last_mse(self) -> tuple[float, float]:
@@ -98,9 +104,9 @@ class Measured:
             "direction_error": {name: values.tolist() for name, values in self.direction_error.items()},
             "delta": self.delta.tolist(),
             "trajectory_error": self.trajectory_error.tolist(),
-            "objective_gap": self.objective_gap.tolist(),
-            "train_mse": dict(zip(BIAS_RULES, _without_nan(self.train_mse), strict=True)),
-            "test_mse": dict(zip(BIAS_RULES, _without_nan(self.test_mse), strict=True)),
+            "objective_gap": _without_nan(self.objective_gap),
+            "train_mse": dict(zip(BIAS_RULES, _without_nan(self.train_mse.T), strict=True)),
+            "test_mse": dict(zip(BIAS_RULES, _without_nan(self.test_mse.T), strict=True)),
             "warnings": list(self.warnings),
         }
 
@@ -146,15 +152,20 @@ def direction_error(gram: Array, reference: Array) -> Array:
 def selection_distance(broadcast: Array, returned: Array, expected: Expectation) -> Array:
     """δ_t = Σ p_m ‖W̃_{m,t} - Π_m(W_t)‖_F: broadcast (T, C, P), returned (T, M, C, P) -> (T,)."""
     selected = closest_factor(broadcast[:, None], expected.grams)
-    return psd.frobenius(returned - selected) @ expected.client_weights
+    return _averaged(psd.frobenius(returned - selected), expected.client_weights)
 
 
 def over_clients(mse: Array, rows: Array) -> Array:
     """Mean over all rows of errors (T, M, 3) of clients with so many rows (M,): (T, 3), NaN without rows."""
-    if not rows.any():
-        return np.full(mse.shape[::2], np.nan)
-    held = rows > 0
-    return np.einsum("m,tmr->tr", rows[held], mse[:, held]) / rows.sum()
+    return _averaged(mse.swapaxes(1, 2), rows)
+
+
+def _averaged(values: Array, client_weights: Array) -> Array:
+    """Average (..., M) over the clients that have a value and a weight: (...), NaN without any."""
+    counted = np.where(np.isnan(values), 0.0, client_weights)
+    total = counted.sum(axis=-1)
+    sums = (counted * np.nan_to_num(values)).sum(axis=-1)
+    return np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
 
 
 def _rows(setup: Setup) -> tuple[Array, Array]:
@@ -166,5 +177,5 @@ def _rows(setup: Setup) -> tuple[Array, Array]:
 
 
 def _without_nan(values: Array) -> list[list[float | None]]:
-    """Columns of errors (T, 3), with null where there is none."""
-    return [[None if np.isnan(value) else float(value) for value in column] for column in values.T]
+    """Rows of numbers, with null where there is none."""
+    return [[None if np.isnan(value) else float(value) for value in row] for row in values]

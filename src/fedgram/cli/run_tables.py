@@ -135,7 +135,7 @@ def _geometry(measured: Measured) -> Table:
 def _fit(measured: Measured) -> Table:
     """How well every round's networks fit."""
     table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
-    gaps = np.median(measured.objective_gap, axis=1)
+    gaps = measured.median_objective_gaps
     for number, (gap, errors) in enumerate(zip(gaps, measured.test_mse, strict=True), start=1):
         table.add_row(str(number), *_scientific([gap, *errors]))
     return table

@@ -42,10 +42,10 @@ class FlowerOffice:
         ]
         answers = {}
         for reply in self.grid.send_and_receive(messages, timeout=self.patience) if messages else ():
-            node = reply.metadata.src_node_id
             if reply.has_error():
-                log.warning("Node %s failed: %s", node, reply.error.reason)
+                log.warning("A node did not answer: %s", reply.error.reason)
                 continue
+            node = reply.metadata.src_node_id
             answers[node] = Letter.of(reply.content)
             if refusal := answers[node].refusal:
                 raise InputError(f"A client could not {what}: {refusal}", field=what)
