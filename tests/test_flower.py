@@ -319,8 +319,27 @@ def test_what_a_client_refuses_reaches_the_server(tmp_path):
     def broken(site: Site) -> Site:
         return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
 
-    with pytest.raises(InputError, match="could not introduce: Client 'ridge' has a value in its inputs"):
+    with pytest.raises(InputError, match="A client could not introduce: Client 'ridge' has a value in"):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
+
+
+def refusing(site: Site) -> Site:
+    raise InputError("the disk is full.")
+
+
+def test_a_client_that_cannot_go_on_is_away_once_training_is_under_way(tmp_path):
+    grid, sound, full = grid_of(tmp_path), app_of(tmp_path), app_of(tmp_path, ridge=refusing)
+
+    def filling(site, kind, n):
+        grid.app = full if (kind, n) == ("train", 2) else sound
+        return False
+
+    grid.silent = filling
+    serve(grid)
+    assert stored(tmp_path).complete
+    assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match=r"A client could not introduce: the disk is full\."):
+        serve(grid_of(tmp_path / "anew", app=full))
 
 
 def test_a_network_that_diverges_ends_the_run(tmp_path):

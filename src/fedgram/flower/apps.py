@@ -35,7 +35,7 @@ class FlowerOffice:
         return list(self.grid.get_node_ids())
 
     def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
-        """Send letters to nodes; a node that fails is told of and left out, a refusal stops the run."""
+        """Send letters to nodes; a node that fails is told of and left out."""
         messages = [
             Message(content=letter.records(), dst_node_id=node, message_type=KINDS[what], ttl=self.patience)
             for node, letter in letters.items()
@@ -45,10 +45,7 @@ class FlowerOffice:
             if reply.has_error():
                 log.warning("A node did not answer: %s", reply.error.reason)
                 continue
-            node = reply.metadata.src_node_id
-            answers[node] = Letter.of(reply.content)
-            if refusal := answers[node].refusal:
-                raise InputError(f"A client could not {what}: {refusal}", field=what)
+            answers[reply.metadata.src_node_id] = Letter.of(reply.content)
         return answers
 
 

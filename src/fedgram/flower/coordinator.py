@@ -30,7 +30,7 @@ def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda se
     """Train a federation from its start, or after its last finished round; the run as it is on disk."""
     members = Members(office, plan, told)
     members.gather()
-    server = Coordinator(office, members, told)
+    server = Coordinator(members, told)
     for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
         server.round(number)
     return server.record
@@ -39,8 +39,8 @@ def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda se
 class Coordinator:
     """A server between rounds: the run's record, the shared head and bias, and what clients returned last."""
 
-    def __init__(self, office: Office, members: Members, told: Callable[[str], None]) -> None:
-        self.office, self.members, self.told = office, members, told
+    def __init__(self, members: Members, told: Callable[[str], None]) -> None:
+        self.members, self.told = members, told
         moments = members.moments
         self.client_weights = dict(zip(members.names, moments.client_weights, strict=True))
         pooled = moments.pooled
@@ -69,6 +69,7 @@ class Coordinator:
         self.record, self.memory = record, Memory.read(record.folder / MEMORY)
         rounds = record.rounds()
         self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
+        self.members.under_way = bool(rounds)
         self.told(f"Going on after round {len(rounds)} of {record.setup.settings.rounds}.")
 
     def round(self, number: int) -> None:
@@ -88,6 +89,7 @@ class Coordinator:
         seconds = (*self.record.account.seconds, time.perf_counter() - started)
         self.record = replace(self.record, account=replace(self.record.account, seconds=seconds))
         self.record.save()
+        self.members.under_way = True
         self._tell(number, answers)
 
     def _ask(
@@ -96,7 +98,7 @@ class Coordinator:
         """The answers of some clients, by name, of those that answered."""
         words = {"round": number, "federation": self.memory.federation}
         node_of = {client: self.members.node_of[client] for client in clients}
-        answers = self.office.ask(what, {node: Letter(arrays, words) for node in node_of.values()})
+        answers = self.members.ask(what, {node: Letter(arrays, words) for node in node_of.values()})
         return {client: answers[node] for client, node in node_of.items() if node in answers}
 
     def _check(self, number: int, answers: Mapping[str, Letter]) -> None:

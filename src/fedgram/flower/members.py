@@ -59,7 +59,11 @@ class Member:
 
 
 class Members:
-    """The clients of a federation in order of name, and the nodes through which they are reached now."""
+    """The clients of a federation in order of name, and the nodes through which they are reached now.
+
+    Once all are there it is closed to others; once a round is finished, and training under way, a client that
+    cannot go on is away like one that does not answer.
+    """
 
     def __init__(self, office: Office, plan: Plan, told: Callable[[str], None]) -> None:
         self.office, self.plan, self.told = office, plan, told
@@ -67,6 +71,7 @@ class Members:
         self.node_of: dict[str, int] = {}
         self.strangers: set[int] = set()
         self.closed = False
+        self.under_way = False
 
     def gather(self) -> None:
         """Wait until all clients have introduced themselves; from then on no other is let in."""
@@ -91,8 +96,20 @@ class Members:
         nodes = set(self.office.nodes())
         self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
         new = nodes - set(self.node_of.values()) - self.strangers
-        for node, letter in self.office.ask("introduce", {node: Letter() for node in sorted(new)}).items():
+        for node, letter in self.ask("introduce", {node: Letter() for node in sorted(new)}).items():
             self._meet(node, Member.of(letter))
+
+    def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+        """What nodes answer; a client that says why it cannot ends a run that is not yet under way."""
+        answers = self.office.ask(what, letters)
+        names = {node: f"Client '{client}'" for client, node in self.node_of.items()}
+        for node, answer in answers.items():
+            if answer.refusal:
+                sentence = f"{names.get(node, 'A client')} could not {what}: {answer.refusal}"
+                if not self.under_way:
+                    raise InputError(sentence, field=what)
+                self.told(sentence)
+        return {node: answer for node, answer in answers.items() if not answer.refusal}
 
     def _meet(self, node: int, member: Member) -> None:
         name, before = member.client, self.known.get(member.client)
