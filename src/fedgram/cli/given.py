@@ -87,6 +87,8 @@ def load(
     from fedgram.weights import parse_weights
 
     if all(file.endswith(".json") for file in data):
+        about_rows = {"client": client, "site": site, "targets": targets, "where": where}
+        _refuse(about_rows | {"drop-missing": drop_missing})
         summary = _joined(data)
     else:
         from fedgram.tables import read_moments
@@ -103,6 +105,16 @@ def load(
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
     return Given(summary, ", ".join(data))
+
+
+def _refuse(about_rows: dict[str, Any]) -> None:
+    """Refuse options that choose or name rows where there are none."""
+    for name, value in about_rows.items():
+        if value:
+            raise InputError(
+                f"--{name} is for data, and a moments file has no rows; leave it out, or name the data.",
+                field=name,
+            )
 
 
 def _joined(files: list[str]) -> Moments:
