@@ -182,6 +182,20 @@ def test_a_statement_about_two_comparisons_counts_the_runs_of_both():
     assert verdicts("dnn-alignment", free)["alignment-medians"].verdict == "not run"
 
 
+def test_stand_ins_are_counted_as_the_runs_of_a_claim_are():
+    kept = Results(run for run in exact_results("dnn-alignment") if run.seed == 0)
+    results = changed(kept, lambda run: run.setting in ("hopper", "swimmer"), kind=lambda run: "GENERATED")
+    found = verdicts("dnn-alignment", results)
+    for start in ("common", "independent"):  # two runs of ours, with and without alignment, are one
+        assert found[f"mismatched-{start}-lower"].reason == (
+            "6 of 30 runs; 2 of them on stand-in data; agrees so far"
+        )
+        assert "1 of 5 runs; all on stand-in data" in found[f"mismatched-{start}-hopper"].reason
+    assert found["alignment-medians"].reason == (  # three procedures, both with and without correction
+        "36 of 144 runs; 12 of them on stand-in data; agrees so far"
+    )
+
+
 def test_minima_elsewhere_are_no_valley():
     results = changed(
         exact_results("dnn-rho"), lambda run: run.procedure.proximal == 1e-2, delta=lambda run: 0 * run.delta

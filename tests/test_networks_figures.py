@@ -108,6 +108,23 @@ def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
     assert missing == set(ALL) - set(FEW)
 
 
+@pytest.mark.parametrize(
+    ("budgets", "words"),
+    [((400,), "E = 400"), ((400, 4000), "E = 400 and 4000"), ((50, 400, 4000), "E = 50 to 4000")],
+)
+def test_two_budgets_are_both_named_and_more_are_a_range(budgets, words):
+    hopper = only(all_results(), "hopper", procedure="ordinary")
+    some = Results(run for run in hopper if run.epochs in budgets)
+    assert f"scale, {words}, 8 rounds," in drawn("dnn-epochs", some)[""].get_supxlabel()
+
+
+def test_rounds_of_independent_starts_are_said_apart():
+    words = complete("dnn-alignment")[""].get_supxlabel()
+    assert "E = 4000, 8 rounds, 1 round from independent starts, 5 seeds" in words
+    common = Results(run for run in only(all_results(), "beijing") if not run.procedure.independent)
+    assert "E = 4000, 8 rounds, 5 seeds" in drawn("dnn-alignment", common)[""].get_supxlabel()
+
+
 @pytest.mark.parametrize("scale", ["paper", "reduced"])
 def test_below_a_figure_stand_kinds_and_scale(scale):
     epochs, seeds = (4000, "3 seeds") if scale == "paper" else (400, "1 seed")
@@ -206,7 +223,30 @@ def test_ordinary_and_proximal_figures_have_the_same_axes():
 def test_any_setting_can_be_the_example():
     figure = example_figure(all_results(), "walker")
     assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
+    assert figure.get_supxlabel().startswith("The paper shows MPIIGaze; this is Walker.\n")
     plt.close(figure)
+    assert "The paper shows" not in complete("dnn-main")["example"].get_supxlabel()
+
+
+def test_the_example_says_whether_its_errors_are_means():
+    assert complete("dnn-main")["example"].axes[2].get_title(loc="left") == "mean ± deviation, 5 seeds"
+    figure = drawn("dnn-main", only(all_results(), "walker", seed=3))["example"]
+    assert figure.axes[2].get_title(loc="left") == "errors, seed 3"
+
+
+def sizes_of_open_markers(figure):
+    """The size of each marker in a panel, all of which are open."""
+    lines = panel(figure, "Walker").lines
+    assert {each.get_mfc() for each in lines} == {"none"}
+    return {each.get_marker(): each.get_ms() for each in lines}
+
+
+def test_no_marker_hides_another_where_procedures_meet():
+    for figure in complete("beyond-solved").values():
+        sizes = sizes_of_open_markers(figure)
+        assert sizes["x"] < sizes["D"] < sizes["s"]  # each inside the next
+    sizes = sizes_of_open_markers(complete("dnn-main")["comparison"])
+    assert sizes["x"] > sizes["D"]  # of the same colour: the cross reaches out
 
 
 def test_the_example_shows_the_targets_whose_predictions_differ_most():
@@ -328,7 +368,22 @@ def test_predictions_are_drawn_by_bias_beside_centralized_training():
         assert list(axis.lines[2 * rule].get_xdata()) == [np.min(errors), np.max(errors)]
         assert axis.lines[2 * rule + 1].get_xdata()[0] == np.median(errors)
     pooled = samples("centralized", "walker", lambda run: run.test_mse[4:, 0], range(3))
-    assert axis.lines[-1].get_xdata() == [np.median(pooled)] * 2
+    assert list(axis.lines[-2].get_xdata()) == [np.min(pooled), np.max(pooled)]
+    assert axis.lines[-1].get_xdata()[0] == np.median(pooled)
+    names = [label.get_text() for label in figures[""].axes[0].get_yticklabels()]
+    assert axis.lines[-1].get_ydata()[0] == names.index("centralized")
+    assert "Centralized" not in figures[""].get_supxlabel()
+
+
+def test_predictions_say_where_centralized_training_was_not_run():
+    federated = Results(run for run in only(all_results(), *FEW) if not run.procedure.centralized)
+    figure = drawn("beyond-prediction", federated)[""]
+    assert figure.get_supxlabel().startswith("Centralized training was not run.\n")
+    assert says_not_run(panel(figure, "Beijing"))
+    pooled = only(all_results(), "beijing", procedure="centralized")
+    figure = drawn("beyond-prediction", Results([*federated, *pooled]))[""]
+    assert figure.get_supxlabel().startswith("Centralized training was not run on Swimmer, dSprites.\n")
+    assert not says_not_run(panel(figure, "Beijing"))
 
 
 def test_runs_without_test_rows_are_left_out_of_predictions():

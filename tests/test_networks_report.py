@@ -16,8 +16,9 @@ from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.networks.tables import TABLES
+from fedgram.paper.registry import MODULES
 from fedgram.paper.report import write_report
-from fedgram.paper.report_claims import summary, tiles
+from fedgram.paper.report_claims import claims_table, sentences, summary, tile_rows, tiles
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
 from tests.network_results import all_results
@@ -150,6 +151,36 @@ def test_cells_say_what_was_not_run():
                 assert {(cell.shown("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
 
 
+@pytest.mark.parametrize(("scale", "seeds"), [("reduced", 1), ("smoke", 2)])
+def test_tables_at_other_scales_have_no_numbers_of_the_paper_and_count_their_own_seeds(scale, seeds):
+    results = all_results(scale)
+    for cells in table("dnn-main", results=results).values():
+        assert {cell.paper for cell in cells} == {None}
+        assert {cell.needed for cell in cells} == {10 * seeds}
+    assert table("beyond-solved", results=results)["Hopper"][0].coverage == (
+        "1 of 1 run" if seeds == 1 else "2 of 2 runs"
+    )
+
+
+def test_test_errors_are_medians_of_late_rounds_beside_centralized_training():
+    for number, rule in enumerate(("shared", "private", "offset")):
+        assert rule in TABLES["beyond-prediction"][number].title
+        cells = table("beyond-prediction", number)["Walker"]
+        assert {cell.coverage for cell in cells} == {"3 of 3 runs"}
+        for place, procedure in ((0, "ordinary"), (4, "solved+corrected"), (5, "centralized")):
+            runs = all_results().select(procedure=procedure, setting="walker", epochs=4000)
+            late = [run.test_mse[4:, number] for run in runs if run.seed < 3]
+            assert cells[place].ours == np.median(late)
+    assert TABLES["beyond-prediction"][0].columns[5].title == "centralized"
+    assert replace(cells[0], ours=5471.0).shown("ours") == "5.47e+3"
+
+
+def test_runs_without_test_rows_are_not_counted_in_tables_of_test_errors():
+    blind = [replace(run, test_mse=np.full_like(run.test_mse, np.nan)) for run in all_results("reduced")]
+    cells = table("beyond-prediction", results=Results(blind))["Walker"]
+    assert {(cell.shown("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
+
+
 def test_the_papers_numbers_agree_with_its_claims():
     for name in ("dnn-main", "dnn-rho", "dnn-alignment", "dnn-architecture", "dnn-full-model"):
         claimed = {claim.value for claim in load_claims(name)}
@@ -230,15 +261,20 @@ def page_of(out, tmp_path):
 def test_the_report_works_without_results_of_networks(tmp_path):
     matched = finished_ufm(tmp_path)
     said, html = page_of(tmp_path, tmp_path)
-    claims = len(load_claims())
-    assert said == f"{matched} of {claims} claims matched, 0 partial, {claims - matched} not run"
+    exact = sum(claim.experiment in MODULES for claim in load_claims())
+    networks = len(load_claims()) - exact
+    assert said == (
+        f"Exact model: {matched} of {exact} claims matched, 0 partial, {exact - matched} not run. "
+        f"Networks: 0 of {networks} claims matched, 0 partial, {networks} not run"
+    )
     assert f"<b>{said}.</b>" in html
     page = Balanced(html)
     assert set(page.ids) >= {*STUDIES, "ufm-gap", "coverage"}
     assert len(page.images) == 1
     assert html.count("Not run.") == len(STUDIES)
     assert 'td class="full"' not in html
-    assert "<b>order</b> within a factor of √10" in html
+    assert "<b>order</b>: within a factor of √10" in html
+    assert "<b>rounding</b>: zero up to rounding" in html
     assert "1.63e-2" in html  # the paper's numbers stand there all the same
 
 
@@ -288,6 +324,42 @@ def test_the_summary_says_how_many_partial_claims_agree():
     assert "disagree" not in tiles(claims[2:])
 
 
+def test_the_exact_model_and_networks_are_counted_apart():
+    exact, networks = ([{"verdict": verdict, "agrees": None}] * 3 for verdict in ("match", "not run"))
+    found = "3 of 3 claims matched, 0 partial, 0 not run"
+    assert sentences(exact, networks).startswith(f"Exact model: {found}. Networks: 0 of 3 claims matched")
+    elsewhere = sentences(networks, exact)
+    assert elsewhere.startswith("Exact model: 3 claims, whose results are not in this folder (")
+    assert elsewhere.endswith(f"'fedgram reproduce ufm' makes them, in six minutes). Networks: {found}")
+    assert tile_rows(exact, networks).count('class="tile match"') == 2
+    alone = tile_rows(networks, exact)
+    assert alone.count('class="tile match"') == 1
+    assert "Exact model" not in alone  # the sentence above says why
+
+
+def test_cells_say_whether_a_part_of_the_runs_agrees():
+    fields = dict.fromkeys(("says", "where", "paper", "ours", "comparison", "reason"), "")
+    for agrees, words in (
+        (True, '<td class="partial">partial, agrees so far</td>'),
+        (False, '<td class="against">partial, disagrees so far</td>'),
+    ):
+        assert words in claims_table([fields | {"verdict": "partial", "agrees": agrees}])
+    assert '<td class="not-run">not run</td>' in claims_table([fields | {"verdict": "not run"}])
+
+
+def test_what_was_not_run_is_in_the_contents(tmp_path):
+    all_results().select(setting="hopper", procedure="proximal").save(tmp_path / "paper" / "results")
+    said, html = page_of(tmp_path, tmp_path)
+    assert "Exact model: 101 claims, whose results are not in this folder" in said
+    assert f"<b>{said}.</b>" in html
+    contents = html[html.index('<ul class="contents">') : html.index('<section id="coverage"')]
+    assert 'href="#not-run"' in contents
+    assert "not-run" in Balanced(html).ids
+    section = html[html.index('<section id="not-run"') :]
+    for name in (*MODULES, "dnn-prediction"):
+        assert f"<code>fedgram reproduce {name}</code>" in section
+
+
 def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):
     hopper = all_results().select(setting="hopper", procedure="proximal", seed=0, epochs=4000)
     hopper.save(tmp_path / "paper" / "results")
@@ -315,6 +387,53 @@ def test_claims_are_judged_at_the_largest_scale_and_smoke_only_counts_alone():
     assert {claim["verdict"] for claim in chapters["dnn-prediction"].claims} == {"not run"}
     alone = {each.study.name: each for each in network_chapters(all_results("smoke"))}
     assert list(alone["dnn-main"].results) == ["smoke"]
+
+
+def test_runs_that_two_scales_share_are_said():
+    some = [run for scale in ("paper", "reduced") for run in all_results(scale) if run.setting == "hopper"]
+    hopper = Results(run for run in some if run.scale == "reduced" or run.epochs in (400, 4000))
+    chapters = {each.study.name: each for each in network_chapters(Results(hopper))}
+    assert chapters["dnn-epochs"].words == (
+        "6 runs at paper scale, 7 runs at reduced scale (1 of them the same as at paper scale with E = 400)"
+    )
+    few = Results(run for run in hopper if run.epochs >= 400)
+    chapters = {each.study.name: each for each in network_chapters(few)}
+    assert chapters["dnn-epochs"].words == (
+        "6 runs at paper scale, 1 run at reduced scale (the same as at paper scale with E = 400)"
+    )
+    assert "the same" not in chapters["dnn-main"].words
+
+
+def test_a_baseline_alone_is_said_to_be_one(tmp_path):
+    ordinary = all_results().select(setting="hopper", procedure="ordinary", seed=0)
+    chapters = {each.study.name: each for each in network_chapters(ordinary)}
+    words = "only the baseline: 1 of 30 ordinary and 0 of 30 centered runs at paper scale"
+    assert chapters["dnn-means"].words == words
+    assert not any(each.baseline_only for name, each in chapters.items() if name != "dnn-means")
+    ordinary.save(tmp_path / "paper" / "results")
+    _, html = page_of(tmp_path, tmp_path)
+    section = html[html.index('<section id="dnn-means"') : html.index('<section id="dnn-epochs"')]
+    assert "badge" not in section
+    assert html.count(words) == 3  # in the contents, above its figure, and in the list of what was not run
+    centered = all_results().select(setting="hopper", procedure="centered", seed=0)
+    chapters = {each.study.name: each for each in network_chapters(Results([*ordinary, *centered]))}
+    assert chapters["dnn-means"].words == "2 runs at paper scale"
+
+
+def test_tables_at_reduced_scale_say_that_the_papers_numbers_are_left_out(tmp_path):
+    for scale in ("paper", "reduced"):
+        hopper = all_results(scale).select(setting="hopper", procedure="proximal", seed=0)
+        hopper.save(tmp_path / scale / "results")
+    _, html = page_of(tmp_path, tmp_path)
+    section = html[html.index('<section id="dnn-main"') : html.index('<section id="dnn-means"')]
+    assert section.count("The paper's number, and below it ours.") == 1
+    assert section.count("the paper's numbers are not comparable at reduced scale") == 1
+    assert section.count("<span>2.90e-4</span>") == 1
+    assert "1 of 10 runs" in section
+    ours = html[html.index('<section id="beyond-solved"') : html.index('<section id="beyond-prediction"')]
+    assert "<th>Hopper" in ours
+    assert "<th>Walker" not in ours
+    assert "Settings of which nothing was run are left out." in ours
 
 
 def test_nothing_at_all_is_refused(tmp_path):

@@ -82,6 +82,8 @@ def test_incomplete_and_missing_measurements():
     assert elsewhere.agrees is None
     told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
     assert (told.verdict, told.reason) == ("match", "on other data")
+    for stand_ins, words in ((0, ""), (2, "2 of them on stand-in data"), (3, "all on stand-in data")):
+        assert judge(claim("equal", 3.0), Measured(3.0, run=3, stand_ins=stand_ins)).reason == words
     assert judge(claim("equal", 3.0), None).verdict == "not run"
     with pytest.raises(ValueError, match="No claim is called other"):
         judge_all([claim("equal", 3.0)], {"other": Measured(1.0)})

@@ -51,13 +51,15 @@ class Measured:
     value is a number, (low, high), or whether a statement held. spread holds one interval (low, high) for
     each number of the claim, over our own random draws, where the paper's draws cannot be repeated. run
     and needed count what the claim is about, at the paper's scale; fewer run than needed makes the verdict
-    partial, none of them not comparable. about says what else a reader should know of these runs.
+    partial, none of them not comparable. stand_ins counts those of the run ones that were trained on other
+    data than the paper's. about says what else a reader should know of these runs.
     """
 
     value: float | bool | tuple[float, float]
     spread: tuple[tuple[float, float], ...] = ()
     run: int = 1
     needed: int = 1
+    stand_ins: int = 0
     about: str = ""
 
     @property
@@ -118,6 +120,7 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     verdict: Verdict = "partial" if measured.partial else "match" if holds else "miss"
     reasons = (
         f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
+        _stand_ins(measured),
         measured.about,
         _so_far(claim, measured, holds) if measured.partial else "",
         f"our own draws spread over {spread}" if spread else "",
@@ -160,6 +163,14 @@ def _held(claim: Claim, measured: Measured) -> bool:
 def _counts(claim: Claim, measured: Measured) -> bool:
     """Whether the claim is how many there are, so that a part of the runs has that part of them."""
     return claim.comparison == "equal" and measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
+
+
+def _stand_ins(measured: Measured) -> str:
+    """How many of the runs were trained on stand-ins for the paper's data."""
+    if not measured.stand_ins:
+        return ""
+    every = measured.stand_ins == measured.run
+    return f"{'all' if every else f'{measured.stand_ins:,} of them'} on stand-in data"
 
 
 def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
@@ -227,7 +238,7 @@ MEANINGS = {
     "range": "inside the paper's range",
     "bound": "at most the paper's number",
     "order": "within a factor of √10 of the paper's number",
-    "rounding": f"rounding, below {ROUNDING:g}",
+    "rounding": f"zero up to rounding, below {ROUNDING:g}",
     "always": "a statement without a number that has to hold",
 }
 """What each comparison asks of our number, in words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -17,10 +17,11 @@ from fedgram.interchange import read_json, write_whole
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import Scale
 from fedgram.paper.registry import MODULES, experiment
-from fedgram.paper.report_claims import claims_table, in_words, legend, summary, tiles
+from fedgram.paper.report_claims import claims_table, in_words, legend, sentences, tile_rows
 from fedgram.paper.report_coverage import coverage_section
 from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
+from fedgram.phrases import counted
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,24 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     if not chapters and not results:
         raise InputError(f"There are no results in '{out}': run 'fedgram reproduce ufm' first.", field="out")
     networks = network_chapters(results)
-    claims = list(_claims(chapters, networks))
+    claims = _exact_claims(chapters), [claim for chapter in networks for claim in chapter.claims]
+    missing = _missing(chapters, networks)
     frame = Template(files("fedgram.paper").joinpath("report.html").read_text("utf-8"))
     html = frame.substitute(
-        sentence=summary(claims),
-        tiles=tiles(claims),
+        sentence=escape(sentences(*claims), quote=False),
+        tiles=tile_rows(*claims),
         legend=legend(),
-        contents="\n".join([*map(_network_entry, networks), *map(_entry, chapters)]),
+        contents="\n".join(
+            [*map(_network_entry, networks), *map(_entry, chapters), *_missing_entry(missing)]
+        ),
         coverage=coverage_section(results),
         networks="\n".join(network_section(chapter, results) for chapter in networks),
         body="\n".join(map(_section, chapters)),
         training=_training(runs),
-        missing=_missing(chapters, networks),
+        missing=_missing_section(missing),
     )
     write_whole(page, html.encode())
-    return summary(claims)
+    return sentences(*claims)
 
 
 def _chapter(name: str, out: Path) -> Chapter | None:
@@ -71,14 +75,12 @@ def _chapter(name: str, out: Path) -> Chapter | None:
     return None
 
 
-def _claims(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> Iterable[dict[str, Any]]:
-    """Every claim of the paper once, as not run where its experiment is not finished."""
+def _exact_claims(chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
+    """Every claim about the exact model once, as not run where its experiment is not finished."""
     finished = {chapter.name for chapter in chapters}
-    for name in MODULES:
-        if name not in finished:
-            yield from (judged.document() for judged in judge_all(load_claims(name), {}))
-    for claims in [chapter.claims for chapter in chapters] + [chapter.claims for chapter in networks]:
-        yield from claims
+    waiting = [claim for name in MODULES if name not in finished for claim in load_claims(name)]
+    found = [claim for chapter in chapters for claim in chapter.claims]
+    return found + [judged.document() for judged in judge_all(waiting, {})]
 
 
 def _entry(chapter: Chapter) -> str:
@@ -116,13 +118,22 @@ def _training(runs: Path | None) -> str:
     return training_section(runs)
 
 
-def _missing(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> str:
-    """A list of the experiments of which nothing was run."""
+def _missing(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) -> dict[str, str]:
+    """The experiments of which nothing was run, or only a baseline, by name, with a line about each."""
     finished = {chapter.name for chapter in chapters}
     exact = [experiment(name) for name in MODULES if name not in finished]
-    rows = [(each.name, f"{each.title}: not run, {each.cost} on 2 cores") for each in exact]
-    rows += [(each.study.name, f"{each.study.title}: not run") for each in networks if not each.results]
+    rows = {each.name: f"{each.title}: not run, {each.cost} on 2 cores" for each in exact}
+    waiting = [each for each in networks if each.baseline_only or not each.results]
+    return rows | {each.study.name: f"{each.study.title}: {each.words or 'not run'}" for each in waiting}
+
+
+def _missing_entry(missing: dict[str, str]) -> list[str]:
+    words = f"{counted(len(missing), 'experiment')}, and what runs them"
+    return [f'<li><a href="#not-run">Not run</a> <span>{words}</span></li>'] if missing else []
+
+
+def _missing_section(missing: dict[str, str]) -> str:
     items = "\n".join(
-        f"<li><code>fedgram reproduce {name}</code> {escape(words)}</li>" for name, words in rows
+        f"<li><code>fedgram reproduce {name}</code> {escape(words)}</li>" for name, words in missing.items()
     )
-    return f"<h2>Not run</h2>\n<ul>\n{items}\n</ul>" if rows else ""
+    return f'<section id="not-run"><h2>Not run</h2>\n<ul>\n{items}\n</ul></section>' if missing else ""

@@ -17,6 +17,9 @@ VERDICTS = {
     "not run": "not run",
 }
 
+ABSENT = "whose results are not in this folder ('fedgram reproduce ufm' makes them, in six minutes)"
+"""What is said of the claims about the exact model where none of it was run."""
+
 Document = Mapping[str, Any]
 """A claim as `Judged.document` gives it."""
 
@@ -38,6 +41,18 @@ def summary(claims: Sequence[Document]) -> str:
     return ", ".join([matched, *missed, partial, *others])
 
 
+def sentences(exact: Sequence[Document], networks: Sequence[Document]) -> str:
+    """The counts of the exact model and of networks, a sentence each; without the last full stop."""
+    about_exact = summary(exact) if _any_run(exact) else f"{len(exact):,} claims, {ABSENT}"
+    return f"Exact model: {about_exact}. Networks: {summary(networks)}"
+
+
+def tile_rows(exact: Sequence[Document], networks: Sequence[Document]) -> str:
+    """A headed row of tiles for the exact model, unless nothing of it was run, and one for networks."""
+    about_exact = _headed("Exact model", tiles(exact)) if _any_run(exact) else ""
+    return about_exact + _headed("Networks", tiles(networks))
+
+
 def tiles(claims: Sequence[Document]) -> str:
     """The counts as large numbers; partial claims by whether what was run agrees."""
     counts = [(_style(verdict), VERDICTS[verdict], n) for verdict, n in counts_of(claims).items()]
@@ -54,7 +69,7 @@ def tiles(claims: Sequence[Document]) -> str:
 
 def legend() -> str:
     """What the words in the column 'compared' mean, in a sentence."""
-    words = "; ".join(f"<b>{name}</b> {escape(meaning)}" for name, meaning in MEANINGS.items())
+    words = "; ".join(f"<b>{name}</b>: {escape(meaning)}" for name, meaning in MEANINGS.items())
     return f"How ours is compared: {words}."
 
 
@@ -77,10 +92,18 @@ def _row(claim: Document) -> str:
     reason = f"<small>{escape(claim['reason'])}</small>" if claim["reason"] else ""
     cells = "".join(f"<td>{escape(claim[key])}</td>" for key in ("where", "paper", "ours", "comparison"))
     verdict = claim["verdict"]
-    style, words = ("against", f"{verdict}, disagrees") if _disagrees(claim) else (_style(verdict), verdict)
-    return (
-        f'<tr><td>{escape(claim["says"])}{reason}</td>{cells}<td class="{style}">{escape(words)}</td></tr>\n'
-    )
+    style = "against" if _disagrees(claim) else _style(verdict)
+    so_far = f", {'disagrees' if _disagrees(claim) else 'agrees'} so far" if verdict == "partial" else ""
+    judged = f'<td class="{style}">{verdict}{so_far}</td>'
+    return f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}{judged}</tr>\n"
+
+
+def _any_run(claims: Iterable[Document]) -> bool:
+    return any(claim["verdict"] != "not run" for claim in claims)
+
+
+def _headed(heading: str, content: str) -> str:
+    return f"<h4>{heading}</h4>{content}"
 
 
 def _disagrees(claim: Document) -> bool:

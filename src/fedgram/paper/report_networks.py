@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from fedgram.nets.procedure import Procedure
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.figures import figures_of, rendered
-from fedgram.paper.networks.figures_runs import Shown
+from fedgram.paper.networks.figures_runs import Shown, epochs_in_words
 from fedgram.paper.networks.results import Results
-from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies import STUDIES, Study
 from fedgram.paper.networks.tables import TABLES
@@ -27,7 +29,7 @@ CAPTIONS = {
     "proximal-images": "Proximal training with and without correction, image data (Figures 3 and 9)",
     "ordinary-tabular": "Ordinary training with and without correction, tabular data (Figure 10)",
     "ordinary-images": "Ordinary training with and without correction, image data (Figure 10)",
-    "example": "Gram evolution in one setting (Figure 4)",
+    "example": "Gram evolution in one setting (the paper's Figure 4 shows MPIIGaze)",
     "comparison": "Ordinary beside proximal training (Figure 11)",
     "epochs": "Endpoint error against local epochs",
     "seconds": "Endpoint error against a run's share of its stack's time",
@@ -54,7 +56,39 @@ class NetworkChapter:
     @property
     def words(self) -> str:
         """At what scales it was run."""
-        return ", ".join(f"{counted(len(found))} at {name} scale" for name, found in self.results.items())
+        scales = (f"{self._counted(name)} at {name} scale{self._again(name)}" for name in self.results)
+        return ("only the baseline: " if self.baseline_only else "") + ", ".join(scales)
+
+    @property
+    def baseline_only(self) -> bool:
+        """Whether a procedure was not run at all without which no claim can be measured."""
+        trained = {run.procedure for found in self.results.values() for run in found}
+        asked = {
+            Procedure.parse(each.procedure) for cohort in self.study.cohorts for each in cohort.conditions
+        }
+        unmeasured = {claim["verdict"] for claim in self.claims} == {"not run"}
+        return bool(trained) and unmeasured and trained < asked
+
+    def _counted(self, scale: str) -> str:
+        """How many runs; by procedure where only a baseline was run, so that it is seen what is missing."""
+        if not self.baseline_only:
+            return counted(len(self.results[scale]))
+        sources = {variety: Source("any") for variety in self.study.varieties}
+        asked = Counter(key.procedure.name for key in self.study.keys(SCALES[scale], sources))
+        found = Counter(run.procedure.name for run in self.results[scale])
+        return (
+            " and ".join(f"{found[name]:,} of {number:,} {name}" for name, number in asked.items()) + " runs"
+        )
+
+    def _again(self, scale: str) -> str:
+        """Which runs of a scale are those of a larger one: a tenth of the epochs may be a sweep's budget."""
+        first = next(iter(self.results))
+        known = {run.key for run in self.results[first]} if scale != first else set()
+        shared = [run for run in self.results[scale] if run.key in known]
+        if not shared:
+            return ""
+        part = "" if len(shared) == len(self.results[scale]) else f"{len(shared):,} of them "
+        return f" ({part}the same as at {first} scale with {epochs_in_words(shared)})"
 
 
 def load_results(out: Path) -> Results:
@@ -79,7 +113,7 @@ def network_section(chapter: NetworkChapter, results: Results) -> str:
     ]
     parts = parts or [f'<p class="none">Not run.</p>{_tables(study, Results())}']
     return f"""<section id="{study.name}">
-<h2>{escape(study.title)} {badges(shown)}</h2>
+<h2>{escape(study.title)} {"" if chapter.baseline_only else badges(shown)}</h2>
 <p class="where">{escape(place)} · <code>fedgram reproduce {study.name}</code> ·
 {chapter.words or "not run"}{_hardware(shown)}</p>
 {"".join(parts)}
@@ -138,16 +172,30 @@ def _figure(experiment: str, name: str, figure: Any) -> str:
 
 
 def _table(table: SideBySide, results: Results) -> str:
-    filled = table.filled(results)
-    if not any(cell.run or cell.paper is not None for cells in filled.values() for cell in cells):
-        return ""  # neither the paper nor we have anything to show
+    """A table without the rows in which neither the paper nor we have anything; nothing if that is all."""
+    filled = {label: cells for label, cells in table.filled(results).items() if any(map(_has_any, cells))}
+    if not filled:
+        return ""
     headings = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
     rows = "\n".join(_row(label, cells) for label, cells in filled.items())
     return f"""<h4>{escape(table.title)} <span>{escape(table.where)}</span></h4>
-<p class="where">{escape(table.about)}</p>
+<p class="where">{escape(table.about)} {_sides(table, Shown.of(results).scale)}</p>
 <div class="scroll"><table class="numbers"><thead><tr><th></th>{headings}</tr></thead>
 <tbody>{rows}</tbody></table></div>
 """
+
+
+def _has_any(cell: Cell) -> bool:
+    return bool(cell.run) or cell.paper is not None
+
+
+def _sides(table: SideBySide, scale: Scale) -> str:
+    """Which of the numbers in a table are the paper's."""
+    if table.where == "ours":
+        return "Settings of which nothing was run are left out."
+    if scale.name == "paper":
+        return "The paper's number, and below it ours."
+    return f"Ours alone, of what was run: the paper's numbers are not comparable at {scale.name} scale."
 
 
 def _row(label: str, cells: list[Cell]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from fedgram.nets.procedure import BIAS_RULES
-from fedgram.paper.networks.cohorts import BETTER_PREDICTION, BUDGETS, THREE, Condition
+from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
 from fedgram.paper.networks.figures_panels import (
     LOOKS,
     below,
@@ -18,11 +18,11 @@ from fedgram.paper.networks.figures_panels import (
     line,
     setting_panels,
 )
-from fedgram.paper.networks.figures_runs import Shown, values
+from fedgram.paper.networks.figures_runs import PREDICTING, TITLES, Shown, late_test_errors, values
 from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
-from fedgram.paper.style import BLUE, GREEN, INK, ORANGE, not_run, range_band
+from fedgram.paper.style import BLUE, GREEN, GREY, INK, ORANGE, not_run, range_band
 from fedgram.psd import Array
 
 Against = Literal["epochs", "seconds"]
@@ -31,8 +31,10 @@ AXES: dict[Against, str] = {
     "seconds": "a run's share of its stack's time, seconds",
 }
 CENTRALIZED = "centralized"
-FEDERATED = tuple(each.procedure for each in BETTER_PREDICTION.conditions if each.procedure != CENTRALIZED)
 RULE_LOOKS = dict(zip(BIAS_RULES, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
+ONE_BIAS = {"shared": (INK, "D")}  # centralized training has no clients: every rule is the same
+Tested = Mapping[str, list[Result]]
+"""Runs that have test rows, by procedure."""
 
 
 def draw_solved(results: Results) -> dict[str, Any]:
@@ -42,26 +44,32 @@ def draw_solved(results: Results) -> dict[str, Any]:
 
 
 def draw_predictions(results: Results) -> Any:
-    """Test error of procedures under each rule for the bias, with centralized training as a line.
+    """Test error of procedures under each rule for the bias, and of centralized training.
 
     Over the last rounds, not the last one: single rows can make a round's error what no other round's is.
     """
     shown, drawn = Shown.of(results), list[Result]()
-    figure, axes = setting_panels(ALL, 2.2, sharey=True)
+    figure, axes = setting_panels(ALL, 2.4, sharey=True)
     for setting, axis in axes.items():
-        groups = {name: _tested(shown, setting, name) for name in (*FEDERATED, CENTRALIZED)}
+        groups = {name: _tested(shown, setting, name) for name in PREDICTING}
         _test_errors(axis, groups)
         drawn += [run for group in groups.values() for run in group]
     below(axes, "test MSE in the last half of the rounds: median and range")
     handles = [line(f"{rule} bias", colour, "", marker) for rule, (colour, marker) in RULE_LOOKS.items()]
-    if any(run.procedure.centralized for run in drawn):
-        handles.append(line("test MSE of centralized training", INK, "--"))
-    return finish(figure, drawn, handles)
+    return finish(figure, drawn, handles, note=_without_reference(drawn))
 
 
 def _tested(shown: Shown, setting: str, procedure: str) -> list[Result]:
-    """Runs that have test rows."""
-    return [run for run in shown.runs(setting, procedure, THREE) if np.isfinite(run.test_mse[-1]).all()]
+    return [run for run in shown.runs(setting, procedure, THREE) if len(late_test_errors([run], "shared"))]
+
+
+def _without_reference(drawn: list[Result]) -> str:
+    """Where centralized training, which the others are held against, was not run; nothing if nowhere."""
+    settings = dict.fromkeys(run.setting for run in drawn)
+    pooled = {run.setting for run in drawn if run.procedure.centralized}
+    missing = [TITLES[setting] for setting in settings if setting not in pooled]
+    where = f" on {', '.join(missing)}" if pooled else ""
+    return f"Centralized training was not run{where}." if missing else ""
 
 
 def _error_figure(shown: Shown, against: Against) -> Any:
@@ -74,7 +82,7 @@ def _error_figure(shown: Shown, against: Against) -> Any:
     if against == "epochs":
         epoch_ticks(axes[ALL[0]], drawn)  # which all panels share
     figure.supylabel("$e_F$ to the target after the last round", fontsize=8)
-    handles = [line(name, look.colour, "-", look.marker) for name, look in LOOKS.items()]
+    handles = [line(name, look.colour, "-", look.marker, "none") for name, look in LOOKS.items()]
     below(axes, AXES[against])
     return finish(figure, drawn, handles)
 
@@ -91,38 +99,42 @@ def _errors(axis: Any, curves: dict[str, list[list[Result]]], against: Against) 
         if groups:
             x = [float(np.median([getattr(run, against) for run in group])) for group in groups]
             look = LOOKS[name]
-            range_band(
-                axis, x, [values(group, endpoint) for group in groups], look.colour, marker=look.marker
-            )
+            errors = [values(group, endpoint) for group in groups]
+            range_band(axis, x, errors, look.colour, **look.open)
     if not any(curves.values()):
         not_run(axis)
     axis.set(xscale="log", yscale="log")
     axis.minorticks_off()
 
 
-def _test_errors(axis: Any, groups: dict[str, list[Result]]) -> None:
+def _test_errors(axis: Any, groups: Tested) -> None:
     """A row for each procedure; each marker is the median over late rounds and seeds, its line the range."""
-    for place, name in enumerate(FEDERATED):
-        for side, (rule, look) in zip((-0.2, 0.0, 0.2), RULE_LOOKS.items(), strict=True):
-            if group := groups[name]:
-                _row(axis, place + side, group, rule, look)
-    if pooled := groups[CENTRALIZED]:
-        axis.axvline(float(np.median(_late_errors(pooled, "shared"))), color=INK, ls="--", lw=1)
+    for place, (name, group) in enumerate(groups.items()):
+        looks = ONE_BIAS if name == CENTRALIZED else RULE_LOOKS
+        for number, (rule, look) in enumerate(looks.items()):
+            beside = 0.2 * (number - (len(looks) - 1) / 2)  # so that a single one stands in the middle
+            _row(axis, place + beside, late_test_errors(group, rule), look)
     axis.set_xscale("log")
     if any(groups.values()):
+        _name_empty_rows(axis, groups)
         few_ticks(axis.xaxis)
     else:
         not_run(axis, shared=False)
-    axis.set_yticks(range(len(FEDERATED)), [name.replace("+", "\n+ ") for name in FEDERATED], fontsize=7)
-    axis.set_ylim(len(FEDERATED) - 0.5, -0.5)
+    axis.set_yticks(range(len(PREDICTING)), [name.replace("+", "\n+ ") for name in PREDICTING], fontsize=7)
+    axis.set_ylim(len(PREDICTING) - 0.5, -0.5)
 
 
-def _row(axis: Any, place: float, group: Sequence[Result], rule: str, look: tuple[str, str]) -> None:
-    errors, (colour, marker) = _late_errors(group, rule), look
-    axis.plot([errors.min(), errors.max()], [place, place], color=colour, lw=0.8)
-    axis.plot(np.median(errors), place, marker, color=colour)
+def _name_empty_rows(axis: Any, groups: Tested) -> None:
+    for place, group in enumerate(groups.values()):
+        if not group:
+            across = axis.get_yaxis_transform()
+            axis.text(
+                0.5, place, "not run", transform=across, ha="center", va="center", color=GREY, fontsize=7
+            )
 
 
-def _late_errors(group: Sequence[Result], rule: str) -> Array:
-    """Test MSE under a rule for the bias after each round of the last half, of all runs: (errors,)."""
-    return np.concatenate([run.test_mse[run.rounds // 2 :, BIAS_RULES.index(rule)] for run in group])
+def _row(axis: Any, place: float, errors: Array, look: tuple[str, str]) -> None:
+    colour, marker = look
+    if errors.size:
+        axis.plot([errors.min(), errors.max()], [place, place], color=colour, lw=0.8)
+        axis.plot(np.median(errors), place, marker, color=colour)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedgram.paper.networks.figures_panels import (
     CEN,
+    LOOKS,
     REFERENCE_COLOURS,
     STAR,
     WIDTH,
@@ -28,8 +29,13 @@ from fedgram.paper.networks.figures_runs import TITLES, Shown, corrected
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.style import GREEN, INK, not_run, shades
+from fedgram.phrases import seeds_in_words
 
-MARKERS = {"ordinary": "x", "proximal": "D"}
+# Both have one colour here, in which a cross is seen under a diamond only if its arms reach out.
+CURVES = {
+    "ordinary": LOOKS["ordinary"].open | {"ms": 6.0, "lw": 0.8},
+    "proximal": LOOKS["proximal"].open | {"ms": 4.0, "lw": 0.8},
+}
 PARTS = {"tabular": TABULAR, "images": IMAGES}
 SHOWN_ROUNDS = (0, 1, 2, -1)
 EXAMPLE = "mpiigaze"
@@ -83,8 +89,9 @@ def draw_setting(shown: Shown, setting: str) -> Any:
         _gram_evolution(axis, first, both)
         axis.set_title(f"{TITLES[setting]}, {title}")
     _compared(axes[2], shown, setting, None)
-    axes[2].set(xlabel="round", ylabel="$e_F$ to the target", title="all seeds, mean ± deviation")
-    return finish(figure, _all_four(shown, setting), _comparison_handles(), columns=2)
+    axes[2].set(xlabel="round", ylabel="$e_F$ to the target", title=_seeds_in_title(shown, setting))
+    note = "" if setting == EXAMPLE else f"The paper shows {TITLES[EXAMPLE]}; this is {TITLES[setting]}."
+    return finish(figure, _all_four(shown, setting), _comparison_handles(), columns=2, note=note)
 
 
 def draw_comparison(shown: Shown) -> Any:
@@ -104,17 +111,25 @@ def _example(shown: Shown) -> str:
     return EXAMPLE if EXAMPLE in ran or not ran else ran[0]
 
 
+def _seeds_in_title(shown: Shown, setting: str) -> str:
+    """What the error curves of a setting are: those of one seed, or means over several."""
+    seeds = {run.seed for run in _all_four(shown, setting)}
+    if len(seeds) == 1:
+        return f"errors, {seeds_in_words(seeds)}"
+    return f"mean ± deviation, {len(seeds)} seeds"
+
+
 def _with_and_without(shown: Shown, setting: str, procedure: str) -> list[Result]:
     return shown.runs(setting, procedure) + shown.runs(setting, corrected(procedure))
 
 
 def _all_four(shown: Shown, setting: str) -> list[Result]:
-    return [run for procedure in MARKERS for run in _with_and_without(shown, setting, procedure)]
+    return [run for procedure in CURVES for run in _with_and_without(shown, setting, procedure)]
 
 
 def _groups(shown: Shown, settings: Sequence[str]) -> list[list[Result]]:
     """The runs of each of the four procedures in each setting."""
-    procedures = [name for each in MARKERS for name in (each, corrected(each))]
+    procedures = [name for each in CURVES for name in (each, corrected(each))]
     return [shown.runs(setting, name) for setting in settings for name in procedures]
 
 
@@ -176,9 +191,9 @@ def _gram_evolution(axis: Any, runs: list[Result], both: list[Result]) -> None:
 
 def _compared(axis: Any, shown: Shown, setting: str, limits: Limits) -> None:
     """Without correction against G_⋆, with it against G_cen: crosses for ordinary, diamonds for proximal."""
-    for procedure, marker in MARKERS.items():
-        round_curve(axis, shown.runs(setting, procedure), "barycenter", marker=marker, ms=3)
-        round_curve(axis, shown.runs(setting, corrected(procedure)), "centralized", marker=marker, ms=3)
+    for procedure, look in CURVES.items():
+        round_curve(axis, shown.runs(setting, procedure), "barycenter", **look)
+        round_curve(axis, shown.runs(setting, corrected(procedure)), "centralized", **look)
     over_rounds(axis, limits)
 
 
@@ -193,7 +208,7 @@ def _selection_handles() -> list[Any]:
 
 def _comparison_handles() -> list[Any]:
     return [
-        line(f"{procedure} {how} to {name}", colour, "-", marker)
+        line(f"{procedure} {how} to {name}", colour, "-", LOOKS[procedure].marker, "none")
         for how, name, colour in (("training,", STAR, GREEN), ("with correction,", CEN, INK))
-        for procedure, marker in MARKERS.items()
+        for procedure in CURVES
     ]

@@ -29,13 +29,20 @@ class Look:
 
     colour: str
     marker: str
+    size: float = 3.5
+
+    @property
+    def open(self) -> dict[str, Any]:
+        """How its markers are drawn on curves: through each of them others are seen."""
+        return {"marker": self.marker, "ms": self.size, "mfc": "none", "mew": 0.8}
 
 
+# Where procedures end at the same place the cross is in the diamond, and the diamond in the square.
 LOOKS = {
-    "ordinary": Look(RED, "x"),
-    "proximal": Look(ORANGE, "D"),
-    "aligned": Look(BLUE, "s"),
-    "solved": Look(GREEN, "o"),
+    "ordinary": Look(RED, "x", 3.5),
+    "proximal": Look(ORANGE, "D", 5.0),
+    "aligned": Look(BLUE, "s", 7.5),
+    "solved": Look(GREEN, "o", 3.5),
 }
 
 
@@ -92,8 +99,10 @@ def epoch_ticks(axis: Any, runs: Iterable[Result]) -> None:
     axis.minorticks_off()
 
 
-def finish(figure: Any, shown: Iterable[Result], handles: Sequence[Any] = (), columns: int = 4) -> Any:
-    """Put the legend above a figure and, below it, what data it is from and at what scale.
+def finish(
+    figure: Any, shown: Iterable[Result], handles: Sequence[Any] = (), columns: int = 4, note: str = ""
+) -> Any:
+    """Put the legend above a figure and, below it, what data it is from and at what scale, after a note.
 
     None for a figure without anything in any of its panels.
     """
@@ -105,7 +114,7 @@ def finish(figure: Any, shown: Iterable[Result], handles: Sequence[Any] = (), co
         label_logs(axis)
     if handles:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns)
-    lines = [fill(line, 125) for line in provenance(shown)]
+    lines = [fill(line, 125) for line in filter(None, [note, *provenance(shown)])]
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=6.5, color="0.35")
     return figure
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from fedgram.data.problem import Kind
 from fedgram.nets.procedure import BIAS_RULES, Procedure
-from fedgram.paper.networks.cohorts import FIVE, Condition
+from fedgram.paper.networks.cohorts import BETTER_PREDICTION, FIVE, Condition
 from fedgram.paper.networks.findings import Metric
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS, Variety
+from fedgram.phrases import counted
 from fedgram.psd import Array
 
 Reference = Literal["barycenter", "centralized", "within"]
@@ -22,6 +23,8 @@ Part = Literal["train", "test"]
 
 KINDS: tuple[Kind, ...] = ("REAL", "RE-RENDERED", "GENERATED")
 TITLES = {name: setting.title for name, setting in SETTINGS.items()}
+PREDICTING = tuple(each.procedure for each in BETTER_PREDICTION.conditions)
+"""Procedures whose test errors are compared, centralized training last."""
 START_PAIRS: dict[str, tuple[Condition, Condition]] = {
     "common": (Condition("ordinary"), Condition("aligned")),
     "independent": (Condition("independent", rounds=1), Condition("aligned+independent", rounds=1)),
@@ -95,6 +98,12 @@ def mse_changes(base: Sequence[Result], runs: Sequence[Result], part: Part) -> A
     return second / first - 1
 
 
+def late_test_errors(runs: Sequence[Result], rule: str) -> Array:
+    """Test MSE under a rule for the bias after each round of the last half: (runs with test rows, rounds)."""
+    errors = [run.test_mse[run.rounds // 2 :, BIAS_RULES.index(rule)] for run in runs]
+    return np.array([each for each in errors if not np.isnan(each).any()])
+
+
 def removed_fraction(raw: Sequence[Result], aligned: Sequence[Result]) -> Array:
     """(L_raw - L_al) / L_raw of the objective after the first averaging, for pairs of runs: (pairs,).
 
@@ -128,7 +137,20 @@ def _kinds(runs: list[Result]) -> str:
 
 
 def _protocol(runs: list[Result]) -> str:
-    epochs, seeds = sorted({run.epochs for run in runs}), len({run.seed for run in runs})
-    shown = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
-    rounds = max(run.rounds for run in runs)
-    return f"{runs[0].scale} scale, E = {shown}, {rounds} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    return f"{runs[0].scale} scale, {epochs_in_words(runs)}, {_rounds(runs)}, {seeds}"
+
+
+def epochs_in_words(runs: Iterable[Result]) -> str:
+    """'E = 400', 'E = 400 and 4000', or 'E = 50 to 4000' for more than two."""
+    epochs = sorted({run.epochs for run in runs})
+    between = " and " if len(epochs) == 2 else " to "
+    return f"E = {between.join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))}"
+
+
+def _rounds(runs: list[Result]) -> str:
+    """How many rounds; those of independent starts apart, of which the paper needs only the first."""
+    common = {run.rounds for run in runs if not run.procedure.independent}
+    independent = {run.rounds for run in runs if run.procedure.independent} - common
+    parts = [counted(max(common), "round")] if common else []
+    return ", ".join([*parts, *(f"{counted(each, 'round')} from independent starts" for each in independent)])

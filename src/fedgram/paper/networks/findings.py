@@ -65,9 +65,10 @@ class Findings:
         if not rows:
             return None
         needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
-        run = len(rows) * each if self.scale == SCALES["paper"] else 0
-        about = _about(rows) if run else f"{self.scale.name} scale"
-        return Measured(value(rows), run=run, needed=needed, about=about)
+        if self.scale != SCALES["paper"]:
+            return Measured(value(rows), run=0, needed=needed, about=f"{self.scale.name} scale")
+        run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
+        return Measured(value(rows), run=run, needed=needed, stand_ins=stand_ins)
 
     def _by_pair(self, condition: Condition) -> dict[tuple[str, int], Result]:
         return {
@@ -91,7 +92,8 @@ def both(first: Measured | None, second: Measured | None) -> Measured | None:
         bool(first.value) and bool(second.value),
         run=first.run + second.run,
         needed=first.needed + second.needed,
-        about="; ".join(filter(None, dict.fromkeys((first.about, second.about)))),
+        stand_ins=first.stand_ins + second.stand_ins,
+        about=first.about,  # the scale, which is the same for both
     )
 
 
@@ -159,10 +161,7 @@ def _condition(given: Condition | str) -> Condition:
     return given if isinstance(given, Condition) else Condition(given)
 
 
-def _about(rows: list[Row]) -> str:
-    """How many of the runs were trained on stand-ins for the paper's data."""
-    runs = [run for row in rows for run in row]
-    stand_ins = sum(run.kind != "REAL" for run in runs)
-    if not stand_ins:
-        return ""
-    return "all on stand-in data" if stand_ins == len(runs) else f"{stand_ins:,} of them on stand-in data"
+def _stand_ins(rows: list[Row], as_one: bool) -> int:
+    """How many runs, or rows that count as one, were trained on stand-ins for the paper's data."""
+    flags = [[run.kind != "REAL" for run in row] for row in rows]
+    return sum(any(row) if as_one else sum(row) for row in flags)

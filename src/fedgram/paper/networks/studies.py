@@ -82,7 +82,13 @@ STUDIES: dict[str, Study] = {
         Study(
             "dnn-full-model", "Full-model averaging", "App. F.6", (cohorts.FULL_MODEL,), measure_full_model
         ),
-        Study("dnn-prediction", "Test error", "App. F.7", (cohorts.PREDICTION,), measure_prediction),
+        Study(
+            "dnn-prediction",
+            "Test error on images",
+            "App. F.7",
+            (cohorts.PREDICTION,),
+            measure_prediction,
+        ),
         Study("beyond-solved", "Solved returns: less training for the same end", "ours", (cohorts.SOLVED,)),
         Study(
             "beyond-prediction",

@@ -13,22 +13,27 @@ from fedgram.paper.networks.figures_runs import (
     START_PAIRS,
     Part,
     Shown,
+    late_test_errors,
     mse_changes,
     removed_fraction,
     values,
 )
 from fedgram.paper.networks.findings import Metric
 from fedgram.paper.networks.results import Results
+from fedgram.phrases import counted
 from fedgram.psd import Array
 
-Style = Literal["number", "percent", "seconds"]
+Style = Literal["number", "plain", "percent", "seconds"]
 Samples = Callable[[Shown, Cohort, str | Condition], Array]
-"""From what is shown, a cohort and a condition of it, to a number for each run or pair of runs: (n,)."""
+"""From what is shown, a cohort and a condition of it, to numbers for each run or pair of runs: (n, ...)."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the paper, if it has one, beside ours, if any of the runs it needs was run."""
+    """A number of the paper, if it has one, beside ours, if any of the runs it needs was run.
+
+    needed counts what belongs to the scale of what was run.
+    """
 
     paper: float | None
     ours: float | None
@@ -39,7 +44,7 @@ class Cell:
     @property
     def coverage(self) -> str:
         """How much of it was run."""
-        return f"{self.run:,} of {self.needed:,} runs" if self.run else "not run"
+        return f"{self.run:,} of {counted(self.needed)}" if self.run else "not run"
 
     def shown(self, side: Literal["paper", "ours"]) -> str:
         """One of the two numbers as text, '-' where there is none."""
@@ -49,6 +54,7 @@ class Cell:
 
 FORMATS: dict[Style, Callable[[float], str]] = {
     "number": lambda value: f"{value:.2e}".replace("e-0", "e-").replace("e+00", ""),
+    "plain": lambda value: f"{value:.3g}".replace("e+0", "e+"),
     "percent": lambda value: f"{100 * value:.1f} %",
     "seconds": lambda value: f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s",
 }
@@ -89,7 +95,10 @@ class SideBySide:
         return [column for group in self.groups for column in group]
 
     def filled(self, results: Results) -> dict[str, list[Cell]]:
-        """Cells by the label of their row, from the results of the largest scale that there are any of."""
+        """Cells by the label of their row, from the results of the largest scale that there are any of.
+
+        The paper's numbers stand only beside results of its own scale.
+        """
         shown = Shown.of(results)
         return {row.label: self._cells(shown, row) for row in self.rows}
 
@@ -104,7 +113,9 @@ def _cell(
 ) -> Cell:
     samples = column.samples(shown, cohort, condition)
     ours = float(column.statistic(samples)) if len(samples) else None
-    return Cell(paper, ours, len(samples), len(cohort.settings) * len(cohort.seeds), column.style)
+    needed = len(cohort.settings) * len(shown.scale.seeds(cohort.seeds))
+    comparable = paper if shown.scale.name == "paper" else None
+    return Cell(comparable, ours, len(samples), needed, column.style)
 
 
 def per_run(metric: Metric) -> Samples:
@@ -118,6 +129,13 @@ def gpu_seconds(shown: Shown, cohort: Cohort, condition: str | Condition) -> Arr
     """Seconds of the runs that a GPU trained at the paper's scale, which alone compare with the paper's."""
     runs = shown.everywhere(condition, cohort.seeds, cohort.settings) if shown.scale.name == "paper" else []
     return np.array([run.seconds for run in runs if run.on_gpu])
+
+
+def late_test_mse(rule: str) -> Samples:
+    """Test MSE under a rule for the bias after each round of the last half of every run: (runs, rounds)."""
+    return lambda shown, cohort, condition: late_test_errors(
+        shown.everywhere(condition, cohort.seeds, cohort.settings), rule
+    )
 
 
 def mse_change(part: Part) -> Samples:
