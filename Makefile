@@ -20,9 +20,9 @@ run: $(VENV)/.has-run  ## the paper's exact model beside its numbers, the bundle
 		--procedure solved+corrected+offset --seeds 2 --backbone resmlp-small --features 32 \
 		--rounds 4 --epochs 40 --device cpu --out $(RUN)/runs > $(RUN)/training.txt
 	@$(BIN)/fedgram runs compare $(RUN)/runs --figure $(RUN)/training.png
-	@echo "[4/4] small runs of two experiments of ours, and a report that has the results run at the paper's scale as well"
+	@echo "[4/4] small runs of two experiments of ours, and a report that has the results run on a GPU as well"
 	@$(BIN)/fedgram reproduce beyond --scale smoke --out $(RUN)/results > $(RUN)/beyond.txt
-	@mkdir -p $(RUN)/results/paper && cp -r results/paper/results $(RUN)/results/paper/
+	@for kept in results/*/results; do mkdir -p $(RUN)/$$kept && cp $$kept/* $(RUN)/$$kept/; done
 	@$(BIN)/fedgram report --out $(RUN)/results --runs $(RUN)/runs -o $(RUN)/report.html
 
 test: $(VENV)/.has-dev  ## linters, types, import contract, quick tests
