@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -143,7 +144,9 @@ def test_a_damaged_file_is_named_and_only_it_is_redone(tmp_path):
     assert sorted(log.read_text().split()) == ["0", "1", "1"]
 
 
-def test_results_are_the_same_after_an_interruption(tmp_path):
+def test_results_are_the_same_after_an_interruption(tmp_path, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     log = tmp_path / "log"
     stop = partial(interrupting, log=str(log), start=1, parent=os.getpid())
     with pytest.raises(KeyboardInterrupt):

@@ -55,8 +55,12 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        plan = Plan.of(context.run_config)
-        run = federate(FlowerOffice(grid, plan.patience), plan, told=log.info)
+        try:
+            plan = Plan.of(context.run_config)
+            run = federate(FlowerOffice(grid, plan.patience), plan, told=log.info)
+        except InputError as error:
+            log.error(error.message)
+            raise SystemExit(2) from None
         log.info("Finished: 'fedgram runs show %s' has every round beside the prediction.", run.folder)
 
     return app
@@ -71,8 +75,10 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
             here = site(context) if site else Site.configured(context.node_config, context.run_config)
             participant = Participant(here, Plan.of(context.run_config))
             letter = what(participant, Letter.of(message.content))
-        except InputError as error:
-            letter = Letter.refusing(error.message)
+        except Exception as error:  # what it says may hold values of rows, which are not to leave
+            log.error(error.message if isinstance(error, InputError) else error, exc_info=_trace(error))
+            site_name = context.node_config.get("site", f"at node {context.node_id}")
+            letter = Letter.refusing(f"the log of site '{site_name}' says why.")
         return Message(content=letter.records(), reply_to=message)
 
     @app.query()
@@ -88,3 +94,8 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
         return answer(Participant.evaluate, message, context)
 
     return app
+
+
+def _trace(error: Exception) -> bool:
+    """Whether an error is a mistake in the program, and not in what it was given."""
+    return not isinstance(error, InputError)

@@ -15,6 +15,7 @@ from fedgram import psd
 from fedgram.errors import InputError
 from fedgram.expectation import SYMBOLS, expectation
 from fedgram.flower.letter import Letter
+from fedgram.flower.member import setup_of
 from fedgram.flower.members import Members, Office
 from fedgram.flower.memory import Memory
 from fedgram.flower.plan import Plan
@@ -29,7 +30,10 @@ MEMORY = "federation.safetensors"
 def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda sentence: None) -> StoredRun:
     """Train a federation from its start, or after its last finished round; the run as it is on disk."""
     members = Members(office, plan, told)
-    members.gather()
+    if begun := Runs(plan.out).named(plan.name, plan.backbone, plan.run):
+        members.recall(begun)
+    if begun is None or not begun.over:
+        members.gather()
     server = Coordinator(members, told)
     for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
         server.round(number)
@@ -49,10 +53,10 @@ class Coordinator:
         self.expected = expectation(prediction, members.plan.run.procedure)
         for note in prediction.notes:
             told(note)
-        runs = Runs(members.plan.out)
-        stored = runs.find(members.setup)
+        runs, setup = Runs(members.plan.out), setup_of(list(members.known.values()), members.plan)
+        stored = runs.find(setup)
         if stored is None:
-            self._begin(StoredRun(runs.folder_of(members.setup), members.setup, _account(members)))
+            self._begin(StoredRun(runs.folder_of(setup), setup, _account(members)))
         else:
             self._resume(stored)
 
@@ -69,7 +73,6 @@ class Coordinator:
         self.record, self.memory = record, Memory.read(record.folder / MEMORY)
         rounds = record.rounds()
         self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
-        self.members.under_way = bool(rounds)
         self.told(f"Going on after round {len(rounds)} of {record.setup.settings.rounds}.")
 
     def round(self, number: int) -> None:
@@ -78,9 +81,12 @@ class Coordinator:
         shared = {"head": self.head, "bias": self.bias, **self.exchange}
         self.members.refresh()
         answers = self._ask("train", number, shared, self.members.node_of)
+        answers = {name: each for name, each in answers.items() if self.members.unchanged(name, each)}
         self._check(number, answers)
         for client, answer in answers.items():
             self.memory.remember(client, answer.arrays)
+            if number > 1 and not answer.words["after"]:
+                self.told(f"Client '{client}' had no network, and began with the one that the seed draws.")
         average = self.memory.average(self.client_weights)
         self.memory.write(self.record.folder / MEMORY)
         found = self._ask("evaluate", number, average | self.exchange, answers)
@@ -90,7 +96,7 @@ class Coordinator:
         self.record = replace(self.record, account=replace(self.record.account, seconds=seconds))
         self.record.save()
         self.members.under_way = True
-        self._tell(number, answers)
+        self._tell(number, answers, found)
 
     def _ask(
         self, what: str, number: int, arrays: Mapping[str, Array], clients: Iterable[str]
@@ -139,11 +145,13 @@ class Coordinator:
             training_loss=each(answers, "loss", one),
         )
 
-    def _tell(self, number: int, answers: Mapping[str, Letter]) -> None:
+    def _tell(self, number: int, answers: Mapping[str, Letter], found: Mapping[str, Letter]) -> None:
         error = float(psd.relative_error(psd.gram(self.head), self.expected.gram))
         rounds, names = self.record.setup.settings.rounds, self.members.names
         silent = [name for name in names if name not in answers]
         away = f"; {', '.join(silent)} did not answer" if silent else ""
+        unmeasured = [name for name in answers if name not in found]
+        away += f"; {', '.join(unmeasured)} did not measure it" if unmeasured else ""
         self.told(
             f"Round {number} of {rounds}: {len(answers)} of {len(names)} clients{away}; the head's Gram is "
             f"{error:.1e} from {SYMBOLS[self.expected.target]}."

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from fedgram.errors import InputError
 from fedgram.flower.letter import Letter
+from fedgram.flower.member import Member
 from fedgram.flower.plan import Plan
 from fedgram.moments import Moments
-from fedgram.psd import Array
-from fedgram.runs.manifest import Data, Setup
+from fedgram.runs import StoredRun
 
 PAUSE = 1.0
 """Seconds between two looks at which nodes there are."""
@@ -31,33 +29,6 @@ class Office(Protocol):
         """Send a letter to each of some nodes; what those answered who did in time."""
 
 
-@dataclass(frozen=True, eq=False)
-class Member:
-    """A client as it introduced itself: N_m, μ_m (C,) and Σ_m (C, C) of its targets, and its beginnings.
-
-    head (C, P) and bias (C,) are those that the seed draws, the same for all.
-    """
-
-    client: str
-    rows: int
-    test_rows: int
-    targets: tuple[str, ...]
-    backbone: str
-    parameters: int
-    network: str
-    digest: str
-    mean: Array
-    covariance: Array
-    head: Array
-    bias: Array
-
-    @classmethod
-    def of(cls, letter: Letter) -> Member:
-        """The client of an introduction."""
-        words: dict[str, Any] = {**letter.words, **letter.arrays}
-        return cls(**words | {"targets": tuple(words["targets"])})
-
-
 class Members:
     """The clients of a federation in order of name, and the nodes through which they are reached now.
 
@@ -69,25 +40,36 @@ class Members:
         self.office, self.plan, self.told = office, plan, told
         self.known: dict[str, Member] = {}
         self.node_of: dict[str, int] = {}
-        self.strangers: set[int] = set()
+        self.ignored: set[int] = set()
         self.closed = False
         self.under_way = False
 
+    def recall(self, run: StoredRun) -> None:
+        """Take the clients of a run that was begun before."""
+        self.known = {member.client: member for member in Member.stored(run)}
+        self.closed, self.under_way = True, run.account.rounds > 0
+
     def gather(self) -> None:
-        """Wait until all clients have introduced themselves; from then on no other is let in."""
+        """Wait until all clients are there; once training is under way, until one of them is."""
+        wanted = 1 if self.under_way else self.plan.clients
         deadline = time.monotonic() + self.plan.patience
-        while True:
-            self.refresh()
-            if len(self.known) >= self.plan.clients:
-                break
+        self.refresh()
+        while len(self.node_of) < wanted:
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"Only {len(self.known)} of {self.plan.clients} clients are there after "
-                    f"{self.plan.patience:g} s ({', '.join(sorted(self.known)) or 'none'}); start the "
+                    f"Only {len(self.node_of)} of {self.plan.clients} clients are there after "
+                    f"{self.plan.patience:g} s ({', '.join(sorted(self.node_of)) or 'none'}); start the "
                     "others, and run this again.",
                     field="clients",
                 )
             time.sleep(PAUSE)
+            self.refresh()
+        if len(self.known) > self.plan.clients:
+            raise InputError(
+                f"There are {len(self.known)} clients ({', '.join(sorted(self.known))}), but the "
+                f"configuration says {self.plan.clients}; stop those that do not belong, or correct it.",
+                field="clients",
+            )
         self.known = dict(sorted(self.known.items()))
         self.closed = True
 
@@ -95,44 +77,57 @@ class Members:
         """Ask nodes that are new who they are; a client that was restarted may be at another node."""
         nodes = set(self.office.nodes())
         self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
-        new = nodes - set(self.node_of.values()) - self.strangers
+        new = nodes - set(self.node_of.values()) - self.ignored
         for node, letter in self.ask("introduce", {node: Letter() for node in sorted(new)}).items():
             self._meet(node, Member.of(letter))
 
     def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
         """What nodes answer; a client that says why it cannot ends a run that is not yet under way."""
         answers = self.office.ask(what, letters)
-        names = {node: f"Client '{client}'" for client, node in self.node_of.items()}
-        for node, answer in answers.items():
+        for answer in answers.values():
             if answer.refusal:
-                sentence = f"{names.get(node, 'A client')} could not {what}: {answer.refusal}"
-                if not self.under_way:
-                    raise InputError(sentence, field=what)
-                self.told(sentence)
+                self._object(f"A client could not {what}: {answer.refusal}")
         return {node: answer for node, answer in answers.items() if not answer.refusal}
+
+    def unchanged(self, client: str, answer: Letter) -> bool:
+        """Whether a client still has the targets that it introduced itself with."""
+        if self.known[client].has(answer):
+            return True
+        self._object(
+            f"Client '{client}' has other rows than at the start; give it back its rows, or begin anew."
+        )
+        return False
 
     def _meet(self, node: int, member: Member) -> None:
         name, before = member.client, self.known.get(member.client)
-        if name in self.node_of:
-            raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
         if before is None and self.closed:
-            self.strangers.add(node)
+            self.ignored.add(node)
             self.told(f"Client '{name}' came after the start, and does not take part.")
             return
+        if name in self.node_of:
+            if not self.closed:
+                raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
+            self.ignored.add(self.node_of[name])  # it was restarted, and the old node is still listed
         if before is None:
             self._check_alike(member)
-        elif before.digest != member.digest:
-            raise InputError(
-                f"Client '{name}' has other rows than at the start; give it back its rows, or begin anew.",
-                client=name,
+        elif not before.same_targets(member):
+            self._object(
+                f"Client '{name}' has other rows than at the start; give it back its rows, or begin anew."
             )
+            return
         self.known[name] = before or member
         self.node_of[name] = node
 
+    def _object(self, sentence: str) -> None:
+        """End a run that is not yet under way; after that, tell and go on without the client."""
+        if not self.under_way:
+            raise InputError(sentence, field="client")
+        self.told(sentence)
+
     def _check_alike(self, member: Member) -> None:
-        """Refuse a client whose head could not be averaged with those of the others."""
+        """Refuse a client with other targets or another network than the first."""
         for first in list(self.known.values())[:1]:
-            for what in ("targets", "backbone", "parameters"):
+            for what in ("targets", "parameters", "network"):
                 ours, theirs = getattr(first, what), getattr(member, what)
                 if ours != theirs:
                     raise InputError(
@@ -153,30 +148,11 @@ class Members:
         members = list(self.known.values())
         return Moments(
             count=np.array([each.rows for each in members], dtype=np.float64),
-            mean=np.stack([each.mean for each in members]),
-            covariance=np.stack([each.covariance for each in members]),
+            mean=np.stack([each.own_mean for each in members]),
+            covariance=np.stack([each.own_covariance for each in members]),
             clients=self.names,
             targets=members[0].targets,
         )
-
-    @property
-    def setup(self) -> Setup:
-        """What makes the run."""
-        members, plan = list(self.known.values()), self.plan
-        digests = "".join(each.digest for each in members)
-        data = Data(
-            name=plan.name,
-            kind=plan.kind,
-            digest=hashlib.sha256(digests.encode()).hexdigest(),
-            targets=members[0].targets,
-            clients=self.names,
-            train_rows=tuple(each.rows for each in members),
-            test_rows=tuple(each.test_rows for each in members),
-            provenance={"trained by": "a Flower federation"},
-        )
-        first = members[0]
-        network = first.backbone, first.parameters, first.network
-        return Setup(plan.run.procedure, plan.run.seed, plan.settings, *network, data)
 
 
 def _shown(value: object) -> str:

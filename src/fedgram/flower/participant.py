@@ -9,17 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import fedgram
 from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import Arrays, PrivateFiles, question
 from fedgram.flower.site import Site
 from fedgram.nets.evaluation import Biases
-from fedgram.nets.local import Clients, Returned, initial
+from fedgram.nets.local import LAST, Clients, Returned, initial
 from fedgram.nets.measuring import Shared, local_objective, own_biases
-from fedgram.nets.model import example, fingerprint, name_of
+from fedgram.nets.model import example, fingerprint
 from fedgram.nets.returns import Layers
 from fedgram.nets.sites import Exchange, Sites
 from fedgram.psd import Array
+from fedgram.runs.store import safe
 from fedgram.train import devices
 
 EXCHANGED = ("mean", "covariance", "within")
@@ -38,80 +40,101 @@ class Participant:
     def introduce(self) -> Letter:
         """Moments of its targets, the head and bias that it would begin with, and what it is."""
         site, plan = self.site, self.plan
-        moments = site.moments
         stack = initial(self.sites, site.backbone, [plan.run], plan.settings, self.device)
         model, inputs = example(site.backbone, site.train, plan.settings.features)
-        arrays = {
-            "mean": moments.mean[0],
-            "covariance": moments.covariance[0],
-            "head": _array(stack.parameters["head.weight"][0]),
-            "bias": _array(stack.parameters["head.bias"][0]),
-        }
         words = {
+            "version": fedgram.__version__,
             "client": site.name,
             "rows": len(site.train),
             "test_rows": 0 if site.test is None else len(site.test),
-            "targets": list(moments.targets),
-            "backbone": name_of(site.backbone),
+            "targets": list(site.moments.targets),
             "parameters": model.size,
-            "network": fingerprint(model, inputs),
-            "digest": site.digest,
+            # Of inputs that are no rows: what a network gives for those would say something of them.
+            "network": fingerprint(model, torch.ones_like(inputs)),
         }
-        return Letter(arrays, words)
+        begun = (_array(stack.parameters[name][0]) for name in ("head.weight", "head.bias"))
+        return Letter(self._moments() | dict(zip(("head", "bias"), begun, strict=True)), words)
 
     def train(self, asked: Letter) -> Letter:
-        """Train one round from the shared head and bias, or say again what it answered before."""
+        """Train one round from the shared head and bias, or say again what it answered before.
+
+        With the answer come the moments of its rows as they are now, and the round after which it went on.
+        """
         number, files = int(asked.words["round"]), self._files(asked)
-        posed = question(number, asked.arrays)
+        posed, before = question(number, asked.arrays), files.before(number)
         kept = files.answered(number, posed)
         if kept is None:
-            kept = self._trained(number, asked.arrays, files.read(number - 1))
+            kept = self._trained(number, asked.arrays, files.read(before))
             files.write(number, posed, kept)
-        return Letter({name: kept[f"answer.{name}"][0] for name in ANSWERED}, {"client": self.site.name})
+        answer = {name: kept[f"answer.{name}"][0] for name in ANSWERED}
+        return Letter(answer | self._moments(), {"client": self.site.name, "after": before})
 
     def evaluate(self, asked: Letter) -> Letter:
-        """Objective and errors with the averaged head, for the round that it trained last."""
-        kept = self._files(asked).read(int(asked.words["round"]))
+        """Objective and errors with the averaged head; the network with that head is kept to predict with."""
+        files = self._files(asked)
+        kept = files.read(int(asked.words["round"]))
         if kept is None:
             return Letter.refusing("it has not trained this round")
         clients = self._clients(asked.arrays, kept)
-        head, bias, average, centered = (
-            _tensor(asked.arrays[name], self.device)[None]
-            for name in ("head", "bias", "own_bias", "centered_bias")
-        )
-        deployed = Layers(*(_tensor(kept[f"returned.{each.name}"], self.device) for each in fields(Layers)))
-        own = _tensor(kept["answer.own_bias"], self.device)
-        shared = Shared(
-            head, bias, deployed, Biases(average, own, centered), _tensor(kept["taken_out"], self.device)
-        )
+        shared = self._shared(asked.arrays, kept)
+        last = clients.received(shared.deployed, shared.head, shared.bias)
+        files.keep_model(_model(clients, last))
         objective, train, test = shared.measured(clients, 0, clients.outputs()[0][0])
         arrays = {"objective": objective[0], "train_mse": train[0], "test_mse": test[0]}
         return Letter({name: _array(value) for name, value in arrays.items()}, {"client": self.site.name})
 
+    def _moments(self) -> Arrays:
+        moments = self.site.moments
+        return {"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}
+
     def _files(self, asked: Letter) -> PrivateFiles:
-        folder = Path(self.site.folder) / self.site.name / self.plan.run.name
-        return PrivateFiles(folder, str(asked.words["federation"]))
+        words = safe(self.plan.name), self.plan.run.name, safe(str(asked.words["federation"]))
+        return PrivateFiles(Path(self.site.folder, safe(self.site.name), *words))
 
     def _clients(self, arrays: Mapping[str, Array], kept: Arrays | None) -> Clients:
         """Its network after a round that was kept, or as it is drawn; arrays hold the exchange."""
         exchange = Exchange(*(arrays[name] for name in EXCHANGED))
         site, plan = self.site, self.plan
         clients = Clients(self.sites, exchange, site.backbone, [plan.run], plan.settings, self.device)
-        for name, value in {**clients.stack.parameters, **clients.stack.buffers}.items():
-            if kept is not None:
+        if kept is not None:
+            for name, value in _state(clients).items():
                 value.copy_(torch.from_numpy(kept[f"private.{name}"]))
         return clients
+
+    def _shared(self, arrays: Mapping[str, Array], kept: Arrays) -> Shared:
+        """What it predicts with after averaging."""
+        head, bias, average, centered = (
+            self._tensor(arrays[name])[None] for name in ("head", "bias", "own_bias", "centered_bias")
+        )
+        deployed = Layers(*(self._tensor(kept[f"returned.{each.name}"]) for each in fields(Layers)))
+        biases = Biases(average, self._tensor(kept["answer.own_bias"]), centered)
+        return Shared(head, bias, deployed, biases, self._tensor(kept["taken_out"]))
 
     def _trained(self, number: int, arrays: Mapping[str, Array], before: Arrays | None) -> Arrays:
         """All that a round leaves: the answer, the network, and what the client predicts with."""
         clients = self._clients(arrays, before)
-        head, bias = (_tensor(arrays[name], self.device)[None] for name in ("head", "bias"))
-        returned = clients.round(number, head, bias)
-        stack = clients.stack
-        private = {f"private.{name}": value for name, value in {**stack.parameters, **stack.buffers}.items()}
+        head, bias = (self._tensor(arrays[name])[None] for name in ("head", "bias"))
+        returned = clients.round(number, head, bias, drawn=before is None)
+        private = {f"private.{name}": value for name, value in _state(clients).items()}
         layers = {f"returned.{each.name}": getattr(returned.layers, each.name) for each in fields(Layers)}
         kept = private | layers | {"taken_out": returned.taken_out} | _answer(clients, returned)
         return {name: value.cpu().numpy() for name, value in kept.items()}
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+
+def _state(clients: Clients) -> dict[str, Tensor]:
+    return {**clients.stack.parameters, **clients.stack.buffers}
+
+
+def _model(clients: Clients, last: Layers) -> Arrays:
+    """Parameters and buffers of the one network by name, with these last layers."""
+    state = _state(clients)
+    state |= {
+        name: value.to(state[name].dtype) for name, value in zip(LAST, vars(last).values(), strict=True)
+    }
+    return {name: value[0].cpu().numpy() for name, value in state.items()}
 
 
 def _answer(clients: Clients, returned: Returned) -> dict[str, Tensor]:
@@ -122,10 +145,6 @@ def _answer(clients: Clients, returned: Returned) -> dict[str, Tensor]:
         returned.clipped, returned.training_loss, returned.diverged,
     )  # fmt: skip
     return {f"answer.{name}": value.double() for name, value in zip(ANSWERED, sent, strict=True)}
-
-
-def _tensor(values: Array, device: torch.device) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64, device=device)
 
 
 def _array(values: Tensor) -> Array:

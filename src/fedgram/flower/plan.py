@@ -22,7 +22,8 @@ NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-lear
 class Plan:
     """A federation of so many clients, what they train, and how long the server waits for an answer.
 
-    name and kind say what the data is; runs go to the folder out. patience is in seconds.
+    name and kind say what the data is; the run is filed under these and the backbone's name in the folder
+    out. patience is in seconds.
     """
 
     name: str
@@ -30,32 +31,44 @@ class Plan:
     clients: int
     run: Run
     settings: Settings
+    backbone: str
     out: Path
     patience: float
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan:
         """The plan in a run's configuration; what it does not say is as in the paper."""
-        penalty = Penalty(_number(config, "lambda-h", 0.01), _number(config, "lambda-w", 0.01))
-        chosen: dict[str, Any] = {key.replace("-", "_"): config[key] for key in NUMBERS if key in config}
+        penalty = Penalty(number(config, "lambda-h", 0.01), number(config, "lambda-w", 0.01))
+        chosen: dict[str, Any] = {
+            key.replace("-", "_"): number(config, key) for key in NUMBERS if key in config
+        }
         if "precision" in config:
             chosen["precision"] = config["precision"]
         return cls(
             name=str(config.get("name", "federation")),
             kind=_kind(config),
             clients=_clients(config),
-            run=Run(_procedure(config), int(_number(config, "seed", 0))),
+            run=Run(_procedure(config), _seed(config)),
             settings=Settings(penalty=penalty, **chosen),
+            backbone=str(config.get("backbone", "own")),
             out=Path(str(config.get("out", "runs"))),
-            patience=_number(config, "patience", 3600.0),
+            patience=number(config, "patience", 3600.0),
         )
 
 
-def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+def number(config: Mapping[str, Any], key: str, default: float = 0.0) -> float:
+    """A number from 0 on in a configuration."""
     value = config.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise InputError(f"'{key}' in the configuration must be a number from 0, not {value!r}.", field=key)
     return value
+
+
+def _seed(config: Mapping[str, Any]) -> int:
+    seed = number(config, "seed", 0)
+    if not isinstance(seed, int):
+        raise InputError(f"'seed' in the configuration must be a whole number, not {seed!r}.", field="seed")
+    return seed
 
 
 def _clients(config: Mapping[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """What a client keeps to itself between rounds: its network, and what it answered, in a folder of its own.
 
 A server that lost an answer asks again, and a node that was restarted has lost its memory. Both find the
-round on disk: the same question gets the same answer, and another one is answered from the round before.
+round on disk: the same question gets the same answer, and another one is answered from the round before it,
+or from the last that the client took part in.
 """
 
 from __future__ import annotations
@@ -17,38 +18,42 @@ from fedgram.psd import Array
 from fedgram.runs.files import read_arrays, read_metadata, write_arrays
 
 Arrays = dict[str, Array]
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class PrivateFiles:
-    """The last two rounds of one federation, which a word that its server drew tells from others."""
+    """The rounds of one federation that a client may still be asked about."""
 
     folder: Path
-    federation: str
 
     def write(self, number: int, question: str, arrays: Mapping[str, Array]) -> None:
-        """Keep a round and the one before it, and forget the rest."""
-        about = {"federation": self.federation, "question": question}
-        write_arrays(self._path(number), arrays, about)
+        """Keep a round and the one that it went on from, and forget the rest."""
+        write_arrays(self._path(number), arrays, {"question": question})
+        needed = {self._path(number), self._path(self.before(number))}
         for path in self.folder.glob("round-*.safetensors"):
-            if path not in (self._path(number), self._path(number - 1)):
+            if path not in needed:
                 path.unlink(missing_ok=True)
 
     def answered(self, number: int, question: str) -> Arrays | None:
         """A round as it was kept, if it answers this question."""
         path = self._path(number)
-        kept = self._about(path)
-        return read_arrays(path) if kept.get("question") == question else None
+        asked = read_metadata(path).get("question") if path.exists() else None
+        return read_arrays(path) if asked == question else None
 
     def read(self, number: int) -> Arrays | None:
-        """A round as it was kept."""
+        """A round as it was kept; none for round 0, before which there is no network yet."""
         path = self._path(number)
-        return read_arrays(path) if self._about(path) else None
+        return read_arrays(path) if path.exists() else None
 
-    def _about(self, path: Path) -> dict[str, str]:
-        """The words about a file of this federation; none if there is no such file."""
-        about = read_metadata(path) if path.exists() else {}
-        return about if about.get("federation") == self.federation else {}
+    def before(self, number: int) -> int:
+        """The last round before this one that the client took part in; 0 if there is none."""
+        kept = (int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
+        return max((each for each in kept if each < number), default=0)
+
+    def keep_model(self, model: Mapping[str, Array]) -> None:
+        """Replace the network that the client predicts with: parameters and buffers by name."""
+        write_arrays(self.folder / MODEL, model)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:02d}.safetensors"

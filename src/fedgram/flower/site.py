@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedgram.data.own_table import Reading, read_splits
+from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
 from fedgram.data.problem import Split, check_finite
 from fedgram.errors import InputError
+from fedgram.flower.plan import number
 from fedgram.moments import Moments
 from fedgram.nets.model import Backbone
 
@@ -49,7 +47,7 @@ class Site:
         seed: int = 0,
         **others: Any,
     ) -> Site:
-        """A site whose rows are those of a CSV, TSV or Parquet file; a random fifth is kept for testing."""
+        """A site whose rows are those of a CSV, TSV or Parquet file; `seed` draws those for testing."""
         reading = Reading(None, list(inputs), list(targets), test_fraction, site=name)
         train, test, _ = read_splits(path, reading, seed)
         return cls(name, train[name], test.get(name), tuple(targets), **others)
@@ -70,7 +68,7 @@ class Site:
             str(node["site"]),
             inputs=_names(run["inputs"]),
             targets=_names(run["targets"]),
-            test_fraction=run.get("test-fraction"),
+            test_fraction=number(run, "test-fraction", TEST_FRACTION),
             backbone=str(run.get("backbone", "resmlp")),
             folder=str(node.get("folder", "private")),
             device=str(node.get("device", "auto")),
@@ -80,15 +78,6 @@ class Site:
     def moments(self) -> Moments:
         """Of its training targets: all that it tells about them."""
         return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over its training rows."""
-        content = hashlib.sha256()
-        for array in (self.train.inputs, self.train.targets):
-            content.update(f"{array.dtype} {array.shape} ".encode())
-            content.update(np.ascontiguousarray(array).tobytes())
-        return content.hexdigest()
 
 
 def _names(text: Any) -> list[str]:

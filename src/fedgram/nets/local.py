@@ -78,10 +78,19 @@ class Clients:
         self.fit = Fit(self.stack, batches, self.terms, settings)
 
     def round(
-        self, number: int, head: Tensor, bias: Tensor, advanced: Advanced = lambda epochs: None
+        self,
+        number: int,
+        head: Tensor,
+        bias: Tensor,
+        advanced: Advanced = lambda epochs: None,
+        *,
+        drawn: bool | None = None,
     ) -> Returned:
-        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
-        self.store(self.received(self.layers(), head, bias, first=number == 1))
+        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return.
+
+        drawn: whether the models are still as they were drawn, which unless said is so in round 1.
+        """
+        self.store(self.received(self.layers(), head, bias, first=number == 1 if drawn is None else drawn))
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, advanced)
         outputs, diverged = self.outputs()
@@ -101,7 +110,7 @@ class Clients:
     def received(self, layers: Layers, head: Tensor, bias: Tensor, first: bool = False) -> Layers:
         """Returned layers with the shared head (R, C, P), and bias (R, C) by each procedure's rule.
 
-        Before the first round nobody has returned anything: all start with the same head and bias.
+        Models that are as they were drawn have returned nothing yet: all start with the same head and bias.
         """
         heads, biases = head.repeat(len(self.sites), 1, 1), bias.repeat(len(self.sites), 1)
         if first:

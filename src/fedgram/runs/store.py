@@ -11,7 +11,7 @@ from typing import Any
 from fedgram.errors import InputError
 from fedgram.interchange import read_json
 from fedgram.moments import Moments
-from fedgram.nets.record import Round
+from fedgram.nets.record import Round, Run
 from fedgram.psd import Array
 from fedgram.runs.files import read_arrays, write_arrays, write_document
 from fedgram.runs.manifest import FORMAT, Account, Setup
@@ -67,9 +67,9 @@ class StoredRun:
 
     def begin(self, moments: Moments, head: Array, bias: Array) -> None:
         """Write what is known before the first round: moments, initial head (C, P) and bias (C,)."""
-        self.save()
         write_document(self.folder / MOMENTS, moments.document())
         write_arrays(self.round_path(0), {"head": head, "bias": bias})
+        self.save()  # last: a folder with a manifest has all that a run begins with
 
     def record(self, round: Round) -> None:
         """Write what a round left."""
@@ -107,11 +107,17 @@ class Runs:
 
     def setting_folder(self, setup: Setup) -> Path:
         """Where all runs of a dataset and backbone lie."""
-        return self.root / _safe(setup.data.name) / _safe(setup.backbone)
+        return self.root / safe(setup.data.name) / safe(setup.backbone)
 
     def folder_of(self, setup: Setup) -> Path:
         """Where a run lies."""
         return self.setting_folder(setup) / setup.run.name
+
+    def named(self, data: str, backbone: str, run: Run) -> StoredRun | None:
+        """The run of a name if it is there, whatever its settings."""
+        folder = self.root / safe(data) / safe(backbone) / run.name
+        path = folder / MANIFEST
+        return _stored(folder, read_json(path)) if path.exists() else None
 
     def find(self, setup: Setup) -> StoredRun | None:
         """The run if it is there; refuses one that was made by other settings."""
@@ -140,6 +146,6 @@ def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
     return StoredRun(folder, setup, account)
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     """A name that every file system takes."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
