@@ -347,10 +347,10 @@ def test_the_server_says_what_is_wrong_in_one_sentence(tmp_path, caplog):
     grid = grid_of(tmp_path)
     with caplog.at_level("INFO", logger="flwr"):
         server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config))
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(InputError):
             server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config | {"procedure": "proximate"}))
-    assert ended.value.code == 2
-    assert "There is no procedure 'proximate'" in caplog.text
+    (said,) = [each for each in caplog.records if "no procedure 'proximate'" in each.message]
+    assert said.levelname == "ERROR"
     assert "Round 3 of 3: 3 of 3 clients; the head's Gram is" in caplog.text
 
 

@@ -60,7 +60,7 @@ def server_app() -> ServerApp:
             run = federate(FlowerOffice(grid, plan.patience), plan, told=log.info)
         except InputError as error:
             log.error(error.message)
-            raise SystemExit(2) from None
+            raise error.with_traceback(None) from None  # which marks the run as failed
         log.info("Finished: 'fedgram runs show %s' has every round beside the prediction.", run.folder)
 
     return app
