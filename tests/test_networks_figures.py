@@ -415,3 +415,17 @@ def test_files_are_the_same_for_the_same_results():
     assert len(contents) == 1
     assert contents.pop().startswith(b"\x89PNG")
     assert rendered(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
+
+
+ROWS = [("dnn-main", "comparison"), ("dnn-epochs", ""), ("dnn-rho", ""), ("beyond-solved", "epochs")]
+
+
+@pytest.mark.parametrize(("name", "figure"), ROWS)
+def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name, figure):
+    tabular = drawn(name, only(all_results(), "beijing", "swimmer"))[figure]
+    assert [axis.get_title("left") for axis in tabular.axes] == [SETTINGS[each].title for each in TABULAR]
+    assert "Not run: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
+    both = drawn(name, only(all_results(), "beijing", "dsprites"))[figure]
+    assert len(both.axes) == len(SETTINGS)
+    assert "Not run:" not in both.get_supxlabel()
+    assert says_not_run(panel(both, "MPIIGaze"))

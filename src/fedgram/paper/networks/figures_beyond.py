@@ -21,7 +21,6 @@ from fedgram.paper.networks.figures_panels import (
 from fedgram.paper.networks.figures_runs import PREDICTING, TITLES, Shown, late_test_errors, values
 from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.settings import ALL
 from fedgram.paper.style import BLUE, GREEN, GREY, INK, ORANGE, not_run, range_band
 from fedgram.psd import Array
 
@@ -49,14 +48,16 @@ def draw_predictions(results: Results) -> Any:
     Over the last rounds, not the last one: single rows can make a round's error what no other round's is.
     """
     shown, drawn = Shown.of(results), list[Result]()
-    figure, axes = setting_panels(ALL, 2.4, sharey=True)
+    figure, axes = setting_panels(shown.settings, 2.4, sharey=True)
     for setting, axis in axes.items():
         groups = {name: _tested(shown, setting, name) for name in PREDICTING}
         _test_errors(axis, groups)
         drawn += [run for group in groups.values() for run in group]
     below(axes, "test MSE in the last half of the rounds: median and range")
     handles = [line(f"{rule} bias", colour, "", marker) for rule, (colour, marker) in RULE_LOOKS.items()]
-    return finish(figure, drawn, handles, note=_without_reference(drawn))
+    return finish(
+        figure, drawn, handles, note=" ".join(filter(None, (_without_reference(drawn), shown.left_out)))
+    )
 
 
 def _tested(shown: Shown, setting: str, procedure: str) -> list[Result]:
@@ -73,18 +74,18 @@ def _without_reference(drawn: list[Result]) -> str:
 
 
 def _error_figure(shown: Shown, against: Against) -> Any:
-    figure, axes = setting_panels(ALL, 1.6, sharex=True, sharey=True)
+    figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     drawn = list[Result]()
     for setting, axis in axes.items():
         curves = {procedure: _by_budget(shown, setting, procedure) for procedure in LOOKS}
         _errors(axis, curves, against)
         drawn += [run for groups in curves.values() for group in groups for run in group]
     if against == "epochs":
-        epoch_ticks(axes[ALL[0]], drawn)  # which all panels share
-    figure.supylabel("$e_F$ to the target after the last round", fontsize=8)
+        epoch_ticks(axes[shown.settings[0]], drawn)  # which all panels share
+    figure.supylabel("$e_F$ to the target at the end", fontsize=8)
     handles = [line(name, look.colour, "-", look.marker, "none") for name, look in LOOKS.items()]
     below(axes, AXES[against])
-    return finish(figure, drawn, handles)
+    return finish(figure, drawn, handles, note=shown.left_out)
 
 
 def _by_budget(shown: Shown, setting: str, procedure: str) -> list[list[Result]]:

@@ -96,13 +96,13 @@ def draw_setting(shown: Shown, setting: str) -> Any:
 
 def draw_comparison(shown: Shown) -> Any:
     """Ordinary beside proximal training, against the target of each: all settings on the same axes."""
-    figure, axes = setting_panels(ALL, 1.65, sharex=True, sharey=True)
+    figure, axes = setting_panels(shown.settings, 1.65, sharex=True, sharey=True)
     for setting, axis in axes.items():
         _compared(axis, shown, setting, error_limits(_groups(shown, ALL)))
     below(axes, "round")
     figure.supylabel("$e_F$ to the target", fontsize=8)
     drawn = [run for group in _groups(shown, ALL) for run in group]
-    return finish(figure, drawn, _comparison_handles(), columns=2)
+    return finish(figure, drawn, _comparison_handles(), columns=2, note=shown.left_out)
 
 
 def _example(shown: Shown) -> str:

@@ -14,7 +14,7 @@ from fedgram.paper.networks.cohorts import BETTER_PREDICTION, FIVE, Condition
 from fedgram.paper.networks.findings import Metric
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import SCALES, Scale
-from fedgram.paper.networks.settings import ALL, SETTINGS, Variety
+from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, Variety
 from fedgram.phrases import counted
 from fedgram.psd import Array
 
@@ -60,6 +60,18 @@ class Shown:
         dataset = self.datasets.get((setting, condition.larger), "")
         keys = [condition.key(setting, dataset, seed, self.scale) for seed in seeds]
         return [self.by_key[key] for key in keys if key in self.by_key]
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """All settings of tabular data if one was run, and all of images: the rows of a figure."""
+        run = {setting for setting, _ in self.datasets}
+        return tuple(name for kind in (TABULAR, IMAGES) if run.intersection(kind) for name in kind) or ALL
+
+    @property
+    def left_out(self) -> str:
+        """What `settings` leaves out, in words; empty if nothing."""
+        names = [TITLES[name] for name in ALL if name not in self.settings]
+        return f"Not run: {', '.join(names)}." if names else ""
 
     def everywhere(
         self, condition: str | Condition, seeds: Sequence[int] = FIVE, settings: Sequence[str] = ALL

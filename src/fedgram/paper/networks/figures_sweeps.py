@@ -21,7 +21,6 @@ from fedgram.paper.networks.figures_panels import (
 from fedgram.paper.networks.figures_runs import Reference, Shown, paired, values
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.settings import ALL
 from fedgram.paper.style import BLUE, GREY, INK, ORANGE, TERM_NAMES, not_run, range_band
 from fedgram.psd import Array
 
@@ -32,7 +31,7 @@ COLOUR = REFERENCE_COLOURS["barycenter"]
 def draw_means(results: Results) -> Any:
     """The predicted gap before and after centering targets, by its terms, with the observed one on it."""
     shown, drawn = Shown.of(results), list[Result]()
-    figure, axes = setting_panels(ALL, 1.7, sharex=True, sharey=True)
+    figure, axes = setting_panels(shown.settings, 1.7, sharex=True, sharey=True)
     for setting, axis in axes.items():
         conditions = [shown.runs(setting, name, THREE) for name in ("ordinary", "centered")]
         drawn += [run for condition in conditions for run in condition]
@@ -40,10 +39,10 @@ def draw_means(results: Results) -> Any:
         _observed_gaps(axis, conditions)
         axis.set_xticks((0, 1), ("before", "after"))
         axis.set_xlim(-0.6, 1.6)
-    figure.supylabel("trace, as a share of the predicted gap", fontsize=8)
+    figure.supylabel("trace / predicted gap", fontsize=8)
     names = (f"tr {TERM_NAMES[0]}", f"tr({TERM_NAMES[1]} + {TERM_NAMES[2]})")
     handles = [*_patches(names, (BLUE, ORANGE)), line("observed, a seed each", INK, "-", "o")]
-    return finish(figure, drawn, handles)
+    return finish(figure, drawn, handles, note=shown.left_out)
 
 
 def gap_share(run: Result, reference: Reference) -> float:
@@ -54,7 +53,7 @@ def gap_share(run: Result, reference: Reference) -> float:
 def draw_epochs(results: Results) -> Any:
     """Direction error of ordinary training to G_⋆ against local epochs."""
     shown, drawn = Shown.of(results), list[Result]()
-    figure, axes = setting_panels(ALL, 1.6, sharex=True, sharey=True)
+    figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
     for setting, axis in axes.items():
         groups = {x: shown.runs(setting, condition, THREE) for x, condition in budgets.items()}
@@ -62,17 +61,17 @@ def draw_epochs(results: Results) -> Any:
         drawn += [run for group in groups.values() for run in group]
         axis.set(xscale="log", yscale="log")
         axis.minorticks_off()
-    epoch_ticks(axes[ALL[0]], drawn)  # which all panels share
+    epoch_ticks(axes[shown.settings[0]], drawn)  # which all panels share
     below(axes, "local epochs $E$ in a round")
     figure.supylabel(f"$d(G_T,\\,${STAR}$)$", fontsize=8)
     handles = [line("median over seeds; the band spans them", COLOUR, "-", "o")]
-    return finish(figure, drawn, handles)
+    return finish(figure, drawn, handles, note=shown.left_out)
 
 
 def draw_weights(results: Results) -> Any:
     """Endpoint error to G_⋆ against the proximal weight; no weight at all stands apart."""
     shown, drawn = Shown.of(results), list[Result]()
-    figure, axes = setting_panels(ALL, 1.6, sharex=True, sharey=True)
+    figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     for setting, axis in axes.items():
         groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
         errors = {weight: values(group, endpoint) for weight, group in groups.items()}
@@ -89,7 +88,7 @@ def draw_weights(results: Results) -> Any:
         line("median over seeds; the band spans them", COLOUR, "-", "o"),
         line(r"the paper's $\rho=10^{-3}$", GREY, "--"),
     ]
-    return finish(figure, drawn, handles)
+    return finish(figure, drawn, handles, note=shown.left_out)
 
 
 def _medians(axis: Any, samples: dict[float, Array]) -> None:
