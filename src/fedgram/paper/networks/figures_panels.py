@@ -47,7 +47,7 @@ LOOKS = {
 
 
 def setting_panels(settings: Sequence[str], height: float, columns: int = 5, **keywords: Any) -> Any:
-    """A figure and its panels by setting, titled, `columns` in a row of `height` inches, a single one more."""
+    """A figure and its panels by setting, titled, `columns` in a row of `height` inches; one row has more."""
     rows = -(-len(settings) // columns)
     figure, axes = panels(rows, columns, (WIDTH, height * max(rows, 1.5) + 0.9), **keywords)
     for axis, setting in zip(axes, settings, strict=True):
