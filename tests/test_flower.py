@@ -229,12 +229,13 @@ def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, 
             participant.train(other)
 
 
-def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path):
+@pytest.mark.parametrize("listed", [(11, 13), (11, 12, 13)], ids=["old node gone", "still listed"])
+def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path, listed):
     grid = grid_of(tmp_path)
 
     def moving(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 1):
-            grid.configs = {**{node: grid.configs[node] for node in (11, 13)}, 99: {"site": "ridge"}}
+            grid.configs = {**{node: grid.configs[node] for node in listed}, 99: {"site": "ridge"}}
         return False
 
     grid.silent = moving
@@ -276,18 +277,23 @@ def test_who_comes_after_the_start_does_not_take_part(tmp_path):
     assert ("valley", "train") not in grid.asked
 
 
-def test_a_client_that_was_restarted_counts_though_its_old_node_is_still_listed(tmp_path):
-    grid = grid_of(tmp_path)
+def test_another_with_the_name_of_a_client_does_not_take_its_place(tmp_path):
+    def fewer(site: Site) -> Site:
+        return replace(site, train=problem().train["coast"])
 
-    def doubling(site, kind, n):
+    grid, said = grid_of(tmp_path), list[str]()
+    app, other = grid.app, app_of(tmp_path, ridge=fewer)
+
+    def joining(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 1):
             grid.configs = {**grid.configs, 99: {"site": "ridge"}}
         return False
 
-    grid.silent = doubling
-    serve(grid)
-    serve(grid_of(tmp_path / "whole"))
-    assert_same_rounds(stored(tmp_path).rounds(), stored(tmp_path / "whole").rounds(), 0)
+    grid.silent = joining
+    grid.app = lambda message, context: (other if context.node_id == 99 else app)(message, context)
+    serve(grid, said.append)
+    assert any("Client 'ridge' has other rows than at the start" in each for each in said)
+    assert np.isfinite([each.local_objective for each in stored(tmp_path).rounds()]).all()
 
 
 def test_a_restarted_server_goes_on_with_those_who_are_there(tmp_path):

@@ -78,7 +78,7 @@ def train(
     from fedgram.cli import run_tables
     from fedgram.cli.train_data import given_problem
     from fedgram.data.dataset import Options
-    from fedgram.data.own_table import Reading
+    from fedgram.data.own_table import Reading, columns_of
     from fedgram.nets.settings import Settings
     from fedgram.penalty import Penalty
     from fedgram.train import train as train_all
@@ -87,7 +87,7 @@ def train(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
-    reading = Reading(client, _names(inputs), _names(targets), test_fraction, where, drop_missing)
+    reading = Reading(client, columns_of(inputs), columns_of(targets), test_fraction, where, drop_missing)
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
     if left_out := problem.provenance.get("rows_left_out"):
         typer.echo(f"Left out for a missing value: {counted(left_out, 'row')}.", err=True)
@@ -108,10 +108,6 @@ def train(
         typer.echo(f"Files: {out}")
     if all(run.account.stopped for run in runs):
         raise typer.Exit(1)
-
-
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in text.split(",")] if text else []
 
 
 def _backbone(problem: Problem) -> str:

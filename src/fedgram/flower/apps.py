@@ -75,10 +75,12 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
             here = site(context) if site else Site.configured(context.node_config, context.run_config)
             participant = Participant(here, Plan.of(context.run_config))
             letter = what(participant, Letter.of(message.content))
-        except Exception as error:  # what it says may hold values of rows, which are not to leave
-            log.error(error.message if isinstance(error, InputError) else error, exc_info=_trace(error))
-            site_name = context.node_config.get("site", f"at node {context.node_id}")
-            letter = Letter.refusing(f"the log of site '{site_name}' says why.")
+        except InputError as error:
+            letter = _refusal(context)
+            log.error(error.message)
+        except Exception:  # the server need not know more of a mistake in the program either
+            letter = _refusal(context)
+            log.exception("fedgram failed.")
         return Message(content=letter.records(), reply_to=message)
 
     @app.query()
@@ -96,6 +98,7 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
     return app
 
 
-def _trace(error: Exception) -> bool:
-    """Whether an error is a mistake in the program, and not in what it was given."""
-    return not isinstance(error, InputError)
+def _refusal(context: Context) -> Letter:
+    """An answer that names the site and not the reason, which may hold values of its rows."""
+    name = context.node_config.get("site", f"at node {context.node_id}")
+    return Letter.refusing(f"the log of site '{name}' says why.")

@@ -73,7 +73,8 @@ class Coordinator:
         self.record, self.memory = record, Memory.read(record.folder / MEMORY)
         rounds = record.rounds()
         self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
-        self.told(f"Going on after round {len(rounds)} of {record.setup.settings.rounds}.")
+        if not record.complete:
+            self.told(f"Going on after round {len(rounds)} of {record.setup.settings.rounds}.")
 
     def round(self, number: int) -> None:
         """Broadcast, average what came back, let clients measure it, and write the round."""

@@ -18,6 +18,8 @@ from fedgram.runs import StoredRun
 PAUSE = 1.0
 """Seconds between two looks at which nodes there are."""
 
+_OTHER_ROWS = "Client '{}' has other rows than at the start; give it back its rows, or begin anew."
+
 
 class Office(Protocol):
     """How the server reaches the nodes."""
@@ -91,12 +93,10 @@ class Members:
 
     def unchanged(self, client: str, answer: Letter) -> bool:
         """Whether a client still has the targets that it introduced itself with."""
-        if self.known[client].has(answer):
-            return True
-        self._object(
-            f"Client '{client}' has other rows than at the start; give it back its rows, or begin anew."
-        )
-        return False
+        same = self.known[client].has(answer)
+        if not same:
+            self._object(_OTHER_ROWS.format(client))
+        return same
 
     def _meet(self, node: int, member: Member) -> None:
         name, before = member.client, self.known.get(member.client)
@@ -104,17 +104,15 @@ class Members:
             self.ignored.add(node)
             self.told(f"Client '{name}' came after the start, and does not take part.")
             return
-        if name in self.node_of:
-            if not self.closed:
-                raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
-            self.ignored.add(self.node_of[name])  # it was restarted, and the old node is still listed
+        if name in self.node_of and not self.closed:
+            raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
         if before is None:
             self._check_alike(member)
         elif not before.same_targets(member):
-            self._object(
-                f"Client '{name}' has other rows than at the start; give it back its rows, or begin anew."
-            )
+            self._object(_OTHER_ROWS.format(name))
             return
+        if name in self.node_of:
+            self.ignored.add(self.node_of[name])  # it was restarted, and the old node is still listed
         self.known[name] = before or member
         self.node_of[name] = node
 

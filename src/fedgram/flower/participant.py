@@ -97,8 +97,7 @@ class Participant:
         site, plan = self.site, self.plan
         clients = Clients(self.sites, exchange, site.backbone, [plan.run], plan.settings, self.device)
         if kept is not None:
-            for name, value in _state(clients).items():
-                value.copy_(torch.from_numpy(kept[f"private.{name}"]))
+            clients.load({name: torch.from_numpy(kept[f"private.{name}"]) for name in _state(clients)})
         return clients
 
     def _shared(self, arrays: Mapping[str, Array], kept: Arrays) -> Shared:
@@ -114,7 +113,7 @@ class Participant:
         """All that a round leaves: the answer, the network, and what the client predicts with."""
         clients = self._clients(arrays, before)
         head, bias = (self._tensor(arrays[name])[None] for name in ("head", "bias"))
-        returned = clients.round(number, head, bias, drawn=before is None)
+        returned = clients.round(number, head, bias)
         private = {f"private.{name}": value for name, value in _state(clients).items()}
         layers = {f"returned.{each.name}": getattr(returned.layers, each.name) for each in fields(Layers)}
         kept = private | layers | {"taken_out": returned.taken_out} | _answer(clients, returned)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
+from fedgram.data.own_table import TEST_FRACTION, Reading, columns_of, read_splits
 from fedgram.data.problem import Split, check_finite
 from fedgram.errors import InputError
 from fedgram.flower.plan import number
@@ -66,8 +66,8 @@ class Site:
         return cls.from_table(
             str(node["table"]),
             str(node["site"]),
-            inputs=_names(run["inputs"]),
-            targets=_names(run["targets"]),
+            inputs=columns_of(str(run["inputs"])),
+            targets=columns_of(str(run["targets"])),
             test_fraction=number(run, "test-fraction", TEST_FRACTION),
             backbone=str(run.get("backbone", "resmlp")),
             folder=str(node.get("folder", "private")),
@@ -78,7 +78,3 @@ class Site:
     def moments(self) -> Moments:
         """Of its training targets: all that it tells about them."""
         return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
-
-
-def _names(text: Any) -> list[str]:
-    return [name.strip() for name in str(text).split(",") if name.strip()]

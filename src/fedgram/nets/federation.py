@@ -154,7 +154,7 @@ class Federation:
 
     def models(self) -> Tensors:
         """Parameters and buffers (K, ...) by name of the models that clients predict with."""
-        last = self.clients.received(self.deployed, self.head, self.bias, first=not self.finished)
+        last = self.clients.received(self.deployed, self.head, self.bias)
         stack = self.clients.stack
         return {**stack.parameters, **stack.buffers, **dict(zip(LAST, vars(last).values(), strict=True))}
 
@@ -167,8 +167,7 @@ class Federation:
 
     def load(self, state: Tensors) -> None:
         """Go on from a state."""
-        stack = self.clients.stack
-        for name, value in {**stack.parameters, **stack.buffers}.items():
-            value.copy_(state[f"private.{name}"])
+        private = (name for name in state if name.startswith("private."))
+        self.clients.load({name.removeprefix("private."): state[name] for name in private})
         self.head, self.bias = state["head"].to(self.head), state["bias"].to(self.bias)
         self.finished, self.diverged = int(state["finished"]), state["diverged"].clone()

@@ -18,7 +18,7 @@ from fedgram.nets.record import Run
 from fedgram.nets.returns import Given, Layers, feature_offset, give_back
 from fedgram.nets.settings import Settings
 from fedgram.nets.sites import Exchange, Sites
-from fedgram.nets.stack import Stack
+from fedgram.nets.stack import Stack, Tensors
 
 LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
 
@@ -44,7 +44,8 @@ class Returned:
 class Clients:
     """M clients x R runs as one stack of K = M R models, client by client.
 
-    Their state between rounds is `stack`, in which the last layers are those that training goes on with.
+    Their state between rounds is `stack`, in which the last layers are those that training goes on with;
+    `drawn` says that they are still as they were drawn.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Clients:
         device: torch.device,
     ) -> None:
         self.sites, self.runs, self.settings = sites, tuple(runs), settings
-        self.stack = initial(sites, backbone, runs, settings, device)
+        self.stack, self.drawn = initial(sites, backbone, runs, settings, device), True
         refuse_lone_rows(self.stack.model, sites, settings.batch)
         procedures = [run.procedure for run in runs]
         self.shift = self._each([sites.shift(each) for each in procedures])
@@ -78,19 +79,11 @@ class Clients:
         self.fit = Fit(self.stack, batches, self.terms, settings)
 
     def round(
-        self,
-        number: int,
-        head: Tensor,
-        bias: Tensor,
-        advanced: Advanced = lambda epochs: None,
-        *,
-        drawn: bool | None = None,
+        self, number: int, head: Tensor, bias: Tensor, advanced: Advanced = lambda epochs: None
     ) -> Returned:
-        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return.
-
-        drawn: whether the models are still as they were drawn, which unless said is so in round 1.
-        """
-        self.store(self.received(self.layers(), head, bias, first=number == 1 if drawn is None else drawn))
+        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
+        self.store(self.received(self.layers(), head, bias))
+        self.drawn = False
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, advanced)
         outputs, diverged = self.outputs()
@@ -107,13 +100,13 @@ class Clients:
             diverged=diverged,
         )
 
-    def received(self, layers: Layers, head: Tensor, bias: Tensor, first: bool = False) -> Layers:
+    def received(self, layers: Layers, head: Tensor, bias: Tensor) -> Layers:
         """Returned layers with the shared head (R, C, P), and bias (R, C) by each procedure's rule.
 
         Models that are as they were drawn have returned nothing yet: all start with the same head and bias.
         """
         heads, biases = head.repeat(len(self.sites), 1, 1), bias.repeat(len(self.sites), 1)
-        if first:
+        if self.drawn:
             return replace(layers, head=heads, bias=biases)
         private, offset = self.marked("bias", "private"), self.marked("bias", "offset")
         moved = feature_offset(heads, self.distance, self.settings.penalty)
@@ -153,6 +146,12 @@ class Clients:
                     )
                 )
         return given
+
+    def load(self, state: Tensors) -> None:
+        """Go on with these parameters and buffers, by name, of models that were trained before."""
+        for name, value in {**self.stack.parameters, **self.stack.buffers}.items():
+            value.copy_(state[name])
+        self.drawn = False
 
     def at(self, client: int) -> slice:
         """Where the models of a client are in the stack."""
