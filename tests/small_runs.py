@@ -13,7 +13,7 @@ from fedgram.expectation import expectation
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round
 from fedgram.nets.settings import Settings
-from fedgram.predict import predict
+from fedgram.predict import predict, profiled_objective
 from fedgram.psd import closest_factor
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.files import read_arrays
@@ -71,7 +71,7 @@ def assert_same_contents(folder, other):
 
 
 def exact_run(folder, procedure="ordinary", rounds=12, targets=2, features=5, seed=0):
-    """A stored run whose clients select exactly: heads by theory, every objective at its optimum."""
+    """A stored run whose clients select exactly: heads by theory, everything else at its optimum."""
     problem, procedure = small_problem(targets=targets), Procedure.parse(procedure)
     settings = Settings(rounds=rounds, epochs=1, features=features)
     setup = Setup(procedure, seed, settings, "none", 0, "none", Data.of(problem))
@@ -81,14 +81,17 @@ def exact_run(folder, procedure="ordinary", rounds=12, targets=2, features=5, se
     head = np.random.default_rng(seed).standard_normal((targets, features))
     stored.begin(problem.moments, head, np.zeros(targets))
     clients = len(expected.grams)
+    pooled = problem.moments.pooled.covariance[None]
+    covariances = pooled if procedure.centralized else problem.moments.covariance
     for number in range(1, rounds + 1):
         returned = closest_factor(head, expected.grams)
+        objective = profiled_objective(returned, covariances, settings.penalty)
         head = next_head(head, expected.grams, expected.client_weights)
         errors = np.arange(1.0, 1 + clients)[:, None] * np.array([1.0, 2.0, 3.0]) / number
         stored.record(
             Round(
                 number, head, np.zeros(targets), returned, np.zeros((clients, targets)),
-                expected.loss_optimum, expected.loss_optimum, errors, errors, np.zeros(clients),
+                objective, objective, errors, errors, np.zeros(clients),
                 np.zeros(clients),
             )
         )  # fmt: skip

@@ -87,8 +87,20 @@ def test_predictions_on_real_samples_differ_as_stated():
     np.testing.assert_allclose(correction.prediction_difference(head, "private"), private, atol=1e-13)
 
 
-def test_only_a_sum_needs_to_be_exchanged():
-    moments = random_moments(np.random.default_rng(3))
-    mean, covariance = pooled_from_sum(contributions(moments).sum(axis=-2))
-    np.testing.assert_allclose(mean, moments.pooled.mean, atol=1e-15)
-    np.testing.assert_allclose(covariance, moments.pooled.covariance, atol=1e-14)
+def test_only_a_sum_of_what_each_site_knows_needs_to_be_exchanged():
+    rng = np.random.default_rng(3)
+    targets = {"small": rng.normal(5, 1, (10, 2)), "large": rng.normal(0, 2, (1000, 2))}
+    sites = [Moments.from_arrays({name: values}) for name, values in targets.items()]
+    mean, covariance = pooled_from_sum(sum(contributions(site)[0] for site in sites))
+    together = np.concatenate(list(targets.values()))
+    np.testing.assert_allclose(mean, together.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(covariance, np.cov(together.T, bias=True), atol=1e-13)
+
+
+def test_what_is_not_worth_a_feature_is_said():
+    moments = Moments([9, 9], [[0, 0], [1, 0]], [np.diag([4, 0.5]), np.diag([4, 3])], targets=("x", "y"))
+    assert correct(moments, Penalty(1, 1)).notes == ()
+    (note,) = correct(moments, Penalty(1, 2)).notes
+    assert note.startswith("The pooled data are not fully active: along target 'y' the target variance 1.75")
+    (note,) = correct(moments, Penalty(1, 1), strength=0.2).notes
+    assert note.startswith("With the correction client 'client 1' is not fully active: along target 'y'")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, explain, predict, psd
+from fedgram import Moments, Penalty, explain, predict, psd, words
 from fedgram.explain import pairwise_dispersion
 from tests.instances import random_moments
 
@@ -34,7 +34,7 @@ def test_proposition_1_holds_on_random_clients(seed, clients, size):
 @settings(max_examples=40, deadline=None)
 def test_shares_are_nonnegative_and_complete(seed, clients, size):
     gap = gap_of(random_moments(np.random.default_rng(seed), clients, size))
-    assert (gap.by_client >= 0).all()
+    assert (gap.by_client >= -1e-13).all()
     np.testing.assert_allclose(gap.by_client.sum(axis=-1), gap.traces, rtol=1e-9, atol=1e-13)
     for shares in (gap.shares, gap.client_shares, gap.target_shares):
         assert shares.sum() == pytest.approx(1.0)
@@ -48,7 +48,7 @@ def test_client_parts_need_no_rescaling_when_all_are_active():
 
     moments = random_moments(np.random.default_rng(1))
     pooled, gap = moments.pooled, gap_of(moments)
-    slope = _mean_slope(pooled.within, pooled.between, PENALTY.scale)
+    slope = _mean_slope(pooled.within, pooled.between, PENALTY)
     parts = moments.client_weights * np.einsum("mi,ij,mj->m", moments.offset, slope, moments.offset)
     np.testing.assert_allclose(parts, gap.by_client[0], rtol=1e-12)
 
@@ -94,3 +94,28 @@ def test_the_fixed_instance_of_the_paper():
     assert float(gap.relative) == pytest.approx(0.578, abs=5e-4)
     assert gap.by_client[0, 1] == pytest.approx(0.0, abs=1e-15)
     assert gap.client_shares.argmin() == 1
+
+
+def test_parts_of_clients_that_are_not_fully_active_add_up_and_keep_their_sign():
+    covariance = [np.diag([4.0, 0.02]), np.diag([3.0, 0.5]), np.diag([9.0, 6.0])]
+    prediction = predict(Moments([50] * 3, [[0, 1], [2, 0], [0, 0]], covariance), Penalty(3, 1.5))
+    gap = explain(prediction)
+    np.testing.assert_allclose(gap.by_client.sum(axis=-1), gap.traces, atol=1e-13)
+    assert not gap.one_sided
+    # tr φ is concave where all are active; its graph leaves the tangent at zero from below elsewhere
+    variances, within = np.array([[4.0, 0.02], [3.0, 0.5], [9.0, 6.0]]), np.array([16, 6.52]) / 3
+    root2 = np.sqrt(2)
+    grams = np.maximum(root2 * np.sqrt(variances) - 3, 0)
+    tangent = np.where(within > 4.5, root2 / 2 / np.sqrt(within), 0)
+    line = np.maximum(root2 * np.sqrt(within) - 3, 0) + tangent * (variances - within)
+    np.testing.assert_allclose(gap.by_client[1], (line - grams).sum(axis=1) / 3, atol=1e-13)
+
+
+def test_shares_are_not_told_where_a_term_is_negative():
+    covariance = [np.diag([4.0, 0.02]), np.diag([3.0, 0.5]), np.diag([9.0, 6.0])]
+    gap = gap_of(Moments([50] * 3, [[0, 1], [2, 0], [0, 0]], covariance), Penalty(3, 1.5))
+    said = " ".join(
+        [*words.outcome(gap), *words.clients_behind(gap, "abc"), words.directions_behind(gap, ("x", "y"))]
+    )
+    assert said.count("%") == 1, "how far it ends is still a percentage"
+    assert f"of the difference's trace, {float(gap.trace):.4g}," in said

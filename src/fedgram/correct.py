@@ -12,7 +12,7 @@ from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.penalty import Penalty
-from fedgram.predict import phi, regularised_gram
+from fedgram.predict import Activity, phi, regularised_gram
 from fedgram.psd import Array
 
 BiasRule = Literal["shared", "private", "offset"]
@@ -22,21 +22,32 @@ BiasRule = Literal["shared", "private", "offset"]
 class Correction:
     """The moment correction γ C_m of every client, eq. (13), and its consequences.
 
-    strength γ in [0, 1]; deficit Σ_cen - Σ_m (..., M, C, C); grams (..., M, C, C), each client's optimal
-    Gram under γ C_m; centralized G_cen (..., C, C). With γ = 1 all grams are G_cen.
+    strength γ in [0, 1]; deficit Σ_cen - Σ_m (..., M, C, C); covariance (..., M, C, C), what γ C_m puts in
+    the place of Σ_m; grams (..., M, C, C), each client's optimal Gram under γ C_m; centralized G_cen
+    (..., C, C). With γ = 1 all grams are G_cen.
     """
 
     moments: Moments
     penalty: Penalty
     strength: float
     deficit: Array
+    covariance: Array
     grams: Array
     centralized: Array
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
+        targets = self.moments.targets
+        if self.strength == 1:
+            pooled = Activity.of(self.moments.pooled.covariance[..., None, :, :], self.penalty)
+            return pooled.notes(["The pooled data are"], targets)
+        clients = [f"With the correction client '{name}' is" for name in self.moments.clients]
+        return Activity.of(self.covariance, self.penalty).notes(clients, targets)
+
     def value(self, head: Array) -> Array:
         """γ C_m(W) = γ λ_H/2 tr((Σ_cen - Σ_m) A⁻¹): head (..., C, P) -> (..., M)."""
-        solved = np.linalg.solve(self._gram(head), self.deficit)
-        return 0.5 * self.strength * self.penalty.features * psd.trace(solved)
+        return correction_value(head[..., None, :, :], self.strength * self.deficit, self.penalty)
 
     def gradient(self, head: Array) -> Array:
         """-γ λ_H A⁻¹ (Σ_cen - Σ_m) A⁻¹ W: head (..., C, P) -> (..., M, C, P)."""
@@ -86,30 +97,36 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     if not 0.0 <= strength <= 1.0:
         raise InputError(f"strength must lie between 0 and 1, not {strength:g}.", field="strength")
     pooled = moments.pooled.covariance
-    deficit = pooled[..., None, :, :] - moments.covariance
+    # F is affine in T, so γ C_m moves client m's covariance the fraction γ of the way to Σ_cen. The
+    # convex combination, unlike Σ_m + γ (Σ_cen - Σ_m), is exactly Σ_cen at γ = 1.
+    covariance = (1 - strength) * moments.covariance + strength * pooled[..., None, :, :]
     return Correction(
         moments=moments,
         penalty=penalty,
         strength=strength,
-        deficit=deficit,
-        # F is affine in T, so γ C_m moves client m's covariance the fraction γ of the way to Σ_cen. The
-        # convex combination, unlike Σ_m + γ (Σ_cen - Σ_m), is exactly Σ_cen at γ = 1.
-        grams=phi((1 - strength) * moments.covariance + strength * pooled[..., None, :, :], penalty),
+        deficit=pooled[..., None, :, :] - moments.covariance,
+        covariance=covariance,
+        grams=phi(covariance, penalty),
         centralized=phi(pooled, penalty),
     )
+
+
+def correction_value(head: Array, deficit: Array, penalty: Penalty) -> Array:
+    """λ_H/2 tr(deficit A⁻¹), what a covariance deficit (..., C, C) adds to F at a head (..., C, P): (...)."""
+    return 0.5 * penalty.features * psd.trace(np.linalg.solve(regularised_gram(head, penalty), deficit))
 
 
 def contributions(moments: Moments) -> Array:
     """What each client adds to the sum that the server needs: (M, 1 + C + C²).
 
-    Rows hold p_m, p_m μ_m and p_m (Σ_m + μ_m μ_mᵀ). Only their sum over clients is needed to know μ_g and
-    Σ_cen (Appendix C.2), so the exchange can run through secure aggregation. Targets should be roughly
-    centered first: these are raw second moments.
+    Rows hold N_m, N_m μ_m and N_m (Σ_m + μ_m μ_mᵀ), which a client knows by itself. Only their sum over
+    clients is needed to know μ_g and Σ_cen (Appendix C.2), so the exchange can run through secure
+    aggregation. Targets should be roughly centered first: these are raw second moments.
     """
     second = moments.covariance + moments.mean[..., :, None] * moments.mean[..., None, :]
     flat = second.reshape(*second.shape[:-2], -1)
     ones = np.ones((*moments.mean.shape[:-1], 1))
-    return moments.client_weights[..., None] * np.concatenate([ones, moments.mean, flat], axis=-1)
+    return moments.count[..., None] * np.concatenate([ones, moments.mean, flat], axis=-1)
 
 
 def pooled_from_sum(total: Array) -> tuple[Array, Array]:

@@ -102,4 +102,5 @@ def correction_document(correction: Correction, initial: Array) -> dict[str, Any
         ],
         "centralized": correction.centralized.tolist(),
         "after_one_round": correction.after_round(initial).tolist(),
+        "notes": list(correction.notes),
     }

@@ -29,14 +29,16 @@ class Expectation:
     """The end of a procedure under the selection rule.
 
     target: what its Gram (C, C) is called. grams (M, C, C) are selected by the clients, weighted by
-    client_weights (M,); loss_optimum (M,) is the least value of each client's eq. (1). A centralized run has
-    one client: the pooled data.
+    client_weights (M,); deficit (M, C, C) is what the correction adds to their covariances, and loss_optimum
+    (M,) the least value of each client's eq. (1) with the correction. A centralized run has one client: the
+    pooled data.
     """
 
     target: Reference
     gram: Array
     grams: Array
     client_weights: Array
+    deficit: Array
     loss_optimum: Array
 
 
@@ -51,12 +53,21 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
     if procedure.centralized:
         optimum = local_optimum(moments.pooled.covariance, penalty)
         gram = prediction.centralized
-        return Expectation("centralized", gram, gram[None], np.ones(1), optimum[None])
+        return Expectation(
+            "centralized", gram, gram[None], np.ones(1), np.zeros_like(gram[None]), optimum[None]
+        )
     if procedure.centered:
         moments = replace(moments, mean=np.zeros_like(moments.mean))
-    grams = correct(moments, penalty, procedure.corrected).grams
-    target, gram = _end(prediction, procedure, grams)
-    return Expectation(target, gram, grams, moments.client_weights, prediction.loss_optimum)
+    corrected = correct(moments, penalty, procedure.corrected)
+    target, gram = _end(prediction, procedure, corrected.grams)
+    return Expectation(
+        target=target,
+        gram=gram,
+        grams=corrected.grams,
+        client_weights=moments.client_weights,
+        deficit=corrected.strength * corrected.deficit,
+        loss_optimum=local_optimum(corrected.covariance, penalty),
+    )
 
 
 def references(prediction: Prediction) -> dict[Reference, Array]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fedgram import psd
 from fedgram.averaging import average
+from fedgram.penalty import Penalty
 from fedgram.predict import Prediction
 from fedgram.psd import Array, transpose
 
@@ -24,9 +26,10 @@ class Gap:
     mean M_μ (client means differ), covariance M_Σ (client covariances differ, and the optimal Gram is
     concave in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each.
     relative ‖G_cen - G_⋆‖_F / ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...), equal to tr M_A by
-    eq. (12). dispersion D (...), with D ≤ tr M_A ≤ 2D, eq. (17). smallest_eigenvalue (..., 3) of each
+    eq. (12). smallest_eigenvalue (..., 3) of each
     term. by_client (..., 3, M): the part of each trace that is due to each client. scatter_residual (...):
-    how far M_A is from the scatter of the selected heads, relative to ‖G_cen‖_F.
+    how far M_A is from the scatter of the selected heads, relative to ‖G_cen‖_F. prediction is what was
+    explained.
     """
 
     mean: Array
@@ -35,10 +38,10 @@ class Gap:
     relative: Array
     scale: Array
     variance: Array
-    dispersion: Array
     smallest_eigenvalue: Array
     by_client: Array
     scatter_residual: Array
+    prediction: Prediction
 
     @property
     def total(self) -> Array:
@@ -54,6 +57,16 @@ class Gap:
     def trace(self) -> Array:
         """tr(G_cen - G_⋆), (...)."""
         return self.traces.sum(axis=-1)
+
+    @property
+    def one_sided(self) -> Array:
+        """Whether no trace of a term is negative, so that shares have a meaning, (...)."""
+        return np.all(self.traces >= -LOEWNER_ROUNDING * self.scale[..., None], axis=-1)
+
+    @cached_property
+    def dispersion(self) -> Array:
+        """D = Σ_{m<n} p_m p_n d²(G_m, G_n), with D ≤ tr M_A ≤ 2D, eq. (17), (...). Visits all pairs."""
+        return pairwise_dispersion(self.prediction.grams, self.prediction.moments.client_weights)
 
     @property
     def shares(self) -> Array:
@@ -106,56 +119,60 @@ def explain(prediction: Prediction) -> Gap:
         relative=prediction.relative_gap,
         scale=scale,
         variance=psd.trace(scatter),
-        dispersion=pairwise_dispersion(grams, weights),
         smallest_eigenvalue=np.stack([np.linalg.eigvalsh(term)[..., 0] for term in terms.values()], axis=-1),
         by_client=_client_parts(prediction, weights * psd.frobenius(displacement) ** 2),
         scatter_residual=psd.frobenius(scatter - terms["averaging"]) / scale,
+        prediction=prediction,
     )
 
 
 def pairwise_dispersion(grams: Array, client_weights: Array) -> Array:
     """D = Σ_{m<n} p_m p_n d²(G_m, G_n), eq. (17): grams (..., M, C, C), client_weights (..., M) -> (...)."""
-    first, second = np.triu_indices(grams.shape[-3], k=1)
-    squared = psd.distance(grams[..., first, :, :], grams[..., second, :, :]) ** 2
-    return (client_weights[..., first] * client_weights[..., second] * squared).sum(axis=-1)
+    factors = psd.factor(grams)
+    total = np.zeros(grams.shape[:-3])
+    for m in range(grams.shape[-3] - 1):  # all pairs at once would not fit into memory for many clients
+        squared = psd.factor_distance(factors[..., m, None, :, :], factors[..., m + 1 :, :, :]) ** 2
+        total += client_weights[..., m] * (client_weights[..., m + 1 :] * squared).sum(axis=-1)
+    return total
 
 
 def _client_parts(prediction: Prediction, averaging: Array) -> Array:
-    """Nonnegative parts of the three traces due to each client, (..., 3, M).
+    """Parts of the three traces due to each client, (..., 3, M).
 
     averaging: p_m d²(G_⋆, G_m). covariance: p_m times the Bregman divergence of -tr φ between Σ_m and
-    Σ_within. mean: the derivative of tr φ along Σ_within -> Σ_cen applied to p_m d_m d_mᵀ, averaged over
-    the way (Aumann–Shapley). Each row is scaled to sum to its term's trace, which it does up to rounding
-    in the fully active regime.
+    Σ_within, nonnegative where all are active. mean: the derivative of tr φ along Σ_within -> Σ_cen applied
+    to p_m d_m d_mᵀ, averaged over the way (Aumann–Shapley), and scaled to the term's trace: the quadrature
+    misses it where a direction becomes active on the way.
     """
-    moments, penalty = prediction.moments, prediction.penalty
-    weights, pooled = moments.client_weights, moments.pooled
-    slope = _mean_slope(pooled.within, pooled.between, penalty.scale)
-    mean = weights * np.einsum("...mi,...ij,...mj->...m", moments.offset, slope, moments.offset)
-    tangent = 0.5 * penalty.scale * _inverse_sqrt(pooled.within)
+    moments, pooled = prediction.moments, prediction.moments.pooled
+    slope = _mean_slope(pooled.within, pooled.between, prediction.penalty)
+    mean = (
+        np.einsum("...mi,...ij,...mj->...m", moments.offset, slope, moments.offset) * moments.client_weights
+    )
+    between = psd.trace(prediction.centralized - prediction.within)[..., None]
+    tangent = _trace_slope(pooled.within, prediction.penalty)
     step = np.einsum("...ij,...mji->...m", tangent, moments.covariance - pooled.within[..., None, :, :])
     jump = psd.trace(prediction.grams) - psd.trace(prediction.within)[..., None]
-    parts = np.stack([mean, np.maximum(weights * (step - jump), 0.0), averaging], axis=-2)
-    between = psd.trace(prediction.centralized - prediction.within)
-    within = psd.trace(prediction.within - average(weights, prediction.grams))
-    totals = np.stack([between, within, averaging.sum(axis=-1)], axis=-1)
-    return totals[..., None] * _fractions(parts, parts.sum(axis=-1, keepdims=True))
+    scaled = between * _fractions(mean, mean.sum(axis=-1, keepdims=True))
+    return np.stack([scaled, moments.client_weights * (step - jump), averaging], axis=-2)
 
 
-def _mean_slope(within: Array, between: Array, scale: float) -> Array:
-    """∫₀¹ (α/2) (Σ_within + s Σ_μ)^(-1/2) ds by Gauss–Legendre, (..., C, C)."""
+def _mean_slope(within: Array, between: Array, penalty: Penalty) -> Array:
+    """∫₀¹ (tr φ)'(Σ_within + s Σ_μ) ds by Gauss–Legendre, (..., C, C)."""
     nodes, masses = np.polynomial.legendre.leggauss(16)
-    slopes = (0.25 * scale * mass * _inverse_sqrt(within + 0.5 * (1 + node) * between)
+    slopes = (0.5 * mass * _trace_slope(within + 0.5 * (1 + node) * between, penalty)
               for node, mass in zip(nodes, masses, strict=True))  # fmt: skip
     return np.asarray(sum(slopes))
 
 
-def _inverse_sqrt(matrix: Array) -> Array:
-    """T^(-1/2) on the range of semidefinite T, zero elsewhere."""
-    values, basis = np.linalg.eigh(matrix)
-    kept = values > 1e-12 * values[..., -1:]
-    inverse = np.where(kept, 1.0 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
-    return (basis * inverse[..., None, :]) @ transpose(basis)
+def _trace_slope(covariance: Array, penalty: Penalty) -> Array:
+    """(tr φ)'(T) = (α/2) T^(-1/2) on the active directions of T, zero on the others, (..., C, C)."""
+
+    def slope(variance: Array) -> Array:
+        active = variance > penalty.threshold
+        return np.where(active, 0.5 * penalty.scale / np.sqrt(np.where(active, variance, 1.0)), 0.0)
+
+    return psd.spectral(slope, covariance)
 
 
 def _fractions(parts: Array, whole: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.barycenter import trajectory
+from fedgram.correct import correction_value
 from fedgram.errors import InputError
 from fedgram.expectation import Expectation, Reference, expectation, references
 from fedgram.nets.procedure import BIAS_RULES
@@ -25,10 +26,10 @@ class Measured:
     grams G_t (T + 1, C, C) of the shared head, local_grams (T, M, C, C) of the returned ones, and exact_grams
     (T + 1, C, C) of the recursion from the same G_0; error e_F and direction_error d of G_t (T + 1,) to each
     reference and to the target of the procedure; delta δ_t (T,), the mean distance of returned heads from
-    those that the clients select at the broadcast W_t; objective_gap (T, M), (L_m - L⋆_m) / L⋆_m of the
-    original objective, NaN where a client did not answer; train_mse and test_mse (T, 3) over all rows of
-    those that did, under each of the BIAS_RULES, NaN without test rows. prediction is for the clients'
-    targets as they are.
+    those that the clients select at the broadcast W_t; objective_gap (T, M), (L_m - L⋆_m) / L⋆_m of eq. (1)
+    with the correction that the procedure adds to it, NaN where a client did not answer; train_mse and
+    test_mse (T, 3) over all rows of those that did, under each of the BIAS_RULES, NaN without test rows.
+    prediction is for the clients' targets as they are.
     """
 
     setup: Setup
@@ -123,6 +124,7 @@ def measure(run: StoredRun) -> Measured:
     compared = references(prediction) | {expected.target: expected.gram}
     grams = psd.gram(heads)
     objective = np.stack([each.local_objective for each in rounds])
+    added = correction_value(returned, expected.deficit, prediction.penalty)
     train_rows, test_rows = _rows(run.setup)
     return Measured(
         setup=run.setup,
@@ -134,7 +136,7 @@ def measure(run: StoredRun) -> Measured:
         error={name: psd.relative_error(grams, gram) for name, gram in compared.items()},
         direction_error={name: direction_error(grams, gram) for name, gram in compared.items()},
         delta=selection_distance(heads[:-1], returned, expected),
-        objective_gap=objective / expected.loss_optimum - 1,
+        objective_gap=(objective + added) / expected.loss_optimum - 1,
         train_mse=over_clients(np.stack([each.train_mse for each in rounds]), train_rows),
         test_mse=over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,26 @@ class Activity:
         """Clients whose optimal Gram is positive definite, (..., M)."""
         return self.margin > 0
 
+    def notes(self, subjects: Sequence[str], targets: tuple[str, ...]) -> tuple[str, ...]:
+        """A sentence for each of M subjects ("Client 'a' is") that is not fully active, and why."""
+        eigenvalue = self.eigenvalue.reshape(-1, len(subjects))
+        direction = self.direction.reshape(*eigenvalue.shape, -1)
+        worst = eigenvalue.argmin(axis=0)  # over leading axes
+        return tuple(
+            self._note(subject, eigenvalue[at, m], describe_direction(direction[at, m], targets))
+            for m, (subject, at) in enumerate(zip(subjects, worst, strict=True))
+            if eigenvalue[at, m] <= self.threshold
+        )
+
+    def _note(self, subject: str, eigenvalue: float, where: str) -> str:
+        smallest = float(self.eigenvalue.min())
+        remedy = f"a product below {smallest:.6g}" if smallest > 0 else "no positive product"
+        whom = "every client" if self.eigenvalue.shape[-1] > 1 else "them"
+        return (
+            f"{subject} not fully active: along {where} the target variance {max(eigenvalue, 0.0):.6g} does "
+            f"not exceed lambda_h * lambda_w = {self.threshold:.6g}; {remedy} would make {whom} active."
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -119,12 +140,12 @@ class Prediction:
         """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
         if self.fully_active:
             return ()
-        clients = zip(self.moments.clients, *_clientwise(self.activity), strict=True)
-        notes = [_inactive(self, *client) for client in clients if client[1] <= self.activity.threshold]
-        notes.append("Inactive directions were clipped: the three terms of the gap need not be positive.")
+        clients = [f"Client '{name}' is" for name in self.moments.clients]
+        notes = self.activity.notes(clients, self.moments.targets)
+        notes += ("Inactive directions were clipped: the three terms of the gap need not be positive.",)
         if not self.activity.active.any():
-            notes.append("No client is active in every direction, so the limit may depend on the start.")
-        return tuple(notes)
+            notes += ("No client is active in every direction, so the limit may depend on the start.",)
+        return notes
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
         """Predicted Grams of the shared head over rounds 0..T from an initial Gram (C, C): (T + 1, C, C)."""
@@ -167,30 +188,6 @@ def describe_direction(direction: Array, targets: tuple[str, ...]) -> str:
     return "direction (" + ", ".join(parts) + ")"
 
 
-def _clientwise(activity: Activity) -> tuple[Array, Array]:
-    """Smallest eigenvalue and its direction for each client, the worst over leading axes."""
-    eigenvalue = activity.eigenvalue.reshape(-1, activity.eigenvalue.shape[-1])
-    direction = activity.direction.reshape(*eigenvalue.shape, -1)
-    worst = eigenvalue.argmin(axis=0)
-    clients = np.arange(eigenvalue.shape[1])
-    return eigenvalue[worst, clients], direction[worst, clients]
-
-
-def _inactive(prediction: Prediction, client: str, eigenvalue: float, direction: Array) -> str:
-    where = describe_direction(direction, prediction.moments.targets)
-    smallest = float(prediction.activity.eigenvalue.min())
-    remedy = (
-        f"a product below {smallest:.6g} would make every client active"
-        if smallest > 0
-        else "no positive product would make every client active"
-    )
-    return (
-        f"Client '{client}' is not fully active: along {where} its target variance "
-        f"{max(eigenvalue, 0.0):.6g} does not exceed lambda_h * lambda_w = "
-        f"{prediction.penalty.threshold:.6g}; {remedy}."
-    )
-
-
 def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> None:
     values, basis = np.linalg.eigh(average(moments.client_weights, grams))
     rounding = 4 * grams.shape[-1] * np.finfo(float).eps
@@ -202,8 +199,21 @@ def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> No
     best = int(variance.argmax())
     raise InputError(
         f"No client is active along {describe_direction(direction, moments.targets)}: the largest target "
-        f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', does not exceed "
-        f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties or leave out the target.",
+        f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', "
+        + _too_little(variance[best], float(np.abs(moments.covariance).max()), penalty),
         client=moments.clients[best],
         field="covariance",
+    )
+
+
+def _too_little(variance: float, largest: float, penalty: Penalty) -> str:
+    """Why so much variance in a direction is not enough beside the largest covariance, and what helps."""
+    if variance <= 1e-13 * largest:
+        return (
+            f"is zero beside the largest covariance, {largest:.6g}, up to rounding; leave out a target that "
+            "others determine, or give all targets a common scale."
+        )
+    return (
+        f"does not exceed lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties or leave out "
+        "the target."
     )

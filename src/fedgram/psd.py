@@ -160,13 +160,17 @@ def closest_factor(head: Array, gram: Array) -> Array:
 
 
 def distance(first: Array, second: Array) -> Array:
-    """Bures–Wasserstein distance between semidefinite matrices (..., C, C) -> (...).
+    """Bures–Wasserstein distance between semidefinite matrices (..., C, C) -> (...)."""
+    return factor_distance(factor(first), factor(second))
+
+
+def factor_distance(first: Array, second: Array) -> Array:
+    """The same between A Aᵀ and B Bᵀ, from their factors (..., C, C).
 
     The Procrustes form ‖A O - B‖_F: the trace formula of the paper loses half the digits when the two
     are close, this loses none.
     """
-    one, two = factor(first), factor(second)
-    return frobenius(one @ polar(transpose(one) @ two) - two)
+    return frobenius(first @ polar(transpose(first) @ second) - second)
 
 
 def transport(gram: Array, target: Array) -> Array:

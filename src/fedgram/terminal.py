@@ -41,10 +41,12 @@ def print_explanation(prediction: Prediction, gap: Gap) -> None:
     _say([words.setting(prediction)])
     _say(words.outcome(gap))
     table = _table("Cause", "trace", "share", *prediction.moments.clients)
-    total = float(gap.trace)
+    scale = float(gap.scale)
     for cause, trace, share, parts in zip(words.CAUSES, gap.traces, gap.shares, gap.by_client, strict=True):
-        shown = (words.number(part, total) for part in parts)
-        table.add_row(cause, words.number(trace, total), words.percent(share), *shown)
+        shown = (words.number(part, scale) for part in parts)
+        table.add_row(
+            cause, words.number(trace, scale), words.percent(share) if gap.one_sided else "-", *shown
+        )
     if len(prediction.moments.clients) <= 6:
         _show(table)
     if gap.relative > words.NO_GAP:
@@ -70,6 +72,7 @@ def print_correction(correction: Correction, output: str | None) -> None:
     _print_matrix("Pooled covariance to send:", pooled, correction.moments.targets)
     if output is not None:
         _say([f"Wrote {output}."])
+    _say(f"Note: {note}" for note in correction.notes)
 
 
 def _print_clients(prediction: Prediction) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from fedgram.correct import Correction
 from fedgram.explain import Gap
 from fedgram.predict import Prediction, describe_direction
+from fedgram.psd import Array
 
 CAUSES = (
     "different client means",
@@ -44,29 +45,37 @@ def outcome(gap: Gap) -> list[str]:
     if gap.relative <= NO_GAP:
         return ["Federated averaging will end where centralized training does: the clients' means and "
                 "covariances agree."]  # fmt: skip
-    shares = [f"{percent(share)} from {cause}" for share, cause in zip(gap.shares, CAUSES, strict=True)]
-    shares[0] = shares[0].replace(" from", " of that comes from")
+    parts = [f"{part} from {cause}" for part, cause in zip(_parts(gap, gap.traces), CAUSES, strict=True)]
+    whole = "that" if gap.one_sided else f"the difference's trace, {gap.trace:.4g},"
+    parts[0] = parts[0].replace(" from", f" of {whole} comes from")
     return [
         f"Federated averaging will end {percent(float(gap.relative))} away from centralized training.",
-        f"{shares[0]}, {shares[1]}, and {shares[2]}.",
+        f"{parts[0]}, {parts[1]}, and {parts[2]}.",
         "Sending each client's mean and covariance once removes it (fedgram correct).",
     ]
 
 
 def clients_behind(gap: Gap, names: Sequence[str]) -> list[str]:
     """The clients in the order of their share in the gap, each with its main cause."""
-    order = np.argsort(-gap.client_shares)
-    causes = gap.by_client.argmax(axis=0)
-    return [f"{names[m]}: {percent(gap.client_shares[m])}, mostly {CAUSES[causes[m]]}" for m in order]
+    amounts = gap.by_client.sum(axis=0)
+    parts, causes = _parts(gap, amounts), gap.by_client.argmax(axis=0)
+    return [f"{names[m]}: {parts[m]}, mostly {CAUSES[causes[m]]}" for m in np.argsort(-amounts)]
 
 
 def directions_behind(gap: Gap, targets: tuple[str, ...]) -> str:
     """Where in target space the gap lies."""
     values, basis = gap.directions
     leading = describe_direction(basis[:, 0], targets)
-    share = values[0] / gap.trace if gap.trace > 0 else 0.0
-    parts = ", ".join(f"{name} {percent(s)}" for name, s in zip(targets, gap.target_shares, strict=True))
-    return f"By target: {parts}. {percent(share)} of it lies along {leading}."
+    parts = _parts(gap, np.append(np.diag(gap.total), values[0]))
+    listed = ", ".join(f"{name} {part}" for name, part in zip(targets, parts, strict=False))
+    return f"By target: {listed}. {parts[-1]} of it lies along {leading}."
+
+
+def _parts(gap: Gap, amounts: Array) -> list[str]:
+    """Parts of the gap's trace: shares of it, or the amounts where some of its terms are negative."""
+    if gap.one_sided:
+        return [percent(float(amount / gap.trace)) for amount in amounts]
+    return [number(float(amount), float(gap.scale)) for amount in amounts]
 
 
 def checks(gap: Gap) -> str:

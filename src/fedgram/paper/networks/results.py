@@ -41,9 +41,9 @@ class Result:
     (M, C, C), φ of the clients' own covariances, and least_variance, the smallest eigenvalue of these.
     error e_F and direction_error d (T + 1,) by reference, and trajectory_error (T + 1,) to the exact
     recursion from the same start. delta (T,): mean distance of the returned heads from the selected ones;
-    objective_gap (T, M): (L_m - L⋆_m) / L⋆_m; shared_objective (T,): the clients' mean objective with the
-    averaged head. train_mse and test_mse (T, 3) in the order of BIAS_RULES, NaN without test rows.
-    seconds: the run's share of the time that its stack of models_in_stack took.
+    objective_gap (T, M): (L_m - L⋆_m) / L⋆_m, the correction included; shared_objective (T,): the clients'
+    mean objective with the averaged head. train_mse and test_mse (T, 3) in the order of BIAS_RULES, NaN
+    without test rows. seconds: the run's share of the time that its stack of models_in_stack took.
     A centralized run has one client in returned_grams and objective_gap.
     """
 
