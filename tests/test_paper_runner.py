@@ -76,6 +76,9 @@ def test_incomplete_and_missing_measurements():
     assert counted.reason == "40 of 200 runs; agrees so far"
     inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
     assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; within an order of the paper's range")
+    few = judge(claim("equal", value=60), Measured(5, spread=((4, 4),), run=48, needed=512))
+    assert (few.verdict, few.agrees) == ("partial", None)
+    assert few.reason == "48 of 512 runs; so few draws do not decide; our own draws spread over 4 – 4"
     assert inside.agrees
     assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 400.0), run=1, needed=9)).agrees is False
     elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))

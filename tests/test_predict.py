@@ -226,3 +226,20 @@ def test_penalties_must_be_positive(features, head, field):
 def test_directions_are_described_by_their_leading_targets():
     assert describe_direction(np.array([0.0, -1.0]), ("u", "v")) == "target 'v'"
     assert describe_direction(np.array([0.6, -0.8]), ("u", "v")) == "direction (+0.80 v, -0.60 u)"
+
+
+@pytest.mark.parametrize(("features", "head"), [(1e200, 1e-200), (1e-200, 1e-200), (1e70, 1e70)])
+def test_penalties_whose_powers_are_not_finite_are_refused(features, head):
+    with pytest.raises(InputError, match="out of range"):
+        Penalty(features, head)
+
+
+def test_means_too_far_apart_to_compute_with_are_refused():
+    with pytest.raises(InputError, match="too large to compute with; give the targets a smaller unit"):
+        Moments([9, 9], [[0.0], [1e200]], [[[1.0]], [[1.0]]])
+
+
+def test_a_target_that_others_determine_is_named_as_such():
+    collinear = np.array([[1.0, 2.0], [2.0, 4.0]])
+    with pytest.raises(InputError, match="leave out a target that others determine, or give all targets"):
+        predict(Moments([9, 9], [[0, 0], [1, 1]], [collinear, 2 * collinear]))

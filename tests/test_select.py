@@ -103,3 +103,9 @@ def test_inputs_and_targets_must_match():
     u, y, broadcast, _ = client(8)
     with pytest.raises(InputError, match="60 inputs but 59 targets"):
         solve(u, y[1:], broadcast, PENALTY)
+
+
+def test_a_head_needs_as_many_features_as_targets():
+    for refused in (lambda: closest_head(np.ones((2, 1)), np.eye(2)), lambda: align(*np.ones((2, 2, 1)))):
+        with pytest.raises(InputError, match="1 features for 2 targets; it needs at least as many"):
+            refused()

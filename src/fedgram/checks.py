@@ -94,6 +94,16 @@ def check_mean(mean: Array, clients: tuple[str, ...]) -> None:
         )
 
 
+def check_range(norm: Array, targets: tuple[str, ...]) -> None:
+    """Pooled covariances whose norm (...) is a number: those of larger targets have no finite squares."""
+    if not np.isfinite(norm).all():
+        raise InputError(
+            f"The means or covariances of the targets ({', '.join(targets)}) are too large to compute with; "
+            "give the targets a smaller unit.",
+            field="mean",
+        )
+
+
 def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
     """Symmetric semidefinite covariances (..., M, C, C)."""
     array = np.asarray(covariance, dtype=np.float64)

@@ -104,15 +104,15 @@ class Gap:
 
 def explain(prediction: Prediction) -> Gap:
     """Split the distance to centralized training into its three causes, eq. (11)."""
-    weights, grams, star = prediction.moments.client_weights, prediction.grams, prediction.barycenter
-    arithmetic = average(weights, grams)
+    client_weights, grams, star = prediction.moments.client_weights, prediction.grams, prediction.barycenter
+    arithmetic = average(client_weights, grams)
     terms = {
         "mean": prediction.centralized - prediction.within,
         "covariance": prediction.within - arithmetic,
         "averaging": arithmetic - star.gram,
     }
     displacement = psd.closest_factor(star.factor[..., None, :, :], grams) - star.factor[..., None, :, :]
-    scatter = average(weights, displacement @ transpose(displacement))  # eq. (16) at the limit
+    scatter = average(client_weights, displacement @ transpose(displacement))  # eq. (16) at the limit
     scale = psd.frobenius(prediction.centralized)
     return Gap(
         **terms,
@@ -120,7 +120,7 @@ def explain(prediction: Prediction) -> Gap:
         scale=scale,
         variance=psd.trace(scatter),
         smallest_eigenvalue=np.stack([np.linalg.eigvalsh(term)[..., 0] for term in terms.values()], axis=-1),
-        by_client=_client_parts(prediction, weights * psd.frobenius(displacement) ** 2),
+        by_client=_client_parts(prediction, client_weights * psd.frobenius(displacement) ** 2),
         scatter_residual=psd.frobenius(scatter - terms["averaging"]) / scale,
         prediction=prediction,
     )

@@ -71,6 +71,8 @@ class Moments:
         )
         weights = self.count if self.client_weights is None else self.client_weights
         object.__setattr__(self, "client_weights", normalised(weights, clients))
+        with np.errstate(over="ignore", invalid="ignore"):
+            checks.check_range(psd.frobenius(self.pooled.covariance), self.targets)
 
     @classmethod
     def from_arrays(

@@ -8,6 +8,9 @@ import numpy as np
 
 from fedgram.errors import InputError
 
+LEAST = 1e-60
+"""Products and ratios of penalties are larger, and smaller than its inverse: their powers stay finite."""
+
 
 @dataclass(frozen=True)
 class Penalty:
@@ -21,6 +24,12 @@ class Penalty:
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise InputError(f"{flag} must be a positive number, not {value:g}.", field=flag)
+        if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):
+            raise InputError(
+                f"lambda_h = {self.features:g} and lambda_w = {self.head:g} are out of range: their product "
+                f"and their ratio must lie well within {LEAST:g} and {1 / LEAST:g}.",
+                field="lambda_h",
+            )
 
     @property
     def threshold(self) -> float:

@@ -16,10 +16,14 @@ from fedgram.penalty import Penalty
 from fedgram.predict import phi, regularised_gram
 from fedgram.psd import Array, closest_factor, transpose
 
-closest_head = closest_factor
-
 # An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
 NEGLIGIBLE = 1e-2
+
+
+def closest_head(broadcast: Array, gram: Array) -> Array:
+    """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
+    _check_width(broadcast)
+    return closest_factor(broadcast, gram)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,7 @@ def align(head: Array, broadcast: Array) -> Alignment:
     Q is unique on the heads' row spaces only; there it is the polar factor of Ŵᵀ W, and the completion
     takes one orthogonal complement to the other. Works in C dimensions, P is touched by two QRs.
     """
+    _check_width(head)
     rows = head.shape[-2]
     ours, ours_r = np.linalg.qr(transpose(head), mode="complete")
     theirs, theirs_r = np.linalg.qr(transpose(broadcast), mode="complete")
@@ -112,3 +117,13 @@ def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     values, basis = np.linalg.eigh(psd.gram(head))
     gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
+
+
+def _check_width(head: Array) -> None:
+    """Fewer features than targets cannot carry every Gram matrix."""
+    targets, features = head.shape[-2:]
+    if features < targets:
+        raise InputError(
+            f"The head has {features} features for {targets} targets; it needs at least as many.",
+            field="head",
+        )

@@ -9,13 +9,15 @@ import typer
 from fedgram.cli.app import app, print_json
 from fedgram.cli.given import Given, with_data
 from fedgram.errors import AccuracyError, InputError
+from fedgram.penalty import Penalty
 from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
-    from fedgram.penalty import Penalty
     from fedgram.predict import Prediction
     from fedgram.psd import Array
+
+PAPER = Penalty()
 
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
 LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
@@ -52,8 +54,8 @@ def moments(
 @with_data
 def predict(
     given: Given,
-    lambda_h: LambdaH = 0.01,
-    lambda_w: LambdaW = 0.01,
+    lambda_h: LambdaH = PAPER.features,
+    lambda_w: LambdaW = PAPER.head,
     rounds: Annotated[
         int | None, typer.Option(help="Also predict the Gram after each of this many rounds.")
     ] = None,
@@ -78,8 +80,8 @@ def predict(
 @with_data
 def explain(
     given: Given,
-    lambda_h: LambdaH = 0.01,
-    lambda_w: LambdaW = 0.01,
+    lambda_h: LambdaH = PAPER.features,
+    lambda_w: LambdaW = PAPER.head,
     figure: Figure = None,
     as_json: Json = False,
 ) -> None:
@@ -99,8 +101,8 @@ def explain(
 @with_data
 def correct(
     given: Given,
-    lambda_h: LambdaH = 0.01,
-    lambda_w: LambdaW = 0.01,
+    lambda_h: LambdaH = PAPER.features,
+    lambda_w: LambdaW = PAPER.head,
     strength: Annotated[float, typer.Option(help="Scale gamma of the correction, from 0 to 1.")] = 1.0,
     initial: Initial = None,
     output: Annotated[
@@ -113,7 +115,7 @@ def correct(
     from fedgram.correct import correct as correction_of
 
     summary = given.moments
-    correction = correction_of(summary, _penalty(lambda_h, lambda_w), strength)
+    correction = correction_of(summary, Penalty(lambda_h, lambda_w), strength)
     document = documents.correction_document(correction, _initial_factor(initial, len(summary.targets)))
     if output is not None:
         from fedgram.interchange import write_json
@@ -125,17 +127,11 @@ def correct(
         terminal.print_correction(correction, output)
 
 
-def _penalty(lambda_h: float, lambda_w: float) -> Penalty:
-    from fedgram.penalty import Penalty
-
-    return Penalty(features=lambda_h, head=lambda_w)
-
-
 def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Prediction, Any]:
     from fedgram.explain import explain as gap_of
     from fedgram.predict import predict as prediction_of
 
-    prediction = prediction_of(summary, _penalty(lambda_h, lambda_w))
+    prediction = prediction_of(summary, Penalty(lambda_h, lambda_w))
     return prediction, gap_of(prediction)
 
 

@@ -11,10 +11,14 @@ from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
+from fedgram.nets.settings import PRECISIONS, Settings
+from fedgram.penalty import Penalty
 from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.data.problem import Problem
+
+PAPER = Settings()
 
 Procedures = Annotated[
     list[str],
@@ -34,18 +38,24 @@ def train(
     ],
     procedure: Procedures = ["ordinary"],  # noqa: B006, typer reads it
     seeds: Seeds = "1",
-    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 8,
-    epochs: Annotated[int, typer.Option(help="Local epochs in a round, E.")] = 4000,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = PAPER.rounds,
+    epochs: Annotated[int, typer.Option(help="Local epochs in a round, E.")] = PAPER.epochs,
     backbone: Annotated[
         str | None, typer.Option(help="The network; default: resmlp for numbers, resnet18 for images.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="Of matrix products: tf32, fp32, bf16 or fp64.")] = "tf32",
-    batch: Annotated[int, typer.Option(help="Rows in a minibatch.")] = 256,
-    features: Annotated[int, typer.Option(help="Width P of the feature layer.")] = 512,
-    lambda_h: LambdaH = 0.01,
-    lambda_w: LambdaW = 0.01,
-    learning_rate: Annotated[float, typer.Option(help="At the start of each round.")] = 1e-3,
+    precision: Annotated[
+        str, typer.Option(help=f"Of matrix products: {', '.join(PRECISIONS)}.")
+    ] = PAPER.precision,
+    batch: Annotated[int, typer.Option(help="Rows in a minibatch.")] = PAPER.batch,
+    features: Annotated[int, typer.Option(help="Width P of the feature layer.")] = PAPER.features,
+    lambda_h: LambdaH = PAPER.penalty.features,
+    lambda_w: LambdaW = PAPER.penalty.head,
+    learning_rate: Annotated[float, typer.Option(help="At the start of each round.")] = PAPER.learning_rate,
+    final_learning_rate: Annotated[
+        float, typer.Option(help="At the end of each round.")
+    ] = PAPER.final_learning_rate,
+    clip: Annotated[float, typer.Option(help="Largest norm of a network's gradient.")] = PAPER.clip,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs"),
     keep_models: Annotated[bool, typer.Option(help="Keep the clients' last networks.")] = True,
     data_dir: DataDir = None,
@@ -79,13 +89,12 @@ def train(
     from fedgram.cli.train_data import given_problem
     from fedgram.data.dataset import Options
     from fedgram.data.own_table import Reading, columns_of
-    from fedgram.nets.settings import Settings
-    from fedgram.penalty import Penalty
     from fedgram.train import train as train_all
 
     settings = Settings(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
-        learning_rate=learning_rate, precision=precision,  # type: ignore[arg-type]  # checked there
+        learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
+        precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
     reading = Reading(client, columns_of(inputs), columns_of(targets), test_fraction, where, drop_missing)
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)

@@ -49,8 +49,7 @@ class Participant:
             "test_rows": 0 if site.test is None else len(site.test),
             "targets": list(site.moments.targets),
             "parameters": model.size,
-            # Of inputs that are no rows: what a network gives for those would say something of them.
-            "network": fingerprint(model, torch.ones_like(inputs)),
+            "network": fingerprint(model, inputs),
         }
         begun = (_array(stack.parameters[name][0]) for name in ("head.weight", "head.bias"))
         return Letter(self._moments() | dict(zip(("head", "bias"), begun, strict=True)), words)

@@ -38,7 +38,8 @@ class Plan:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan:
         """The plan in a run's configuration; what it does not say is as in the paper."""
-        penalty = Penalty(number(config, "lambda-h", 0.01), number(config, "lambda-w", 0.01))
+        paper = Penalty()
+        penalty = Penalty(number(config, "lambda-h", paper.features), number(config, "lambda-w", paper.head))
         chosen: dict[str, Any] = {
             key.replace("-", "_"): number(config, key) for key in NUMBERS if key in config
         }

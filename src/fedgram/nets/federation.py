@@ -63,7 +63,7 @@ class Federation:
     def averaged(self, values: Tensor) -> Tensor:
         """Σ p_m of every run: (K, ...) -> (R, ...)."""
         each = values.unflatten(0, (len(self.clients.sites), len(self.runs)))
-        return torch.tensordot(self.clients.sites.weights.to(values.dtype), each, dims=1)
+        return torch.tensordot(self.clients.sites.client_weights.to(values.dtype), each, dims=1)
 
     def average_models(self, layers: Layers) -> Layers:
         """Give all clients the mean of their backbones, in runs with full-model averaging.

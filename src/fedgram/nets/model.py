@@ -68,10 +68,13 @@ def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Ten
 
 
 def fingerprint(model: Model, inputs: Tensor) -> str:
-    """Tells networks apart: their layers, what is frozen, and roughly what they give for a few inputs."""
+    """Tells networks apart: layers, what is frozen, and roughly what they give for inputs of this shape.
+
+    Of inputs that are all ones: what a network gives for rows would say something of them.
+    """
     frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
     with torch.no_grad():
-        given = deepcopy(model).eval()(inputs)[1].abs().sum()
+        given = deepcopy(model).eval()(torch.ones_like(inputs))[1].abs().sum()
     return f"{key(model, frozen, f'{given:.3g}'):016x}"
 
 

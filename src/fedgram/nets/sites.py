@@ -38,13 +38,13 @@ class Exchange:
 class Sites:
     """M clients: rows (inputs (N, ...), targets (N, C) in double precision), and target moments.
 
-    weights p_m (M,), mean (M, C), covariance (M, C, C) of training targets; test rows may be none.
+    client_weights p_m (M,), mean (M, C), covariance (M, C, C) of training targets; test rows may be none.
     """
 
     names: tuple[str, ...]
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
-    weights: Tensor
+    client_weights: Tensor
     mean: Tensor
     covariance: Tensor
 
@@ -59,7 +59,7 @@ class Sites:
             names=tuple(train),
             train=on_train,
             test=tuple(_on(split, device) for split in (test or empty).values()),
-            weights=counts / counts.sum(),
+            client_weights=counts / counts.sum(),
             mean=torch.stack([each.mean(dim=0) for each in targets]),
             covariance=torch.stack(
                 [each.mT.cov(correction=0).reshape(2 * (each.shape[1],)) for each in targets]

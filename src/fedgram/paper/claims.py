@@ -127,7 +127,8 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
         "" if measured.partial else claim.note,
     )
     reason = "; ".join(filter(None, reasons))
-    return Judged(claim, verdict, format_value(measured.value), reason, holds)
+    undecided = measured.partial and bool(measured.spread) and not holds
+    return Judged(claim, verdict, format_value(measured.value), reason, None if undecided else holds)
 
 
 def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> list[Judged]:
@@ -178,6 +179,8 @@ def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
     if isinstance(claim.value, tuple) and not measured.spread:
         about = "within an order of" if claim.comparison == "order" else "inside"
         return f"{about if holds else 'outside'} the paper's range"
+    if measured.spread and not holds:
+        return "so few draws do not decide"  # extremes and counts of fewer draws spread elsewhere
     return f"{'agrees' if holds else 'disagrees'} so far"
 
 

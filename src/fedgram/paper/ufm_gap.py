@@ -101,8 +101,8 @@ def suite(seed: int, instances: int) -> Table:
 def _suite_rows(turn: int, moments: Moments) -> Table:
     """Instances of one size: the `turn`-th of the sizes that take turns, so that `number` orders them all."""
     prediction = predict(moments, WEAK)
-    gap, weights, star = explain(prediction), moments.client_weights, prediction.barycenter.gram
-    count, (targets, clients) = len(weights), GAP_SIZES[turn]
+    gap, client_weights, star = explain(prediction), moments.client_weights, prediction.barycenter.gram
+    count, (targets, clients) = len(client_weights), GAP_SIZES[turn]
     to_star = psd.distance(star[:, None], prediction.grams)
     first_to_second = psd.distance(prediction.grams[:, 0], prediction.grams[:, 1])
     return {
@@ -113,10 +113,10 @@ def _suite_rows(turn: int, moments: Moments) -> Table:
         **_by_term("eigenvalue", gap.smallest_eigenvalue),
         "dispersion": gap.dispersion,
         "bounds_hold": gap.bounds_hold,
-        "variance": (weights * to_star**2).sum(axis=-1),  # eq. (12), right-hand side
+        "variance": (client_weights * to_star**2).sum(axis=-1),  # eq. (12), right-hand side
         "scatter_residual": gap.scatter_residual * gap.scale / psd.frobenius(gap.averaging),
         "first_to_star": to_star[:, 0],
-        "geodesic": weights[:, 1] * first_to_second,  # p_2 d(G_1, G_2)
+        "geodesic": client_weights[:, 1] * first_to_second,  # p_2 d(G_1, G_2)
     }
 
 

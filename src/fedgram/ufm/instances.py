@@ -121,8 +121,8 @@ def gap_moments(
 
     Covariance eigenvalues uniform in the interval; for the margin sweep it is (κ λ_H λ_W, 3).
     """
-    weights = rng.dirichlet(np.full(clients, 2.0), instances)
-    return _random_moments(rng, targets, clients, weights, interval)
+    client_weights = rng.dirichlet(np.full(clients, 2.0), instances)
+    return _random_moments(rng, targets, clients, client_weights, interval)
 
 
 def sweep_moments(rng: np.random.Generator) -> Moments:
@@ -174,15 +174,15 @@ def random_covariances(
 
 
 def _random_moments(
-    rng: np.random.Generator, targets: int, clients: int, weights: Array, interval: tuple[float, float]
+    rng: np.random.Generator, targets: int, clients: int, client_weights: Array, interval: tuple[float, float]
 ) -> Moments:
-    """Standard-normal means and random covariances for weights (..., M); counts only bound their rank."""
-    shape = weights.shape
+    """Standard-normal means and random covariances, client_weights (..., M); counts only bound their rank."""
+    shape = client_weights.shape
     return Moments(
         count=np.full(clients, targets + 1),
         mean=rng.standard_normal((*shape, targets)),
         covariance=random_covariances(rng, shape, targets, interval),
-        client_weights=weights,
+        client_weights=client_weights,
     )
 
 
