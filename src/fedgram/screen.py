@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 UNBOUNDED = 200
 
@@ -13,3 +17,13 @@ def screen() -> Console:
     if not console.is_terminal:
         console.width = UNBOUNDED
     return console
+
+
+def say(console: Console, line: str) -> None:
+    """A sentence, folded on a terminal and in one line elsewhere."""
+    console.print(line, soft_wrap=not console.is_terminal)
+
+
+def ruled(**options: Any) -> Table:
+    """A table without columns as yet: a line under its headings, and no other."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="", **options)

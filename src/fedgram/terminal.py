@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from rich import box
 from rich.padding import Padding
 from rich.table import Table
 
@@ -14,7 +13,7 @@ from fedgram.correct import Correction
 from fedgram.explain import Gap
 from fedgram.predict import Prediction
 from fedgram.psd import Array
-from fedgram.screen import screen
+from fedgram.screen import ruled, say, screen
 
 console = screen()
 
@@ -109,7 +108,7 @@ def _print_trajectory(prediction: Prediction, trajectory: Array) -> None:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    table = ruled()
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
     return table
@@ -121,4 +120,4 @@ def _show(table: Table) -> None:
 
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(line, soft_wrap=not console.is_terminal)
+        say(console, line)

@@ -26,6 +26,9 @@ app = typer.Typer(
 )
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"fedgram {fedgram.__version__}")

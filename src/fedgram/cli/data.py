@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import Json, app, print_json
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ DataDir = Annotated[
 Variant = Annotated[str, typer.Option(help="Variant of the files, for datasets that have several.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice: which rows, which shifts.")]
 Larger = Annotated[bool, typer.Option("--larger", help="The paper's larger training set.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @data_app.command("list")

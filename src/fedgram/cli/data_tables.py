@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
@@ -17,7 +16,7 @@ from fedgram.data.fetch import Advanced
 from fedgram.data.inspection import CheckedFile, Inspection, Presence
 from fedgram.explain import explain
 from fedgram.psd import Array
-from fedgram.screen import screen
+from fedgram.screen import ruled, screen
 
 console = screen()
 MOST_FILES = 12  # listed one by one
@@ -109,7 +108,7 @@ def _numbers(values: Array) -> str:
 
 def _table(*headings: str) -> Table:
     """A table whose last two columns give way where the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    table = ruled()
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=number < len(headings) - 2)
     return table

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -21,7 +20,7 @@ from fedgram.measure import Measured, measure
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.phrases import counted
 from fedgram.runs import StoredRun
-from fedgram.screen import screen
+from fedgram.screen import ruled, say, screen
 
 if TYPE_CHECKING:
     from fedgram.train import Status
@@ -83,7 +82,7 @@ def list_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
 def print_comparison(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs compare` for people: measured against predicted, procedure by procedure."""
     for setting in compared(runs):
-        _say(f"{setting.title}: {setting.scale}")
+        say(console, f"{setting.title}: {setting.scale}")
         for metrics in TABLES:
             table = _table("procedure", "target", *metrics)
             for group in setting.groups:
@@ -91,16 +90,16 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
                 table.add_row(setting.label(group), group.target, *spreads)
             console.print(table)
         for warning in setting.warnings:
-            _say(f"Note: {warning}")
+            say(console, f"Note: {warning}")
     for run in runs:
         if not run.complete:
-            _say(f"{run.setup.run.name}: {_state(run)}.")
+            say(console, f"{run.setup.run.name}: {_state(run)}.")
 
 
 def print_list(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs list` for people."""
     for setting, group in groupby(runs, key=_setting):
-        _say(f"{setting}:")
+        say(console, f"{setting}:")
         table = _table("procedure", "seed", "state", "seconds", "memory")
         for run in group:
             setup, account = run.setup, run.account
@@ -112,14 +111,14 @@ def print_list(runs: Sequence[StoredRun]) -> None:
 def print_run(run: StoredRun) -> None:
     """`fedgram runs show` for people: one run, round by round."""
     setup, account = run.setup, run.account
-    _say(f"{setup.run.name} on {_setting(run)}: {_state(run)}")
-    _say(f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
+    say(console, f"{setup.run.name} on {_setting(run)}: {_state(run)}")
+    say(console, f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
     if account.rounds:
         measured = measure(run)
         console.print(_geometry(measured))
         console.print(_fit(measured))
         for warning in measured.warnings:
-            _say(f"Note: {warning}")
+            say(console, f"Note: {warning}")
 
 
 def _geometry(measured: Measured) -> Table:
@@ -179,12 +178,8 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _say(line: str) -> None:
-    console.print(line, soft_wrap=not console.is_terminal)
-
-
 def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="")
+    table = ruled(collapse_padding=True)
     for number, heading in enumerate(headings):
         folded = heading in FOLDED
         table.add_column(

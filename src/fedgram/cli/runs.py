@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import Json, app, print_json
 from fedgram.errors import InputError
 
 runs_app = typer.Typer(
@@ -18,7 +18,6 @@ runs_app = typer.Typer(
 app.add_typer(runs_app, name="runs")
 
 Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
 
 
 @runs_app.command("list")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.given import Given, with_data
 from fedgram.errors import AccuracyError, InputError
 from fedgram.penalty import Penalty
@@ -25,7 +25,6 @@ Figure = Annotated[str | None, typer.Option(help="Draw the Gram ellipses to this
 Initial = Annotated[
     str | None, typer.Option(help="JSON file with the initial Gram matrix; default: the identity.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
@@ -74,7 +74,7 @@ def train(
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Own table: leave out rows with a missing value.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a federation of networks, and hold what it learns beside the prediction.
 

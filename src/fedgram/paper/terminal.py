@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from fedgram.paper.claims import Judged, Verdict
 from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
-from fedgram.screen import screen
+from fedgram.screen import ruled, screen
 
 STYLES: dict[Verdict, str] = {
     "match": "green",
@@ -73,7 +71,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     """Claims beside ours, and how many there are of each verdict."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    table = ruled()
     for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     for judged in claims:
@@ -101,7 +99,7 @@ def _exact_row(name: str, out: Path) -> tuple[str, ...]:
 def print_list(experiments: Iterable[dict[str, str]]) -> None:
     """All experiments, what each costs, and which are finished."""
     console = screen()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    table = ruled()
     for heading in COLUMNS:
         table.add_column(heading, no_wrap=heading == "name")
     for row in experiments:

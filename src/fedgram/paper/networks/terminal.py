@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from fedgram.nets.procedure import BIAS_RULES
@@ -17,7 +16,7 @@ from fedgram.paper.networks.runner import Outcome
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.terminal import print_judged
-from fedgram.screen import screen
+from fedgram.screen import ruled, screen
 
 console = screen()
 
@@ -106,11 +105,8 @@ def _print_summary(results: Results) -> None:
 def _summary(settings: Sequence[str], rows: Rows) -> Table:
     """The settings that stand on one dataset."""
     any_run = rows[0][1][0]
-    table = Table(
-        title=f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="",
-        title_justify="left", title_style="",
-    )  # fmt: skip
+    title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
+    table = ruled(title=title, title_justify="left", title_style="", collapse_padding=True)
     for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
         words = heading == "procedure"
         table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
