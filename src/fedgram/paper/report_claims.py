@@ -17,6 +17,8 @@ VERDICTS = {
     "not run": "not run",
 }
 
+SO_FAR = {True: "agrees so far", False: "disagrees so far", None: "undecided"}
+
 ABSENT = "whose results are not in this folder ('fedgram reproduce ufm' makes them, in six minutes)"
 """What is said of the claims about the exact model where none of it was run."""
 
@@ -55,16 +57,26 @@ def tile_rows(exact: Sequence[Document], networks: Sequence[Document]) -> str:
 
 def tiles(claims: Sequence[Document]) -> str:
     """The counts as large numbers; partial claims by whether what was run agrees."""
-    counts = [(_style(verdict), VERDICTS[verdict], n) for verdict, n in counts_of(claims).items()]
-    against = sum(map(_disagrees, claims))
-    if against:
-        at = next(number for number, (style, *_) in enumerate(counts) if style == "partial")
-        so_far = [
-            ("partial", "partial, agree so far", counts[at][2] - against),
-            ("against", "partial, disagree so far", against),
-        ]
-        counts[at : at + 1] = so_far
+    counts = []
+    for verdict, n in counts_of(claims).items():
+        partial = _so_far(claims) if verdict == "partial" else []
+        counts += partial or [(_style(verdict), VERDICTS[verdict], n)]
     return "".join(f'<div class="tile {style}"><b>{n:,}</b>{words}</div>' for style, words, n in counts)
+
+
+def _so_far(claims: Sequence[Document]) -> list[tuple[str, str, int]]:
+    """Style, words and number of the partial claims that agree so far, disagree, or cannot be decided."""
+    found = Counter(claim.get("agrees") for claim in claims if claim["verdict"] == "partial")
+    kinds = {
+        True: ("partial", "agree so far"),
+        False: ("against", "disagree so far"),
+        None: ("partial", "undecided"),
+    }
+    return [
+        (style, f"partial, {words}", found[agrees])
+        for agrees, (style, words) in kinds.items()
+        if found[agrees]
+    ]
 
 
 def legend() -> str:
@@ -93,7 +105,7 @@ def _row(claim: Document) -> str:
     cells = "".join(f"<td>{escape(claim[key])}</td>" for key in ("where", "paper", "ours", "comparison"))
     verdict = claim["verdict"]
     style = "against" if _disagrees(claim) else _style(verdict)
-    so_far = f", {'disagrees' if _disagrees(claim) else 'agrees'} so far" if verdict == "partial" else ""
+    so_far = f", {SO_FAR[claim.get('agrees')]}" if verdict == "partial" else ""
     judged = f'<td class="{style}">{verdict}{so_far}</td>'
     return f"<tr><td>{escape(claim['says'])}{reason}</td>{cells}{judged}</tr>\n"
 
