@@ -1,6 +1,7 @@
 """The command line as a newcomer uses it: words, JSON contract, exit codes, bad input."""
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -116,6 +117,13 @@ def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
     expected = predict(Moments.load(moments_file), Penalty(0.1, 0.1)).trajectory([[2.0, 0.1], [0.1, 1.0]], 5)
     np.testing.assert_allclose(path, expected, rtol=1e-14)
     assert len(path) == 6
+
+
+def test_of_very_many_rounds_the_first_and_last_are_shown(moments_file):
+    shown = fedgram("predict", moments_file, *LAMBDA, "--rounds", 3000).stdout
+    rounds = re.findall(r"^ +(\d+) +\d\.\d{3}e", shown, flags=re.MULTILINE)
+    assert rounds == [str(t) for t in (*range(25), *range(2976, 3001))]
+    assert shown.count("...") == 1
 
 
 def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path):

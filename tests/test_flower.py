@@ -475,6 +475,7 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
         ({"clip": "5"}, "'clip' in the configuration must be a number"),
         ({"rounds": True}, "'rounds' in the configuration must be a number"),
         ({"seed": 1.7}, "'seed' in the configuration must be a whole number"),
+        ({"learning_rate": 1e-3}, "The configuration has 'learning_rate'; did you mean 'learning-rate'"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):

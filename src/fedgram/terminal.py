@@ -8,7 +8,7 @@ import numpy as np
 from rich.padding import Padding
 from rich.table import Table
 
-from fedgram import words
+from fedgram import psd, words
 from fedgram.correct import Correction
 from fedgram.explain import Gap
 from fedgram.predict import Prediction
@@ -16,6 +16,9 @@ from fedgram.psd import Array
 from fedgram.screen import ruled, say, screen
 
 console = screen()
+
+SHOWN = 25
+"""How many of the first and of the last rounds are shown; --json has all."""
 
 
 def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:
@@ -98,12 +101,14 @@ def _print_matrix(title: str, matrix: Array, targets: Sequence[str]) -> None:
 
 def _print_trajectory(prediction: Prediction, trajectory: Array) -> None:
     table = _table("Round", "away from the limit", "away from centralized")
-    for number, gram in enumerate(trajectory):
-        away = [
-            float(np.linalg.norm(gram - target) / np.linalg.norm(target))
-            for target in (prediction.barycenter.gram, prediction.centralized)
-        ]
-        table.add_row(str(number), *(f"{error:.3e}" for error in away))
+    references = np.stack([prediction.barycenter.gram, prediction.centralized])
+    away = psd.relative_error(trajectory[:, None], references)
+    last = len(trajectory) - 1
+    for number, errors in enumerate(away):
+        if number < SHOWN or number > last - SHOWN:
+            table.add_row(str(number), *(f"{error:.3e}" for error in errors))
+        elif number == SHOWN:
+            table.add_row("...")
     _show(table)
 
 

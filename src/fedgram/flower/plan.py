@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -16,6 +17,11 @@ from fedgram.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
 """Settings that are numbers, by their keys."""
+KEYS = (
+    *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction", "procedure", "seed",
+    "backbone", "lambda-h", "lambda-w", "precision", "out", "patience",
+)  # fmt: skip
+"""All that is read from a configuration, which may hold more for an app's own use."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class Plan:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan:
         """The plan in a run's configuration; what it does not say is as in the paper."""
+        _check_spelling(config)
         paper = Penalty()
         penalty = Penalty(number(config, "lambda-h", paper.features), number(config, "lambda-w", paper.head))
         chosen: dict[str, Any] = {
@@ -63,6 +70,13 @@ def number(config: Mapping[str, Any], key: str, default: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise InputError(f"'{key}' in the configuration must be a number from 0, not {value!r}.", field=key)
     return value
+
+
+def _check_spelling(config: Mapping[str, Any]) -> None:
+    """A key that is nearly one of ours is a mistake: it would do nothing, and say nothing."""
+    for key in config:
+        if key not in KEYS and (near := get_close_matches(key, KEYS, n=1, cutoff=0.85)):
+            raise InputError(f"The configuration has '{key}'; did you mean '{near[0]}'?", field=key)
 
 
 def _seed(config: Mapping[str, Any]) -> int:
