@@ -1,8 +1,8 @@
 """The command line as a newcomer uses it: words, JSON contract, exit codes, bad input."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
