@@ -230,6 +230,7 @@ BAD_CALLS = [
     (["predict", "{moments}", "--figure", "nowhere/figure.png"], "Cannot write"),
     (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
+    (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
     (["predict"], "Missing argument"),
     (["foretell"], "No such command"),
 ]

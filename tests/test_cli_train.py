@@ -20,7 +20,7 @@ from fedgram.data.own_table import Reading, read_table
 from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit
-from fedgram.runs import Runs, files
+from fedgram.runs import Runs
 from tests.small_runs import exact_run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
@@ -355,7 +355,7 @@ def test_a_full_disk_exits_with_2_and_is_resumed(fedgram, tmp_path, monkeypatch)
 
     arguments = ["train", "gaussian", *TINY, "--out", tmp_path]
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", full)
+        patch.setattr(os, "replace", full)
         code, _, err = fedgram(*arguments)
     assert code == 2
     assert "No space left on device" in err

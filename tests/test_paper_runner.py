@@ -162,6 +162,23 @@ def test_results_are_the_same_after_an_interruption(tmp_path, request):
     assert not list((tmp_path / "a" / "full" / "toy").glob(".*"))
 
 
+def test_only_drafts_of_killed_runs_are_removed(tmp_path):
+    run([toy(tmp_path / "log")], tmp_path, "full")
+    folder = tmp_path / "full" / "toy"
+    kept = [folder / name for name in (".gitignore", ".notes.draft", ".two.parquet.swp")]
+    for path in (*kept, folder / ".two.parquet.0123abcd.draft", folder / ".figure.png.89abcdef.draft"):
+        path.touch()
+    run([toy(tmp_path / "log")], tmp_path, "full")
+    assert sorted(folder.glob(".*")) == sorted(kept)
+
+
+def test_a_table_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "table.parquet").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_table(tmp_path / "table.parquet", {"x": np.arange(3)}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+
+
 def test_manifest_says_what_made_the_figure(tmp_path):
     (outcome,) = run([toy(tmp_path / "log")], tmp_path, "quick")
     manifest = json.loads((tmp_path / "quick" / "toy" / "manifest.json").read_text())

@@ -45,7 +45,7 @@ def replacing(monkeypatch, *, stop_at, problem):
         real(draft, path)
         finished.append(path)
 
-    monkeypatch.setattr(files.os, "replace", replace_file)
+    monkeypatch.setattr(os, "replace", replace_file)
     return finished
 
 
@@ -113,13 +113,11 @@ def test_a_kill_between_any_two_files_loses_nothing(whole, tmp_path, monkeypatch
             assert len(finished) == stop_at
         trained(folder)
         assert_same_contents(whole, folder)
-        assert not list(folder.rglob("*.draft")), "drafts of a killed process are taken up again"
 
 
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-from fedgram.runs import files
 from tests.small_runs import trained
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
@@ -133,7 +131,7 @@ def replaced(draft, path):
         (folder / "seen").touch()
     real(draft, path)
 
-files.os.replace = replaced
+os.replace = replaced
 in_a_round = lambda now: moment == "in a round" and (now.round, now.epoch) == (2, 1)
 trained(folder, progress=lambda now: in_a_round(now) and die())
 """
@@ -147,12 +145,15 @@ def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, tmp_path, moment):
     assert done.returncode == -signal.SIGKILL, done.stderr
     (tmp_path / "runs" / "seen").unlink()
     assert list((tmp_path / "runs").rglob("stack-*.safetensors"))
+    drafts = list((tmp_path / "runs").rglob("*.draft"))
+    assert len(drafts) == (moment == "before the checkpoint")
     stored = [run.account.rounds for run in Runs(tmp_path / "runs")]
     assert stored == ([1] * 4 if moment == "in a round" else [2] * 4)
     said = []
     trained(tmp_path / "runs", warned=said.append)
     assert said == ["Runs that go on after round 1: 4."]
     assert_same_contents(whole, tmp_path / "runs")
+    assert not list((tmp_path / "runs").rglob("*.draft")), "what a killed process left is removed"
 
 
 def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole, tmp_path, monkeypatch):

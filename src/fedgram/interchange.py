@@ -10,13 +10,12 @@ make sense is checked by `Moments`.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from fedgram.drafts import draft_of
 from fedgram.errors import InputError
 
 FORMAT = "fedgram-moments/1"
@@ -24,12 +23,9 @@ FORMAT = "fedgram-moments/1"
 
 def write_whole(path: str | Path, content: bytes) -> None:
     """Write a file that appears whole or not at all."""
-    path = Path(path)
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".fedgram-", delete=False) as file:
-            file.write(content)
-        os.chmod(file.name, 0o666 & ~_umask())
-        os.replace(file.name, path)
+        with draft_of(Path(path)) as draft:
+            draft.write_bytes(content)
     except OSError as error:
         raise InputError(f"Cannot write '{path}': {error.strerror}.", field=str(path)) from None
 
@@ -148,10 +144,3 @@ def _weights(clients: list[dict[str, Any]]) -> Any:
             field="weight",
         )
     return None
-
-
-def _umask() -> int:
-    """The process's umask, which temporary files ignore; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -11,11 +11,9 @@ import hashlib
 import io
 import json
 import logging
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +23,7 @@ import numpy as np
 
 from fedgram.data.dataset import Dataset, Options, checksum, settings_key
 from fedgram.data.problem import Problem, Split
+from fedgram.drafts import draft_of
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
@@ -139,18 +138,13 @@ def _split(arrays: Mapping[str, Array], part: str, number: int) -> Split:
 
 def _write(path: Path, stored: Stored) -> None:
     """Write a cache file, whole or not at all; where that is not allowed, the data stays without."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(draft, "w") as archive:
+        with draft_of(path) as draft, zipfile.ZipFile(draft, "w") as archive:
             for name, array in _arrays(stored).items():
                 _write_array(archive, name, array)
-        os.replace(draft, path)
     except OSError as error:
         LOG.info("The cache '%s' could not be written: %s.", path, error.strerror)
-    finally:
-        with suppress(OSError):
-            draft.unlink()
 
 
 def _arrays(stored: Stored) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from fedgram.drafts import remove_drafts
 from fedgram.errors import InputError
 from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
@@ -102,8 +103,7 @@ def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[Job]:
     folder = folder_of(experiment, out, scale)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for draft in folder.glob(".*"):  # left by a run that was killed while it wrote
-            draft.unlink()
+        remove_drafts(folder)
     except OSError as error:
         raise InputError(f"Cannot write to '{folder}': {error.strerror}.", field="out") from None
     return [

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgram.drafts import draft_of
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
@@ -33,13 +32,10 @@ def write_table(path: Path, table: Mapping[str, Array], settings: Mapping[str, A
     import duckdb
 
     columns = {name: np.ascontiguousarray(column) for name, column in table.items()}  # noqa: F841, read by SQL
-    made_by = json.dumps({"settings": settings, "digest": digest(table)}, sort_keys=True).replace("'", "''")
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".parquet")
-    os.close(handle)
-    with duckdb.connect() as connection:
-        options = f"FORMAT parquet, KV_METADATA {{fedgram: '{made_by}'}}"
-        connection.execute(f"COPY (SELECT * FROM columns) TO '{draft}' ({options})")
-    os.replace(draft, path)
+    made_by = json.dumps({"settings": settings, "digest": digest(table)}, sort_keys=True)
+    options = f"FORMAT parquet, KV_METADATA {{fedgram: {_text(made_by)}}}"
+    with draft_of(path) as draft, duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT * FROM columns) TO {_text(draft)} ({options})")
 
 
 def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table | None:
@@ -53,9 +49,8 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
         return None
     try:
         with duckdb.connect() as connection:
-            escaped = str(path).replace("'", "''")
-            stored = connection.execute(f"SELECT value FROM parquet_kv_metadata('{escaped}')").fetchone()
-            table = connection.execute(f"SELECT * FROM read_parquet('{escaped}')").fetchnumpy()
+            stored = connection.execute(f"SELECT value FROM parquet_kv_metadata({_text(path)})").fetchone()
+            table = connection.execute(f"SELECT * FROM read_parquet({_text(path)})").fetchnumpy()
         made_by = json.loads(bytes(stored[0])) if stored else {}
     except (duckdb.Error, ValueError) as error:
         raise InputError(
@@ -67,3 +62,7 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
     if settings is not None and made_by["settings"] != json.loads(json.dumps(settings)):
         return None
     return plain
+
+
+def _text(value: object) -> str:
+    return "'" + str(value).replace("'", "''") + "'"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgram.drafts import draft_of, remove_drafts
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
@@ -25,19 +25,14 @@ except ImportError:
 
 
 @contextmanager
-def draft_of(path: Path) -> Iterator[Path]:
-    """A path to write to beside `path`, which it replaces at the end; after an error nothing has changed.
-
-    The draft of a path has one name, so that what a killed process leaves is overwritten by the next.
-    """
-    draft = path.with_name(f".{path.name}.draft")
+def _draft_of(path: Path) -> Iterator[Path]:
+    """A draft in a folder that is made for it; what killed processes left of the path is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        os.replace(draft, path)
+        remove_drafts(path.parent, path.name)
+        with draft_of(path) as draft:
+            yield draft
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            draft.unlink()
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
         raise InputError(
             f"Cannot write '{path}' ({reason}); all that was written before is sound: put that right or "
@@ -50,7 +45,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     """Write named arrays, with words about them."""
     # safetensors reads memory in a row, whatever the strides.
     rows = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    with draft_of(path) as draft:
+    with _draft_of(path) as draft:
         save_file(rows, draft, dict(metadata or {}))
 
 
@@ -73,5 +68,5 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def write_document(path: Path, document: Any) -> None:
     """Write a JSON document in full double precision."""
-    with draft_of(path) as draft:
+    with _draft_of(path) as draft:
         draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
