@@ -21,6 +21,7 @@ from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs
+from fedgram.tables import read_moments
 from tests.small_runs import exact_run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
@@ -230,9 +231,27 @@ def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
         read_table(str(table), replace(reading, where="a > 99"), 0)
 
 
+@pytest.mark.parametrize("missing", [None, " "])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_without_a_client_are_dropped(own, tmp_path, suffix, missing):
+    own.loc[[0, 3, 7], "site"] = missing
+    own.loc[[3, 8], "b"] = np.nan
+    table = tmp_path / f"own.{suffix}"
+    own.to_csv(table, index=False) if suffix == "csv" else own.to_parquet(table)
+    reading = Reading("site", ["a", "b"], ["y"], 0.0, drop_missing=True)
+    problem, kept = read_table(str(table), reading, 0), own.drop(index=[0, 3, 7, 8])
+    assert problem.provenance["rows_left_out"] == 4
+    assert problem.clients == ("9", "10", "x")
+    for client, split in problem.train.items():
+        np.testing.assert_allclose(split.targets[:, 0], kept["y"][kept["site"] == client], rtol=1e-15)
+    moments = read_moments(str(table), client="site", targets=["y", "b"], drop_missing=True)
+    assert moments.count.tolist() == [len(split) for split in problem.train.values()]
+
+
 def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     table, rows = tmp_path / "own.parquet", np.arange(90)
-    for values in (rows % 3, rows % 3 + 0.0, rows % 3 > 0, np.datetime64("2020-01-01") + rows % 3):
+    names = np.array([b"a", b"b", b"ccc"], dtype=object)[rows % 3]
+    for values in (rows % 3, rows % 3 + 0.0, rows % 3 > 0, np.datetime64("2020-01-01") + rows % 3, names):
         own.assign(site=values).to_parquet(table)
         problem = read_table(str(table), Reading("site", ["a"], ["y"], 0.0), 0)
         for client, split in zip(np.unique(values), problem.train.values(), strict=True):
@@ -244,6 +263,7 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     [
         (["--client", "site", "--inputs", "a"], "Training on a table needs --targets."),
         (["--client", "site", "--inputs", "a", "--targets", "q"], "There is no column 'q'"),
+        (["--client", "site", "--inputs", "twice", "--targets", "y"], "'twice' could be any of the columns"),
         ([*COLUMNS, "--variant", "new"], "--variant is for a dataset with a name, and '"),
         ([*COLUMNS, "--larger"], "--larger is for a dataset with a name, and '"),
         ([*COLUMNS, "--test-fraction", "1"], "--test-fraction must be at least 0 and below 1"),
@@ -262,7 +282,7 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     ],
 )
 def test_columns_and_parts_of_a_table_that_cannot_be(fedgram, own, tmp_path, given, words):
-    own.to_csv(tmp_path / "own.csv", index=False)
+    own.assign(twice=1.0, TWICE=2.0).to_csv(tmp_path / "own.csv", index=False)
     code, _, err = fedgram("train", tmp_path / "own.csv", *given, "--out", tmp_path / "runs")
     assert (code, words in err) == (2, True), err
 

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments, sources
+from fedgram import InputError, Moments
+from fedgram.table_files import MISSING_TEXT
 from fedgram.tables import read_moments
 
 TARGETS = ["PM2.5", 'it\'s "odd"']
@@ -120,7 +121,8 @@ def test_no_line_of_a_csv_is_skipped():
 def test_a_file_named_twice_counts_once():
     table = frame()
     write(table, "data.csv")
-    assert_same(read(["data.csv", "*.csv"]), expected(table))
+    os.symlink("data.csv", "link.csv")
+    assert_same(read(["data.csv", "*.csv", "./data.csv", os.path.abspath("data.csv")]), expected(table))
 
 
 def test_a_folder_passes_over_files_that_are_no_tables():
@@ -202,6 +204,23 @@ def test_whole_and_decimal_numbers_are_numbers():
     assert_same(read(decimal), expected(table.assign(**{TARGETS[1]: np.arange(90.0) % 7})))
 
 
+@pytest.mark.parametrize("convert", [lambda table: table, lambda table: write(table, "data.csv"),
+                                     lambda table: write(table, "data.parquet")])  # fmt: skip
+def test_true_and_false_are_one_and_zero(convert):
+    table = frame()
+    table[TARGETS[0]] = table[TARGETS[0]] > 0
+    assert_same(read(convert(table)), expected(table.astype({TARGETS[0]: float})))
+
+
+@pytest.mark.parametrize("convert", [lambda table: table, lambda table: write(table, "data.parquet")])
+def test_clients_kept_as_bytes_have_their_names(convert):
+    table = frame(clients=("nørd", "east", "10"))
+    kept = table.assign(site=table["site"].str.encode("utf-8"))
+    assert_same(read(convert(kept)), expected(table))
+    kept.loc[kept["site"] == b"east", "site"] = b"\xff"
+    assert read(convert(kept)).clients == ("10", r"\xFF", "nørd")
+
+
 # ---- accuracy ----
 
 
@@ -247,7 +266,7 @@ def test_the_smallest_spread_is_not_taken_for_a_constant():
 # ---- missing values ----
 
 
-@pytest.mark.parametrize("text", sources.MISSING_TEXT)
+@pytest.mark.parametrize("text", MISSING_TEXT)
 def test_text_that_means_missing_is_missing(text):
     write(frame(), "data.csv")
     with open("data.csv", "a") as file:
@@ -332,7 +351,6 @@ def test_text_among_numbers_is_named_with_its_line(rows):
 @pytest.mark.parametrize(("values", "holds"), [
     ([1.0, None, "hot", 2.0], "text, for example 'hot' in row 3"),
     (["1.5"] * 4, "text, for example '1.5' in row 1"),
-    ([True] * 4, "BOOLEAN, for example 'true' in row 1"),
     ([date(2010, 3, 1)] * 4, "DATE, for example '2010-03-01' in row 1"),
     (pd.Categorical(["low", "high"] * 2), "ENUM, for example 'low' in row 1"),
 ])  # fmt: skip
@@ -411,6 +429,60 @@ def test_the_reason_why_where_fails_is_given(where, reason):
     assert error.field == "where"
 
 
+def named(*columns):
+    """A table with these names of columns."""
+    table = pd.concat([frame()[["site", TARGETS[0]]]] + [frame()[[TARGETS[1]]]] * (len(columns) - 2), axis=1)
+    return table.set_axis(list(columns), axis=1)
+
+
+def arrow(table):
+    """pandas refuses names that appear twice on its way to pyarrow."""
+    arrays = [pa.array(table.iloc[:, number]) for number in range(table.shape[1])]
+    inner = pa.StructArray.from_arrays([arrays[1]], names=["y"])
+    return pa.table([inner, *arrays], names=["inner", *table.columns])
+
+
+CONVERTED = {
+    "pandas": lambda table: table,
+    "pyarrow": arrow,
+    "csv": lambda table: write(table, "data.csv"),
+    "parquet": lambda table: pq.write_table(arrow(table), "data.parquet") or "data.parquet",
+}
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+@pytest.mark.parametrize(("columns", "asked", "alike"), [
+    (("site", "y", "y"), "y", "'y', 'y'"),
+    (("site", "y", "Y"), "y", "'y', 'Y'"),
+    (("site", "y", "Y"), "Y", "'y', 'Y'"),
+    (("site", "y", "y"), "y_1", "'y', 'y'"),
+    (("site", "y", "y", "y_1"), "y_1", "'y', 'y', 'y_1'"),
+])  # fmt: skip
+def test_columns_of_one_name_are_refused_where_they_are_asked_for(kind, columns, asked, alike):
+    error = refusal(CONVERTED[kind](named(*columns)), targets=[asked])
+    place = f"'data.{kind}'" if kind in ("csv", "parquet") else "the table"
+    assert error.message == (
+        f"'{asked}' could be any of the columns {alike} of {place} (capitals do not count); rename all but "
+        "one of them."
+    )
+    assert error.field == asked
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+@pytest.mark.parametrize(("columns", "asked"), [
+    (("site", "z", "y", "y"), "z"), (("site", "y", "y_1"), "y"), (("site", "y_1", "y"), "y_1"),
+])  # fmt: skip
+def test_columns_of_one_name_are_no_matter_elsewhere(kind, columns, asked):
+    read_back = read(CONVERTED[kind](named(*columns)), targets=[asked])
+    np.testing.assert_allclose(read_back.mean[:, 0], read(frame(), targets=TARGETS[0]).mean[:, 0])
+
+
+def test_the_file_with_columns_of_one_name_is_found_among_others():
+    write(named("site", "y"), "1.csv")
+    write(named("site", "y", "Y"), "2.tsv")
+    assert "'y', 'Y' of '2.tsv'" in refusal(["1.csv", "2.tsv"], targets=["y"]).message
+
+
 def test_many_columns_are_not_all_listed():
     table = frame().assign(**{f"x{number}": 0 for number in range(50)})
     assert refusal(table, client="hospital").message.endswith("'x14', 'x15', ....")
@@ -430,6 +502,8 @@ def damaged(path, change):
     ("folder", "The folder 'folder' holds no CSV, TSV or Parquet file; pass one that does."),
     ("sheet.xlsx", "'sheet.xlsx' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data "
                    "frame."),
+    ("x.parquet.gz", "'x.parquet.gz' is a Parquet file inside gzip, which only CSV and TSV files may be; "
+                     "unpack it first."),
     ("empty.csv", "The file 'empty.csv' is empty; write it again or leave it out."),
     ("header.csv", "There are no rows with a client in 'header.csv'; add some."),
     ("ragged.csv", "There is no column 'site' in 'ragged.csv' (some lines have more values than others, "
@@ -438,6 +512,7 @@ def damaged(path, change):
 def test_a_path_without_a_table_is_explained(path, message):
     os.mkdir("folder")
     Path("sheet.xlsx").write_text("a sheet")
+    Path("x.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
     Path("empty.csv").touch()
     Path("header.csv").write_text("site,PM2.5\n")
     Path("ragged.csv").write_text("site,PM2.5\na,1\nb,1,2\n")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import glob
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import numpy as np
 
 from fedgram.errors import InputError
 from fedgram.psd import Array
+from fedgram.table_files import files_of, own_columns, paths_of, rows_of, sql_text
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 # DuckDB takes the bounds of a Parquet column to mean that no value in it is NaN, but they leave NaN out.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 
-# Text that stands for a missing value in a CSV file.
-MISSING_TEXT = ["", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
-
-_NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*")
+_NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
+_RENAMED = re.compile(r"(.+)_\d+")
 _BAD_TEXT = re.compile(
     r'on Line: (\d+).*converting column "(.*?)"\. Could not convert string "(.*?)" to.*?file ?= ?(.*?)\n',
     re.DOTALL,
@@ -64,7 +61,7 @@ class SourceTable:
         return [name for name, _ in named], values.reshape(-1, width)
 
     def __str__(self) -> str:
-        paths = _paths(self.source)
+        paths = paths_of(self.source)
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return f"'{paths[0]}'{others}" if paths else "the table"
 
@@ -88,12 +85,13 @@ def _rank(name: str | None) -> tuple[float, str]:
 def open_source(table: SourceTable) -> None:
     """Make the view `source`, and check that the columns asked for are there and the targets are numbers."""
     columns = _load(table, {})
+    _check_told_apart(table, columns)
     for name in table.columns:
         if name not in columns:
             raise _no_column(table, name, list(columns))
     # Left alone, the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
-    kinds = dict.fromkeys(table.columns, "VARCHAR") | dict.fromkeys(table.targets, "DOUBLE")
-    columns = _load(table, kinds)
+    numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
+    columns = _load(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
     for name in table.targets:
         if not _NUMBER.fullmatch(columns[name]):
             raise _not_numbers(table, name, columns[name])
@@ -101,16 +99,9 @@ def open_source(table: SourceTable) -> None:
 
 def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
     """Make the view `source` with these types of CSV columns; return the type of every column."""
-    if paths := _paths(table.source):
-        readers: dict[Callable[[str, str], str], list[str]] = {}
-        for file in _files(paths):
-            readers.setdefault(READERS[_suffix(file)], []).append(_text(glob.escape(file)))
-        struct = ", ".join(f"{_text(name)}: {_text(kind)}" for name, kind in types.items())
-        option = f", types = {{{struct}}}" if types else ""
-        tables = [f"FROM {reader(', '.join(files), option)}" for reader, files in readers.items()]
-        table.connection.execute(
-            f"CREATE OR REPLACE TEMP VIEW source AS {' UNION ALL BY NAME '.join(tables)}"
-        )
+    if paths := paths_of(table.source):
+        rows = rows_of(files_of(paths), types)
+        table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
     elif hasattr(table.source, "__len__"):
         table.connection.register("source", table.source)
     else:
@@ -119,67 +110,45 @@ def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
             "read a stream into a table first.",
             field="source",
         )
-    return {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE source").fetchall()}
+    return _types(table, "source")
 
 
-def _csv(files: str, types: str) -> str:
-    """CSV files with all their lines: left alone, DuckDB skips those that do not fit the others."""
-    options = f"nullstr = {MISSING_TEXT}, header = true, skip = 0, comment = '', union_by_name = true"
-    return f"read_csv([{files}], {options}{types})"
+def _types(table: SourceTable, rows: str) -> dict[str, str]:
+    """The type of every column."""
+    return {name: kind for name, kind, *_ in table.connection.execute(f"DESCRIBE {rows}").fetchall()}
 
 
-def _tsv(files: str, types: str) -> str:
-    return _csv(files, types + r", delim = '\t'")
+def _check_told_apart(table: SourceTable, columns: Iterable[str]) -> None:
+    """Refuse a name that several columns have: DuckDB would take the first, and rename the others."""
+    known = {name.lower() for name in columns}
+    if not any((made := _RENAMED.fullmatch(name)) and made[1] in known for name in known):
+        return
+    for place, own, read in _namings(table, list(columns)):
+        for name in table.columns:
+            alike = _alike(name.lower(), own, read)
+            if len(alike) > 1:
+                raise InputError(
+                    f"'{name}' could be any of the columns {listed(alike)} of {place} (capitals do not "
+                    "count); rename all but one of them.",
+                    field=name,
+                )
 
 
-def _parquet(files: str, types: str) -> str:
-    """Parquet files know their types."""
-    return f"read_parquet([{files}], union_by_name = true)"
+def _namings(table: SourceTable, columns: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of every file, or of the table in memory: what it is called, its names of columns, and DuckDB's."""
+    for file in files_of(paths_of(table.source)):
+        yield f"'{file}'", own_columns(table.connection, file), list(_types(table, rows_of([file], {})))
+    if not paths_of(table.source):
+        # pyarrow has the arrays themselves in `columns`
+        names = "column_names" if hasattr(type(table.source), "column_names") else "columns"
+        yield str(table), [str(name) for name in getattr(table.source, names, [])], columns
 
 
-READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq": _parquet}
-
-
-def _paths(source: Any) -> list[str]:
-    """The paths in a source; none when it is a table in memory."""
-    if isinstance(source, (str, os.PathLike)):
-        return [os.fspath(source)]
-    return [os.fspath(path) for path in source] if isinstance(source, (list, tuple)) else []
-
-
-def _files(paths: list[str]) -> list[str]:
-    """The files that the paths stand for, each once."""
-    files = list(dict.fromkeys(file for path in paths for file in _expanded(path)))
-    for file in files:
-        if _suffix(file) not in READERS:
-            raise InputError(
-                f"'{file}' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data frame.",
-                field="source",
-            )
-        if os.path.getsize(file) == 0:
-            raise InputError(f"The file '{file}' is empty; write it again or leave it out.", field="source")
-    return files
-
-
-def _expanded(path: str) -> list[str]:
-    """A file, the tables in a folder, or the files that match a pattern."""
-    if os.path.isdir(path):
-        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = [file for file in found if _suffix(file) in READERS and os.path.basename(file)[0] not in "._"]
-        problem = f"The folder '{path}' holds no CSV, TSV or Parquet file; pass one that does."
-    elif os.path.exists(path) or not glob.has_magic(path):
-        found = [path] if os.path.exists(path) else []
-        problem = f"There is no file or folder '{path}'; check the path."
-    else:
-        found = [file for file in glob.glob(path, recursive=True) if os.path.isfile(file)]
-        problem = f"No file matches '{path}'; check the pattern."
-    if not found:
-        raise InputError(problem, field="source")
-    return sorted(found)
-
-
-def _suffix(path: str) -> str:
-    return os.path.splitext(path.lower().removesuffix(".gz"))[1]
+def _alike(name: str, own: list[str], read: list[str]) -> list[str]:
+    """The columns that a name could stand for, as it is or as DuckDB has given it."""
+    pairs = [(mine.lower(), theirs.lower()) for mine, theirs in zip(own, read, strict=False)]
+    meant = {mine for mine, theirs in pairs if name in (mine, theirs)}
+    return [each for each in own if each.lower() in meant]
 
 
 def select_rows(table: SourceTable, drop_missing: bool) -> None:
@@ -197,16 +166,20 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         complete = " AND ".join(f"NOT isnan({value})" for value in values)
         values = [f"CASE WHEN {complete} THEN {value} END" for value in values]
     columns = ", ".join(f"{value} AS y{number}" for number, value in enumerate(values))
-    client = _text(table.client) if table.whole else _column(table.client)
+    client = sql_text(table.client) if table.whole else _client_column(table)
     table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
+
+
+def _client_column(table: SourceTable) -> str:
+    """The column of clients; names that were kept as bytes become text."""
+    column = _column(table.client)
+    if _types(table, "source")[table.client] != "BLOB":
+        return column
+    return f"coalesce(try(decode({column})), {column}::VARCHAR)"  # the latter shows bytes that are no text
 
 
 def _column(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from fedgram.errors import InputError
+from fedgram.table_files import each_once
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Data = Annotated[
     list[str],
     typer.Argument(
-        help="Moments files (.json), or data: CSV, TSV, Parquet (also .gz), folders, quoted globs.",
+        help="Moments files (.json), or data: CSV, TSV (both also .gz), Parquet, folders, quoted globs.",
         show_default=False,
     ),
 ]
@@ -30,7 +31,9 @@ Targets = Annotated[str | None, typer.Option(help="Target columns, separated by 
 Where = Annotated[
     str | None, typer.Option(help="Keep only rows that meet this SQL condition: 'year = 2016'.")
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing target.")]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows without a client or a target.")
+]
 Weights = Annotated[
     str | None,
     typer.Option(
@@ -83,9 +86,10 @@ def load(
     drop_missing: DropMissing = False,
     weights: Weights = None,
 ) -> Given:
-    """Read moments files, or the moments of a table."""
+    """Read moments files, or the moments of a table; a file that is named twice counts once."""
     from fedgram.weights import parse_weights
 
+    data = each_once(data)
     if all(file.endswith(".json") for file in data):
         about_rows = {"client": client, "site": site, "targets": targets, "where": where}
         _refuse(about_rows | {"drop-missing": drop_missing})

@@ -72,7 +72,7 @@ def train(
         str | None, typer.Option(help="Own table: only rows that meet this SQL condition.")
     ] = None,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Own table: leave out rows with a missing value.")
+        bool, typer.Option("--drop-missing", help="Own table: leave out rows without a client or a number.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -96,6 +96,19 @@ def _split(values: Array, inputs: int) -> Split:
 
 def _rows(path: str, reading: Reading) -> tuple[dict[str, Array], int]:
     """The columns (N, columns) of every client, in the order of the file, and how many rows were left out."""
+    clients, client, values = _read(path, reading)
+    complete = ~np.isnan(values).any(axis=1) & np.isin(client, list(clients.values()))
+    kept = complete | (not reading.drop_missing)
+    rows = {}
+    for name, number in clients.items():
+        its = np.flatnonzero((client == number) & kept)
+        rows[name] = values[its]
+        _check_numbers(values[its], its, name, reading, path)
+    return rows, int((~kept).sum())
+
+
+def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
+    """A number for every client's name, the number of each row's client (N,), and columns (N, columns)."""
     import duckdb
 
     from fedgram.sources import SourceTable, explained, open_source, select_rows
@@ -114,17 +127,14 @@ def _rows(path: str, reading: Reading) -> tuple[dict[str, Array], int]:
             connection.execute(
                 "CREATE TEMP TABLE numbered AS SELECT *, row_number() OVER () AS row FROM data"
             )
-            names, first = table.read("min(row)", "numbered GROUP BY client")
-            found = connection.execute("SELECT * FROM numbered ORDER BY row").fetchnumpy()
+            # The number of a client is that of its first row: not all types of names compare as arrays.
+            names, numbers = table.read("min(row)", "numbered GROUP BY client")
+            by_number = "SELECT * EXCLUDE (client), min(row) OVER (PARTITION BY client) AS client"
+            found = connection.execute(f"{by_number} FROM numbered ORDER BY row").fetchnumpy()
     _check_clients(names, reading, path)
     values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(reading.numbers))], axis=1)
-    kept = ~np.isnan(values).any(axis=1) | (not reading.drop_missing)
-    rows = {}
-    for name, row in zip(names, first[:, 0].astype(int), strict=True):
-        its = np.flatnonzero((found["client"] == found["client"][row - 1]) & kept)
-        rows[str(name)] = values[its]
-        _check_numbers(values[its], its, str(name), reading, path)
-    return rows, int((~kept).sum())
+    clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
+    return clients, found["client"], values
 
 
 def _check_named_once(columns: list[str]) -> None:
@@ -144,10 +154,14 @@ def _check_clients(names: list[str | None], reading: Reading, path: str) -> None
         raise InputError(problem, field="where")
     if not names and client is None:
         raise InputError(f"There are no rows in '{path}'; add some.", field="source")
-    if None in names:
-        raise InputError(f"Some rows have no client in '{client}'; name one for each.", field=client)
-    if client is not None and len(names) < 2:
-        held = f"only the client '{names[0]}'" if names else "no client"
+    named = [name for name in names if name is not None]
+    if len(named) < len(names) and not reading.drop_missing:
+        raise InputError(
+            f"Some rows have no client in '{client}'; name one for each, or leave them out (--drop-missing).",
+            field=client,
+        )
+    if client is not None and len(named) < 2:
+        held = f"only the client '{named[0]}'" if named else "no client"
         raise InputError(
             f"The column '{client}' of '{path}' holds {held}, but a federation needs at least two; name "
             "another column with --client, or add the rows of other clients.",

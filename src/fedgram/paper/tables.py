@@ -13,6 +13,7 @@ import numpy as np
 from fedgram.drafts import draft_of
 from fedgram.errors import InputError
 from fedgram.psd import Array
+from fedgram.table_files import sql_text
 
 Table = dict[str, Array]
 
@@ -33,9 +34,9 @@ def write_table(path: Path, table: Mapping[str, Array], settings: Mapping[str, A
 
     columns = {name: np.ascontiguousarray(column) for name, column in table.items()}  # noqa: F841, read by SQL
     made_by = json.dumps({"settings": settings, "digest": digest(table)}, sort_keys=True)
-    options = f"FORMAT parquet, KV_METADATA {{fedgram: {_text(made_by)}}}"
+    options = f"FORMAT parquet, KV_METADATA {{fedgram: {sql_text(made_by)}}}"
     with draft_of(path) as draft, duckdb.connect() as connection:
-        connection.execute(f"COPY (SELECT * FROM columns) TO {_text(draft)} ({options})")
+        connection.execute(f"COPY (SELECT * FROM columns) TO {sql_text(str(draft))} ({options})")
 
 
 def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table | None:
@@ -49,8 +50,9 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
         return None
     try:
         with duckdb.connect() as connection:
-            stored = connection.execute(f"SELECT value FROM parquet_kv_metadata({_text(path)})").fetchone()
-            table = connection.execute(f"SELECT * FROM read_parquet({_text(path)})").fetchnumpy()
+            file = sql_text(str(path))
+            stored = connection.execute(f"SELECT value FROM parquet_kv_metadata({file})").fetchone()
+            table = connection.execute(f"SELECT * FROM read_parquet({file})").fetchnumpy()
         made_by = json.loads(bytes(stored[0])) if stored else {}
     except (duckdb.Error, ValueError) as error:
         raise InputError(
@@ -62,7 +64,3 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
     if settings is not None and made_by["settings"] != json.loads(json.dumps(settings)):
         return None
     return plain
-
-
-def _text(value: object) -> str:
-    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,131 @@
+"""Files that hold a table: which ones a path stands for, how DuckDB reads them, and how they name columns."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedgram.errors import InputError
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Text that stands for a missing value in a CSV file.
+MISSING_TEXT = ["", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
+
+
+def paths_of(source: Any) -> list[str]:
+    """The paths in a source; none when it is a table in memory."""
+    if isinstance(source, (str, os.PathLike)):
+        return [os.fspath(source)]
+    return [os.fspath(path) for path in source] if isinstance(source, (list, tuple)) else []
+
+
+def files_of(paths: Sequence[str]) -> list[str]:
+    """The files that the paths stand for, each once."""
+    files = each_once(file for path in paths for file in _expanded(path))
+    for file in files:
+        _check_readable(file)
+    return files
+
+
+def each_once(paths: Iterable[str]) -> list[str]:
+    """Paths without those that lead to the same place as one before."""
+    first: dict[str, str] = {}
+    for path in paths:
+        first.setdefault(os.path.realpath(path), path)
+    return list(first.values())
+
+
+def _expanded(path: str) -> list[str]:
+    """A file, the tables in a folder, or the files that match a pattern."""
+    if os.path.isdir(path):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = [file for file in found if _suffix(file) in READERS and os.path.basename(file)[0] not in "._"]
+        problem = f"The folder '{path}' holds no CSV, TSV or Parquet file; pass one that does."
+    elif os.path.exists(path) or not glob.has_magic(path):
+        found = [path] if os.path.exists(path) else []
+        problem = f"There is no file or folder '{path}'; check the path."
+    else:
+        found = [file for file in glob.glob(path, recursive=True) if os.path.isfile(file)]
+        problem = f"No file matches '{path}'; check the pattern."
+    if not found:
+        raise InputError(problem, field="source")
+    return sorted(found)
+
+
+def _check_readable(file: str) -> None:
+    if _suffix(file) not in READERS:
+        raise InputError(
+            f"'{file}' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data frame.",
+            field="source",
+        )
+    if file.lower().endswith(".gz") and READERS[_suffix(file)] is _parquet:
+        raise InputError(
+            f"'{file}' is a Parquet file inside gzip, which only CSV and TSV files may be; unpack it first.",
+            field="source",
+        )
+    if os.path.getsize(file) == 0:
+        raise InputError(f"The file '{file}' is empty; write it again or leave it out.", field="source")
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path.lower().removesuffix(".gz"))[1]
+
+
+def rows_of(files: Iterable[str], types: Mapping[str, str]) -> str:
+    """SQL for the rows of all files, with these types of CSV columns."""
+    by_reader: dict[Callable[[str, str], str], list[str]] = {}
+    for file in files:
+        by_reader.setdefault(READERS[_suffix(file)], []).append(sql_text(glob.escape(file)))
+    struct = ", ".join(f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items())
+    options = f", header = true, nullstr = {MISSING_TEXT}" + (f", types = {{{struct}}}" if types else "")
+    return " UNION ALL BY NAME ".join(
+        f"FROM {reader(', '.join(same), options)}" for reader, same in by_reader.items()
+    )
+
+
+def own_columns(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
+    """The names that a file itself gives to its columns: DuckDB makes y, y_1 and Y_2 of y, y and Y."""
+    reader, name = READERS[_suffix(file)], sql_text(glob.escape(file))
+    if reader is _parquet:
+        schema = connection.execute(f"SELECT name, num_children FROM parquet_schema({name})").fetchall()
+        return _outermost(schema[1:])
+    first = connection.execute(f"FROM {reader(name, ', header = false, all_varchar = true')} LIMIT 1")
+    return [(column or "").strip() for row in first.fetchall() for column in row]
+
+
+def _outermost(schema: Sequence[tuple[str, int | None]]) -> list[str]:
+    """Names in a schema in depth-first order that are not inside of others."""
+    names, inside = [], 0
+    for name, children in schema:
+        if inside:
+            inside -= 1
+        else:
+            names.append(name)
+        inside += children or 0
+    return names
+
+
+def _csv(files: str, options: str) -> str:
+    """CSV files with all their lines: left alone, DuckDB skips those that do not fit the others."""
+    return f"read_csv([{files}], skip = 0, comment = '', union_by_name = true{options})"
+
+
+def _tsv(files: str, options: str) -> str:
+    return _csv(files, options + r", delim = '\t'")
+
+
+def _parquet(files: str, _: str) -> str:
+    """Parquet files know their header and types."""
+    return f"read_parquet([{files}], union_by_name = true)"
+
+
+READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq": _parquet}
+
+
+def sql_text(value: str) -> str:
+    """A value in SQL."""
+    return "'" + value.replace("'", "''") + "'"
