@@ -78,6 +78,13 @@ def test_sites_write_their_own_moments_and_files_are_joined(moments_file, tmp_pa
     assert "relative to its own clients" in fedgram("predict", *files[:2]).stderr
 
 
+def test_a_file_that_is_named_twice_counts_once(moments_file):
+    once = json.loads(moments_file.read_text())
+    same = moments_file.parent / "." / ".." / moments_file.parent.name / moments_file.name
+    assert printed("moments", moments_file, moments_file, same) == once
+    assert printed("moments", EXAMPLE.parent / ".." / "examples" / EXAMPLE.name, *DATA) == once
+
+
 def test_predict_prints_the_documented_object(moments_file):
     document = printed("predict", moments_file, *LAMBDA)
     prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
@@ -168,6 +175,17 @@ def test_the_words_say_what_happens_and_what_to_do(moments_file):
     assert "Each client sends 6 numbers once" in corrected
 
 
+def test_a_share_that_is_only_rounding_is_none(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
+    for distance in (1.0, 1e-3):
+        moved = {str(m): rows + m * distance * np.array([1.0, 0.3]) for m in range(3)}
+        Moments.from_arrays(moved).save(tmp_path / "moments.json")
+        said = " ".join(fedgram("explain", tmp_path / "moments.json").stdout.split())
+        assert "100 % of that comes from different client means, 0 % from different client cov" in said
+        assert "and 0 % from averaging heads instead of Gram matrices." in said
+
+
 def test_weights_in_three_spellings(moments_file):
     equal = printed("predict", moments_file, *LAMBDA, "--weights", "equal")
     assert [client["weight"] for client in equal["clients"]] == pytest.approx([1 / 3] * 3)
@@ -223,6 +241,7 @@ BAD_CALLS = [
     (["predict", "{moments}", "--weights", "1,0,2"], "weight of client 'ridge'"),
     (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "no client 'a'"),
     (["predict", "{moments}", "--weights", "coast=1,ridge=2"], "Client 'valley' has no weight"),
+    (["predict", "{moments}", "--weights", "coast=1,ridge=2,valley=1,coast=9"], "'coast' has more than one"),
     (["predict", "{moments}", "--initial", "{moments}", "--rounds", "2"], "must be a list of equally long"),
     (["predict", "{moments}", "--initial", "{moments}"], "needs --rounds"),
     (["predict", "{moments}", "--rounds", "-1"], "0 or more"),

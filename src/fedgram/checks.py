@@ -75,7 +75,13 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
     if count.shape != (len(clients),):
         raise InputError(f"There are {len(clients)} clients but {count.size} counts.", field="count")
     for client, rows in zip(clients, count, strict=True):
-        if not (np.isfinite(rows) and rows >= targets + 1 and rows == int(rows)):
+        if not (np.isfinite(rows) and rows == int(rows)):
+            raise InputError(
+                f"The count of client '{client}' is {rows:.15g}, but it must be a whole number; correct it.",
+                client=client,
+                field="count",
+            )
+        if rows < targets + 1:
             raise InputError(
                 f"Client '{client}' has {rows:g} rows, but it needs at least {targets + 1}, one more than "
                 "targets; add rows, use fewer targets, or leave the client out.",

@@ -15,7 +15,7 @@ from fedgram.explain import Gap
 from fedgram.interchange import write_whole
 from fedgram.predict import Prediction, describe_direction
 from fedgram.psd import Array
-from fedgram.words import percent
+from fedgram.words import in_parts, percent
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = {"clients": "#9aa3ad", "limit": "#1b7f4d", "centralized": "#22252a"}
@@ -110,8 +110,8 @@ def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[s
 def _draw_terms(axis: Any, gap: Gap) -> None:
     places = np.arange(3)[::-1]
     axis.barh(places, gap.traces, color=TERM_COLOURS, height=0.55)
-    for place, trace, share in zip(places, gap.traces, gap.shares, strict=True):
-        axis.text(trace, place, f" {percent(share)}", va="center", fontsize=8)
+    for place, trace, part in zip(places, gap.traces, in_parts(gap, gap.traces), strict=True):
+        axis.text(trace, place, f" {part}", va="center", fontsize=8)
     axis.set_yticks(places, TERM_LABELS, fontsize=8)
     axis.set(xlabel="trace of the term", xlim=(0, 1.3 * max(float(gap.traces.max()), 1e-300)))
     axis.set_title(f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left")

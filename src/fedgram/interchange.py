@@ -88,8 +88,13 @@ def moments_fields(path: str | Path) -> dict[str, Any]:
 
 def _client(client: dict[str, Any], number: int, targets: int) -> dict[str, Any]:
     name = client.get("name")
-    if not (isinstance(name, str) and name):
-        raise InputError(f"Client number {number} has no name.", field="name")
+    if name is None or name == "":
+        raise InputError(f"Client number {number} has no name; give it one.", field="name")
+    if not isinstance(name, str):
+        raise InputError(
+            f"The name of client number {number} must be text, not {json.dumps(name)}; put it in quotes.",
+            field="name",
+        )
     fields: dict[str, Any] = {"name": name}
     for field, dimensions in (("count", 0), ("mean", 1), ("covariance", 2), ("weight", 0)):
         if field in client:

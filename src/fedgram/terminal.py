@@ -44,11 +44,10 @@ def print_explanation(prediction: Prediction, gap: Gap) -> None:
     _say(words.outcome(gap))
     table = _table("Cause", "trace", "share", *prediction.moments.clients)
     scale = float(gap.scale)
-    for cause, trace, share, parts in zip(words.CAUSES, gap.traces, gap.shares, gap.by_client, strict=True):
+    for cause, trace, parts in zip(words.CAUSES, gap.traces, gap.by_client, strict=True):
         shown = (words.number(part, scale) for part in parts)
-        table.add_row(
-            cause, words.number(trace, scale), words.percent(share) if gap.one_sided else "-", *shown
-        )
+        share = words.share(trace, gap) if gap.one_sided else "-"
+        table.add_row(cause, words.number(trace, scale), share, *shown)
     if len(prediction.moments.clients) <= 6:
         _show(table)
     if gap.relative > words.NO_GAP:

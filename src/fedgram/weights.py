@@ -16,7 +16,7 @@ def parse_weights(text: str, clients: Sequence[str]) -> Array:
         return np.ones(len(clients))
     parts = [part.strip() for part in text.split(",")]
     if all("=" in part for part in parts):
-        parts = _in_order(dict(_pair(part) for part in parts), clients)
+        parts = _in_order([_pair(part) for part in parts], clients)
     if len(parts) != len(clients):
         raise InputError(f"There are {len(clients)} clients but {len(parts)} weights.", field="weight")
     return np.array([_number(part, client) for part, client in zip(parts, clients, strict=True)])
@@ -27,7 +27,8 @@ def _pair(part: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _in_order(given: dict[str, str], clients: Sequence[str]) -> list[str]:
+def _in_order(pairs: Sequence[tuple[str, str]], clients: Sequence[str]) -> list[str]:
+    given = dict(pairs)
     unknown = next((name for name in given if name not in clients), None)
     missing = next((name for name in clients if name not in given), None)
     if unknown is not None or missing is not None:
@@ -36,6 +37,12 @@ def _in_order(given: dict[str, str], clients: Sequence[str]) -> list[str]:
         )
         raise InputError(
             f"{what}; the clients are {', '.join(clients)}.", client=unknown or missing, field="weight"
+        )
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InputError(
+            f"Client '{repeated}' has more than one weight; give it one.", client=repeated, field="weight"
         )
     return [given[name] for name in clients]
 

@@ -18,6 +18,8 @@ CAUSES = (
 )
 # A gap this small is rounding of the prediction itself.
 NO_GAP = 1e-12
+# A number this small is the rounding of those that it is made of, relative to them.
+ROUNDING = 1e-13
 
 
 def percent(fraction: float) -> str:
@@ -28,7 +30,12 @@ def percent(fraction: float) -> str:
 
 def number(value: float, scale: float) -> str:
     """A number with four digits, and 0 where it is only the rounding of numbers of this scale."""
-    return "0" if abs(value) <= 1e-13 * scale else f"{value:.4g}"
+    return "0" if abs(value) <= ROUNDING * scale else f"{value:.4g}"
+
+
+def share(amount: float, gap: Gap) -> str:
+    """A part of the gap's trace as a percentage, and 0 where it is only the rounding of Gram matrices."""
+    return percent(amount / float(gap.trace) if abs(amount) > ROUNDING * gap.scale else 0.0)
 
 
 def setting(prediction: Prediction) -> str:
@@ -45,7 +52,7 @@ def outcome(gap: Gap) -> list[str]:
     if gap.relative <= NO_GAP:
         return ["Federated averaging will end where centralized training does: the clients' means and "
                 "covariances agree."]  # fmt: skip
-    parts = [f"{part} from {cause}" for part, cause in zip(_parts(gap, gap.traces), CAUSES, strict=True)]
+    parts = [f"{part} from {cause}" for part, cause in zip(in_parts(gap, gap.traces), CAUSES, strict=True)]
     whole = "that" if gap.one_sided else f"the difference's trace, {gap.trace:.4g},"
     parts[0] = parts[0].replace(" from", f" of {whole} comes from")
     return [
@@ -58,7 +65,7 @@ def outcome(gap: Gap) -> list[str]:
 def clients_behind(gap: Gap, names: Sequence[str]) -> list[str]:
     """The clients in the order of their share in the gap, each with its main cause."""
     amounts = gap.by_client.sum(axis=0)
-    parts, causes = _parts(gap, amounts), gap.by_client.argmax(axis=0)
+    parts, causes = in_parts(gap, amounts), gap.by_client.argmax(axis=0)
     return [f"{names[m]}: {parts[m]}, mostly {CAUSES[causes[m]]}" for m in np.argsort(-amounts)]
 
 
@@ -66,15 +73,15 @@ def directions_behind(gap: Gap, targets: tuple[str, ...]) -> str:
     """Where in target space the gap lies."""
     values, basis = gap.directions
     leading = describe_direction(basis[:, 0], targets)
-    parts = _parts(gap, np.append(np.diag(gap.total), values[0]))
+    parts = in_parts(gap, np.append(np.diag(gap.total), values[0]))
     listed = ", ".join(f"{name} {part}" for name, part in zip(targets, parts, strict=False))
     return f"By target: {listed}. {parts[-1]} of it lies along {leading}."
 
 
-def _parts(gap: Gap, amounts: Array) -> list[str]:
+def in_parts(gap: Gap, amounts: Array) -> list[str]:
     """Parts of the gap's trace: shares of it, or the amounts where some of its terms are negative."""
     if gap.one_sided:
-        return [percent(float(amount / gap.trace)) for amount in amounts]
+        return [share(float(amount), gap) for amount in amounts]
     return [number(float(amount), float(gap.scale)) for amount in amounts]
 
 
