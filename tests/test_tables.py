@@ -588,3 +588,11 @@ def test_gzip_is_known_by_the_name_of_the_file():
     table = frame()
     Path("data.TSV.gz").write_bytes(gzip.compress(table.to_csv(index=False, sep="\t").encode()))
     assert_same(read("data.TSV.gz"), expected(table))
+
+
+def test_folders_may_name_the_clients(tmp_path):
+    for site in ("01", "02"):
+        folder = tmp_path / f"site={site}"
+        folder.mkdir()
+        (folder / "rows.csv").write_text("y\n1\n2\n4\n")
+    assert read_moments(tmp_path, client="site", targets="y").clients == ("01", "02")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram.errors import InputError
@@ -79,12 +80,27 @@ def rows_of(files: Iterable[str], types: Mapping[str, str]) -> str:
     """SQL for the rows of all files, with these types of CSV columns."""
     by_reader: dict[Callable[[str, str], str], list[str]] = {}
     for file in files:
-        by_reader.setdefault(READERS[_suffix(file)], []).append(sql_text(glob.escape(file)))
-    struct = ", ".join(f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items())
-    options = f", header = true, nullstr = {MISSING_TEXT}" + (f", types = {{{struct}}}" if types else "")
+        by_reader.setdefault(READERS[_suffix(file)], []).append(file)
     return " UNION ALL BY NAME ".join(
-        f"FROM {reader(', '.join(same), options)}" for reader, same in by_reader.items()
+        f"FROM {reader(', '.join(sql_text(glob.escape(file)) for file in same), _options(same, types))}"
+        for reader, same in by_reader.items()
     )
+
+
+def _options(files: Iterable[str], types: Mapping[str, str]) -> str:
+    """How to read CSV files; a folder 'site=a' gives its files a column 'site', whose type is said apart."""
+    folders = {key for file in files for key, equals, _ in _parted(file) if equals}
+    kinds = {name: f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items()}
+    typed = {
+        "types": [kind for name, kind in kinds.items() if name not in folders],
+        "hive_types": [kind for name, kind in kinds.items() if name in folders],
+    }
+    said = (f", {option} = {{{', '.join(listed)}}}" for option, listed in typed.items() if listed)
+    return f", header = true, nullstr = {MISSING_TEXT}{''.join(said)}"
+
+
+def _parted(file: str) -> list[tuple[str, str, str]]:
+    return [folder.partition("=") for folder in Path(file).parts[:-1]]
 
 
 def own_columns(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
