@@ -113,7 +113,7 @@ def test_beijing_is_the_same_from_every_form(beijing_folder, tables, tmp_path, n
     assert from_archive.digest == loaded(beijing.DATASETS[0], beijing_folder).digest
     assert list(from_archive.provenance["files"]) == [name]
     (tmp_path / name).write_bytes(pack(tables)[:20_000])
-    with pytest.raises(InputError, match=r"cannot be read .* fetch it again"):
+    with pytest.raises(InputError, match=r"cannot be read as the published tables .* get it again"):
         loaded(beijing.DATASETS[0], tmp_path)
 
 
@@ -236,18 +236,20 @@ def test_mujoco_says_what_is_wrong(tmp_path, monkeypatch, library):
         with pytest.raises(InputError, match=sentence):
             loaded(JAT["swimmer-rollouts"], tmp_path)
 
-    refused(r"Episode 1 of .*\(1000, 11\).*\(1000, 8\).*another environment", published.episodes(11, 3))
+    refused(r"episode 1 has .*\(1000, 11\).*\(1000, 8\).*another environment", published.episodes(11, 3))
     refused(
-        "whole Parquet file with the columns", published.episodes(8, 2), names=("observations", "actions")
+        "cannot be read as a Parquet file of episodes",
+        published.episodes(8, 2),
+        names=("observations", "actions"),
     )
     refused("needs 4,000 transitions, but .* has 3,999", published.episodes(8, 2, lengths=(3999,)))
     refused("has no transitions", [])
     pairs = published.episodes(8, 2)
     pairs[2][1][16, 1] = np.nan
-    refused("Episode 3 of .* not finite, in transition 17", pairs)
+    refused("episode 3 has a value that is not finite, in transition 17", pairs)
     published.write_episodes(path, published.episodes(8, 2))
     path.write_bytes(path.read_bytes()[:50_000])
-    with pytest.raises(InputError, match="is not a whole Parquet file") as caught:
+    with pytest.raises(InputError, match="cannot be read as a Parquet file of episodes") as caught:
         loaded(JAT["swimmer-rollouts"], tmp_path)
     assert "\n" not in caught.value.message
 

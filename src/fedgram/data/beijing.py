@@ -16,19 +16,16 @@ What the paper does not state, and what we do:
 from __future__ import annotations
 
 import io
-import lzma
 import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Download, Options, provenance, require
+from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tabular import refuse_larger, split_by_projection, statistics
 from fedgram.errors import InputError
@@ -93,7 +90,7 @@ def complete_rows(files: Sequence[Path]) -> Array:
 
 def _stations(path: Path) -> Iterator[tuple[str, bytes]]:
     """Name and CSV text of each station in a CSV file or an archive."""
-    with _readable(path), path.open("rb") as file:
+    with readable(path, "the published tables"), path.open("rb") as file:
         for name, text in _members(file, path.name):
             if match := _STATION_FILE.fullmatch(name):
                 yield match[1], text
@@ -117,17 +114,6 @@ def _members(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
                     yield entry.name.rpartition("/")[2], content.read()
     else:
         yield name, file.read()
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(
-            f"'{path}' cannot be read ({error}); if it is damaged or incomplete, fetch it again.",
-            field=str(path),
-        ) from error
 
 
 def _table(text: bytes, station: str) -> Array:

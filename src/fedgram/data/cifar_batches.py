@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.data.dataset import Options, require
-from fedgram.data.images import check_images, readable, tar_members
+from fedgram.data.dataset import Options, readable, require
+from fedgram.data.images import check_images, tar_members
 from fedgram.errors import InputError
 from fedgram.psd import Array
 

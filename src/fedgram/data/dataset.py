@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,18 @@ def require(path: Path, name: str, what: str) -> Path:
 def provenance(files: Sequence[Path], options: Options, **more: Any) -> dict[str, Any]:
     """What made a problem, for manifests: files with checksums, options, and whatever the loader adds."""
     return {"files": {path.name: checksum(path) for path in files}, "options": asdict(options), **more}
+
+
+@contextmanager
+def readable(path: Path | str, what: str) -> Iterator[None]:
+    """Say in one sentence what a library says about a file that is damaged, cut short or another one."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"'{path}' is not {what}: {error.message}", field=error.field) from error
+    except Exception as error:  # the libraries share no class of errors
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"'{path}' cannot be read as {what} ({reason}); if it is damaged or cut short, get it again.",
+            field=str(path),
+        ) from error

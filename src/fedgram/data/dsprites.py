@@ -21,8 +21,8 @@ from typing import IO
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Download, Options, provenance, require
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, picked, projected, readable
+from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, picked, projected
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.sprites import FACTORS, SIDE, TARGETS
 from fedgram.data.tabular import refuse_larger

@@ -9,12 +9,12 @@ from __future__ import annotations
 import glob
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgram.data.dataset import readable
 from fedgram.data.problem import Split
 from fedgram.errors import InputError
 from fedgram.psd import Array
@@ -33,10 +33,11 @@ def transitions(path: Path, widths: tuple[int, int], wanted: int) -> Split:
     observations: list[Array] = []
     actions: list[Array] = []
     count = 0
-    with _explained(path):
-        for episode in _reader()(path):
+    read = _reader()
+    with readable(path, f"a Parquet file of episodes ({COLUMNS[0]}, {COLUMNS[1]})"):
+        for episode in read(path):
             observed, acted = (np.asarray(values, dtype=np.float32) for values in episode)
-            _check_episode(f"Episode {len(actions) + 1} of '{path}'", widths, observed, acted)
+            _check_episode(f"episode {len(actions) + 1}", widths, observed, acted)
             observations.append(observed)
             actions.append(acted)
             count += len(acted)
@@ -81,21 +82,6 @@ def _pyarrow_episodes(path: Path) -> Iterator[Episode]:
 
 
 READERS = {"duckdb": _duckdb_episodes, "pyarrow": _pyarrow_episodes}
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Say in one sentence what a Parquet library says in many."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # the libraries share no class of errors
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"'{path}' is not a whole Parquet file with the columns {COLUMNS[0]} and {COLUMNS[1]}: {reason}",
-            field=str(path),
-        ) from error
 
 
 def _check_episode(where: str, widths: tuple[int, int], observed: Array, acted: Array) -> None:

@@ -7,7 +7,6 @@ import importlib
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +100,6 @@ def tar_members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, byte
             content = archive.extractfile(entry) if wanted.fullmatch(entry.name) else None
             if content is not None:
                 yield entry.name, content.read()
-
-
-@contextmanager
-def readable(path: Path | str, what: str) -> Iterator[None]:
-    """Say in one sentence what a library says about a file that is damaged, cut short or another one."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"'{path}' is not {what}: {error.message}", field=error.field) from error
-    except Exception as error:  # the libraries share no class of errors
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(
-            f"'{path}' cannot be read as {what} ({reason}); if it is damaged or cut short, get it again.",
-            field=str(path),
-        ) from error
 
 
 def needed(module: str, package: str, title: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Download, Options, provenance, require
+from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
 from fedgram.data.images import (
     TEST_ROWS,
     TRAIN_ROWS,
@@ -32,7 +32,6 @@ from fedgram.data.images import (
     combined_checksum,
     picked,
     projected,
-    readable,
     tar_members,
 )
 from fedgram.data.problem import Problem

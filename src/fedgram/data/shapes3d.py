@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Download, Options, provenance, require
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected, readable
+from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
 from fedgram.psd import Array

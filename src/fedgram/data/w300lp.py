@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Options, provenance, require
+from fedgram.data.dataset import Dataset, Options, provenance, readable, require
 from fedgram.data.images import (
     TEST_ROWS,
     TRAIN_ROWS,
@@ -31,7 +31,6 @@ from fedgram.data.images import (
     combined_checksum,
     needed,
     projected,
-    readable,
 )
 from fedgram.data.problem import Problem
 from fedgram.data.tabular import refuse_larger
