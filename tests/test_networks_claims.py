@@ -210,7 +210,7 @@ def test_the_first_budget_below_a_tenth():
     results = changed(exact_results("dnn-epochs"), lambda run: True, direction_error=turned)
     found = verdicts("dnn-epochs", results)
     assert found["epochs-first-beijing"].ours == "1,000"  # 40 / 400 is not below 0.1
-    assert found["epochs-first-beijing"].verdict == "match"  # the next budget to 400
+    assert found["epochs-first-beijing"].verdict == "miss"  # the paper: 400
     assert found["epochs-1000"].ours == "0.04"
 
 
@@ -257,3 +257,17 @@ def test_unpaired_runs_are_left_out_of_pairs():
 
 def test_the_papers_number_of_runs():
     assert verdicts("dnn-main", exact_results("dnn-main"))["main-runs"].ours == "764"
+
+
+def test_medians_of_a_sweep_are_over_the_settings_that_all_its_weights_have():
+    def far_off(run):
+        return np.full_like(run.objective_gap, 7.0)
+
+    results = exact_results("dnn-rho")
+    alone = changed(results, lambda run: run.setting == "walker", objective_gap=far_off)
+    kept = Results(run for run in alone if run.procedure.name == "ordinary" or run.setting == "hopper")
+    everything, hopper = verdicts("dnn-rho", kept), verdicts("dnn-rho", kept.select(setting="hopper"))
+    assert everything["rho-0-objective"].verdict == "match", "none of its runs is missing"
+    some = Results(run for run in kept if run.setting in ("hopper", "walker"))
+    found = verdicts("dnn-rho", some)["rho-0-objective"]
+    assert (found.ours, found.reason) == (hopper["rho-0-objective"].ours, hopper["rho-0-objective"].reason)

@@ -82,7 +82,8 @@ def _so_far(claims: Sequence[Document]) -> list[tuple[str, str, int]]:
 def legend() -> str:
     """What the words in the column 'compared' mean, in a sentence."""
     words = "; ".join(f"<b>{name}</b>: {escape(meaning)}" for name, meaning in MEANINGS.items())
-    return f"How ours is compared: {words}."
+    draws = "Where the paper's draws cannot be repeated, its number is looked for in the spread of our own."
+    return f"How ours is compared: {words}. {draws}"
 
 
 def in_words(claims: Iterable[Document]) -> str:

@@ -24,7 +24,6 @@ STYLES: dict[Verdict, str] = {
     "not run": "dim",
 }
 COLUMNS = ("name", "what", "where", "cost", "finished")
-REASONED: tuple[Verdict, ...] = ("miss", "partial", "not comparable")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     for judged in claims:
-        verdict = judged.verdict + (f": {judged.reason}" if judged.verdict in REASONED else "")
+        verdict = judged.verdict + (f": {judged.reason}" if judged.reason else "")
         table.add_row(
             judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.data.problem import Kind
 from fedgram.nets.procedure import BIAS_RULES, Procedure
-from fedgram.paper.networks.cohorts import BETTER_PREDICTION, FIVE, Condition
+from fedgram.paper.networks.cohorts import BETTER_PREDICTION, FIVE, Cohort, Condition
 from fedgram.paper.networks.findings import Metric
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import SCALES, Scale
@@ -79,6 +79,12 @@ class Shown:
         """Runs of one condition in several settings, by setting and seed."""
         return [run for setting in settings for run in self.runs(setting, condition, seeds)]
 
+    def matched(self, conditions: Iterable[str | Condition], cohort: Cohort) -> Shown:
+        """Only settings and seeds of a cohort that every one of the conditions has of which any was run."""
+        groups = [self.everywhere(each, cohort.seeds, cohort.settings) for each in conditions]
+        kept = {run.key for row in paired(*filter(None, groups)) for run in row} if any(groups) else set()
+        return replace(self, by_key={key: self.by_key[key] for key in kept}) if kept else self
+
 
 def corrected(procedure: str) -> str:
     """The same procedure with moment correction."""
@@ -119,7 +125,8 @@ def late_test_errors(runs: Sequence[Result], rule: str) -> Array:
 def removed_fraction(raw: Sequence[Result], aligned: Sequence[Result]) -> Array:
     """(L_raw - L_al) / L_raw of the objective after the first averaging, for pairs of runs: (pairs,).
 
-    Both runs of a pair train the same first round, so that they differ in the alignment only.
+    Both runs of a pair train the same first round, so that they differ in the alignment and in what
+    rounding grows to over its epochs.
     """
     pairs = paired(raw, aligned)
     return np.array([1 - second.shared_objective[0] / first.shared_objective[0] for first, second in pairs])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -39,9 +39,23 @@ class Findings:
         pairs = product(self.cohort.settings, self.cohort.seeds)
         return [tuple(runs[pair] for runs in found) for pair in pairs if all(pair in runs for runs in found)]
 
+    @property
+    def matched(self) -> Findings:
+        """Only settings and seeds that every condition of the cohort has of which anything was run."""
+        rows = self.rows(*(condition for condition in self.cohort.conditions if self._by_pair(condition)))
+        return replace(self, results=Results(run for row in rows for run in row)) if rows else self
+
     def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
         """Median of a quantity over the runs of a condition."""
         return self.over((condition,), lambda rows: float(np.median([metric(run) for (run,) in rows])))
+
+    def fair_median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+        """The same over all runs of the condition; if some are missing, over `matched` ones.
+
+        The medians of a table of the paper are over the same settings and seeds in all its rows.
+        """
+        own = self.median(condition, metric)
+        return own if own is None or not own.partial else self.matched.median(condition, metric)
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
         """Whether a statement about the runs of each setting and seed always holds."""

@@ -41,12 +41,12 @@ def measure_main(results: Results, scale: Scale) -> Found:
     measured: Found = {}
     for name, corrected in (("ordinary", "corrected"), ("proximal", "proximal+corrected")):
         measured |= {
-            f"main-{name}-endpoint": found.median(name, endpoint),
-            f"main-{name}-trajectory": found.median(name, trajectory),
-            f"main-{name}-delta": found.median(name, last_delta),
-            f"main-{name}-corrected-direction-1": found.median(corrected, direction("centralized", 1)),
-            f"main-{name}-corrected-1": found.median(corrected, error("centralized", 1)),
-            f"main-{name}-corrected-endpoint": found.median(corrected, endpoint),
+            f"main-{name}-endpoint": found.fair_median(name, endpoint),
+            f"main-{name}-trajectory": found.fair_median(name, trajectory),
+            f"main-{name}-delta": found.fair_median(name, last_delta),
+            f"main-{name}-corrected-direction-1": found.fair_median(corrected, direction("centralized", 1)),
+            f"main-{name}-corrected-1": found.fair_median(corrected, error("centralized", 1)),
+            f"main-{name}-corrected-endpoint": found.fair_median(corrected, endpoint),
         }
     return measured | _main_statements(found)
 
@@ -105,7 +105,7 @@ def measure_rho(results: Results, scale: Scale) -> Found:
     found = Findings(cohorts.RHO, results, scale)
     metrics = {"delta": last_delta, "objective": objective_gap, "endpoint": endpoint}
     cells: Found = {
-        f"rho-{weight:g}-{name}": found.median(proximal(weight), metric)
+        f"rho-{weight:g}-{name}": found.fair_median(proximal(weight), metric)
         for weight in WEIGHTS
         for name, metric in metrics.items()
     }

@@ -34,7 +34,7 @@ INITIALISATIONS = {
     "common": (Condition("ordinary"), Condition("aligned")),
     "independent": cohorts.MISMATCHED.conditions,
 }
-"""Unaligned and aligned training whose first rounds have the same local models."""
+"""Unaligned and aligned training whose first rounds train the same local models, up to rounding."""
 
 
 def measure_alignment(results: Results, scale: Scale) -> Found:
@@ -45,9 +45,11 @@ def measure_alignment(results: Results, scale: Scale) -> Found:
     measured: Found = {}
     for name in ("ordinary", "proximal", "aligned"):
         words = "corrected" if name == "ordinary" else f"{name}+corrected"
-        measured |= {f"alignment-{name}-{what}": found.median(name, metric) for what, metric in free.items()}
-        measured[f"alignment-{name}-corrected-1"] = corrected.median(words, error("centralized", 1))
-        measured[f"alignment-{name}-corrected-8"] = corrected.median(words, endpoint)
+        measured |= {
+            f"alignment-{name}-{what}": found.fair_median(name, metric) for what, metric in free.items()
+        }
+        measured[f"alignment-{name}-corrected-1"] = corrected.fair_median(words, error("centralized", 1))
+        measured[f"alignment-{name}-corrected-8"] = corrected.fair_median(words, endpoint)
     for what, metric in free.items():
         measured[f"alignment-below-ordinary-{what}"] = found.always(smaller(metric), "aligned", "ordinary")
     for number in (2, 3):

@@ -61,10 +61,11 @@ DIRECTIONS = (
 )
 TARGETS = "Medians over runs. Without correction errors are to G⋆, with it to G_cen."
 TRAJECTORIES = f"{TARGETS} Trajectory errors are to the exact recursion from the same start."
+SAME = "All rows are over the same settings and seeds, those that every row has of which any were run."
 ROBUSTNESS = "Median direction errors, and the share of runs closer in direction to G⋆ than to G_cen."
 
 SELECTION = SideBySide(
-    "Selection and moment correction", "Table 4", TRAJECTORIES,
+    "Selection and moment correction", "Table 4", f"{TRAJECTORIES} {SAME}",
     ((ENDPOINT, TRAJECTORY, DELTA), (TURNED, FIRST, LAST)),
     (
         Row("ordinary", ((cohorts.MAIN, "ordinary"), (cohorts.MAIN, "corrected")),
@@ -80,7 +81,7 @@ WEIGHT_NUMBERS = (
     (3.56e-1, 1.57e-1, 3.80e-1),
 )  # fmt: skip
 WEIGHT = SideBySide(
-    "Proximal weight and local fitting", "Table 5", TARGETS,
+    "Proximal weight and local fitting", "Table 5", f"{TARGETS} {SAME}",
     ((DELTA, Column("relative gap of the objective", per_run(objective_gap)), ENDPOINT),),
     tuple(
         Row(f"ρ = {weight:g}", ((cohorts.RHO, proximal(weight)),), numbers)
@@ -89,7 +90,7 @@ WEIGHT = SideBySide(
 )  # fmt: skip
 
 ALIGNMENT = SideBySide(
-    "Alignment, proximal and ordinary training", "Table 6", TRAJECTORIES,
+    "Alignment, proximal and ordinary training", "Table 6", f"{TRAJECTORIES} {SAME}",
     ((DELTA, TRAJECTORY, ENDPOINT), (FIRST, LAST)),
     tuple(
         Row(name, ((cohorts.ALIGNMENT, name), (cohorts.ALIGNMENT_CORRECTED, corrected(name))), numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,12 +100,18 @@ class SideBySide:
         The paper's numbers stand only beside results of its own scale.
         """
         shown = Shown.of(results)
-        return {row.label: self._cells(shown, row) for row in self.rows}
+        groups = [self._matched(shown, number) for number in range(len(self.groups))]
+        return {row.label: self._cells(groups, row) for row in self.rows}
 
-    def _cells(self, shown: Shown, row: Row) -> list[Cell]:
-        pairs = zip(self.groups, row.sources, strict=True)
-        places = [(column, *source) for group, source in pairs for column in group]
-        return [_cell(shown, *place, number) for place, number in zip(places, row.paper, strict=True)]
+    def _matched(self, shown: Shown, group: int) -> Shown:
+        """The same settings and seeds in all rows of a group of columns, where these are of one cohort."""
+        of, conditions = zip(*(row.sources[group] for row in self.rows), strict=True)
+        return shown.matched(conditions, of[0]) if len(set(of)) == 1 else shown
+
+    def _cells(self, shown: Sequence[Shown], row: Row) -> list[Cell]:
+        sources = zip(shown, self.groups, row.sources, strict=True)
+        places = [(its, column, *source) for its, group, source in sources for column in group]
+        return [_cell(*place, number) for place, number in zip(places, row.paper, strict=True)]
 
 
 def _cell(
