@@ -429,3 +429,15 @@ def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name,
     assert len(both.axes) == len(SETTINGS)
     assert "Not run:" not in both.get_supxlabel()
     assert says_not_run(panel(both, "MPIIGaze"))
+
+
+def test_compared_procedures_have_the_same_seeds():
+    some = [
+        run
+        for run in all_results()
+        if run.setting == "hopper" and (run.procedure.name != "proximal" or run.seed < 2)
+    ]
+    shown = Shown.of(some).same_seeds(["ordinary", "proximal", "full-model+centered"])
+    assert [run.seed for run in shown.runs("hopper", "ordinary")] == [0, 1]
+    assert [run.seed for run in shown.runs("hopper", "proximal")] == [0, 1]
+    assert shown.runs("hopper", "aligned") == []

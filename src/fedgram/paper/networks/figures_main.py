@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedgram.paper.networks.cohorts import MAIN
 from fedgram.paper.networks.figures_panels import (
     CEN,
     LOOKS,
@@ -43,7 +44,7 @@ EXAMPLE = "mpiigaze"
 
 def draw_main(results: Results) -> dict[str, Any]:
     """All figures of the main experiments by name."""
-    shown = Shown.of(results)
+    shown = Shown.of(results).same_seeds([condition.procedure for condition in MAIN.conditions])
     selection = {
         f"{procedure}-{part}": draw_selection(shown, procedure, settings)
         for procedure in ("proximal", "ordinary")

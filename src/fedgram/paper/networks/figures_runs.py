@@ -85,6 +85,12 @@ class Shown:
         kept = {run.key for row in paired(*filter(None, groups)) for run in row} if any(groups) else set()
         return replace(self, by_key={key: self.by_key[key] for key in kept}) if kept else self
 
+    def same_seeds(self, conditions: Sequence[str | Condition]) -> Shown:
+        """Of each setting only seeds that every one of the conditions has of which any was run there."""
+        by_setting = ([self.runs(setting, each) for each in conditions] for setting in ALL)
+        rows = [row for groups in by_setting if any(groups) for row in paired(*filter(None, groups))]
+        return replace(self, by_key={run.key: run for row in rows for run in row})
+
 
 def corrected(procedure: str) -> str:
     """The same procedure with moment correction."""
