@@ -79,7 +79,7 @@ def displacement(covariance: Array, client_weights: Array, penalty: Penalty) -> 
 
 
 def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """Δ_i = s (s - ¾ √λ̄_i) Σ_m p_m (λ_mi/λ̄_i - 1)², eq. (20), with s = √(λ_H λ_W).
+    """Δ_i = s (s - ¾ √λ̄_i) Σ_m p_m (λ_mi/λ̄_i - 1)², eq. (24), with s = √(λ_H λ_W).
 
     The diagonal of Δ in the common eigenbasis of commuting clients: eigenvalues λ_mi (..., M, C),
     client_weights (..., M) -> (..., C). Positive exactly where λ̄_i < 16 λ_H λ_W / 9.
