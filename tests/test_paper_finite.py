@@ -98,4 +98,7 @@ def test_figure_has_five_panels(results):
     assert [len(axis.lines) for axis in figure.axes[:3]] == [2 * 5, 2 * 5 + 1, 5 + 1]
     curves = [line for line in figure.axes[4].lines if line.get_marker() not in ("None", None)]
     assert [line.get_label().replace(" ", "_") for line in curves] == list(FAMILIES)
+    assert len({line.get_marker() for line in curves}) == 3
+    # Two of the medians are nearly equal: the one drawn first shows because it is broader.
+    assert curves[0].get_linewidth() > 2 * curves[1].get_linewidth()
     matplotlib.pyplot.close(figure)
