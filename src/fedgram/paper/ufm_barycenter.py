@@ -140,7 +140,7 @@ def _levels(tables: list[Table]) -> dict[str, Measured]:
     counted = partial(Measured, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
     free = np.array([median_curve(table, "adam")[-1] for table in tables])
     level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
-    slopes = [log_slope(WEIGHTS[1:], each) for each in level[:, 1:]]
+    slopes = [log_slope(WEIGHTS, each) for each in level]
     closer = level[:, WEIGHTS <= 1e-3] < free[:, None]
     return {
         "barycenter-plateau-slope": counted((min(slopes), max(slopes))),
