@@ -67,6 +67,8 @@ def test_tables_survive_the_disk(results, tmp_path):
     [
         ("sweep", "to_within", lambda x: x + 1e-5, "finite-one-step"),
         ("sweep", "to_within", lambda x: x**1.2, "finite-linear"),
+        ("sweep", "to_within", np.cos, "finite-approach"),
+        ("sweep", "to_star", np.cos, "finite-approach"),
         ("sweep", "to_within", lambda x: x / 100, "finite-crossing"),
         ("redraws", "to_star", lambda x: 100 * x, "finite-plateau"),
         ("redraws", "rounds_short", lambda x: 2 * x, "finite-rounds-small"),
