@@ -25,6 +25,23 @@ def test_corrected_objectives_are_the_centralized_one(seed, clients, size, extra
     )
 
 
+@given(SEEDS, st.integers(2, 5), st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_correction_is_a_mean_term_and_a_covariance_term_that_averages_to_zero(seed, clients, size):
+    """Appendix C.2: λ_H/2 tr(Σ_μ A⁻¹) for all clients, and λ_H/2 tr((Σ_within - Σ_m) A⁻¹) for each."""
+    rng = np.random.default_rng(seed)
+    moments, head = random_moments(rng, clients, size), rng.standard_normal((size, size + 1))
+    weights, inverse = moments.client_weights, np.linalg.inv(head @ head.T + PENALTY.features * np.eye(size))
+    offset = moments.mean - weights @ moments.mean
+    within = np.einsum("m,mij->ij", weights, moments.covariance)
+    mean_term = PENALTY.features / 2 * weights @ np.einsum("mi,ij,mj->m", offset, inverse, offset)
+    covariance_term = PENALTY.features / 2 * np.einsum("mij,ji->m", within - moments.covariance, inverse)
+    value = correct(moments, PENALTY).value(head)
+    np.testing.assert_allclose(value, mean_term + covariance_term, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(weights @ covariance_term, 0, atol=1e-13)
+    np.testing.assert_allclose(weights @ value, mean_term, rtol=1e-11)
+
+
 def test_gradient_is_the_derivative_of_the_value():
     rng = np.random.default_rng(0)
     correction = correct(random_moments(rng), PENALTY, strength=0.7)

@@ -68,6 +68,39 @@ def test_equal_means_remove_the_mean_term_and_equal_covariances_the_others():
     assert same.relative < 1e-14
 
 
+SIZES = st.floats(0.01, 1.0)
+
+
+def one_client_aside(seed, clients, size, shift=0.0, stretch=0.0):
+    """Traces of clients with equal moments, but for the first: moved and stretched along one direction."""
+    rng = np.random.default_rng(seed)
+    direction = rng.standard_normal(size)
+    direction /= np.linalg.norm(direction)
+    first, common = (np.arange(clients) == 0).astype(float), random_moments(rng, 1, size)
+    mean = common.mean + shift * first[:, None] * direction
+    covariance = common.covariance + stretch * first[:, None, None] * np.outer(direction, direction)
+    weights = rng.uniform(0.5, 1.5, clients)
+    return gap_of(Moments([50] * clients, mean, covariance, client_weights=weights)).traces
+
+
+@given(SEEDS, st.integers(2, 6), st.integers(1, 5), SIZES)
+@settings(max_examples=40, deadline=None)
+def test_one_mean_that_differs_leaves_a_gap(seed, clients, size, shift):
+    """Proposition 1, 'only if': the mean term alone is positive."""
+    mean, covariance, averaging = one_client_aside(seed, clients, size, shift=shift)
+    assert mean > 1e-3 * shift**2
+    np.testing.assert_allclose([covariance, averaging], 0, atol=1e-13)
+
+
+@given(SEEDS, st.integers(2, 6), st.integers(1, 5), SIZES)
+@settings(max_examples=40, deadline=None)
+def test_one_covariance_that_differs_leaves_a_gap(seed, clients, size, stretch):
+    """Proposition 1, 'only if': the averaging and covariance terms are positive, the mean term is not."""
+    mean, covariance, averaging = one_client_aside(seed, clients, size, stretch=stretch)
+    assert min(covariance, averaging) > 1e-4 * stretch**2
+    np.testing.assert_allclose(mean, 0, atol=1e-13)
+
+
 def test_two_clients_attain_the_lower_bound():
     gap = gap_of(random_moments(np.random.default_rng(2), clients=2))
     assert gap.traces[2] == pytest.approx(float(gap.dispersion), rel=1e-10)

@@ -350,7 +350,7 @@ def test_cells_say_whether_a_part_of_the_runs_agrees():
 def test_what_was_not_run_is_in_the_contents(tmp_path):
     all_results().select(setting="hopper", procedure="proximal").save(tmp_path / "paper" / "results")
     said, html = page_of(tmp_path, tmp_path)
-    assert "Exact model: 101 claims, whose results are not in this folder" in said
+    assert "Exact model: 103 claims, whose results are not in this folder" in said
     assert f"<b>{said}.</b>" in html
     contents = html[html.index('<ul class="contents">') : html.index('<section id="coverage"')]
     assert 'href="#not-run"' in contents

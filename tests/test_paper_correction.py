@@ -51,6 +51,7 @@ def test_counts_are_those_of_the_paper(results):
     assert full["rounds"]["deficits"] == [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0]
     assert errors_of(results["rounds"]).shape == (6, 7, 19, 8)
     assert len(results["returns"]["head"]) == len(results["identities"]["value"]) == 48
+    assert len(results["commutators"]["commutator"]) == 48
     assert results["fixed"]["seed"].tolist() == [55, 55]
 
 
@@ -85,6 +86,7 @@ def test_proximal_heads_approach_the_closest_optimal_head_as_the_weight_falls():
 @pytest.mark.parametrize(
     ("part", "column", "wrong", "claim"),
     [
+        ("commutators", "commutator", lambda x: 0 * x, "correction-noncommuting"),
         ("rounds", "error", lambda x: x + 1e-12, "correction-one-round"),
         ("rounds", "error", lambda x: x + 1e-4, "correction-deficit-slope"),
         ("gap_redraws", "relative", lambda x: 2 * x, "correction-plateau"),
@@ -107,7 +109,15 @@ def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
 @pytest.mark.usefixtures("enough")
 def test_rounding_claims_hold_on_complete_counts(results):
     found = verdicts(results)
-    exact = ("one-round", "heads", "bias", "deficit-slope", "identity-value", "identity-gradient")
+    exact = (
+        "noncommuting",
+        "one-round",
+        "heads",
+        "bias",
+        "deficit-slope",
+        "identity-value",
+        "identity-gradient",
+    )
     assert [found[f"correction-{name}"] for name in exact] == ["match"] * len(exact)
 
 

@@ -99,15 +99,39 @@ def test_hessian_is_the_derivative_of_the_mean_slope_and_has_an_inverse(family: 
     np.testing.assert_allclose(theory.inverse_hessian(within, curved, PENALTY), move, atol=1e-13)
 
 
-def test_contraction_is_the_smallest_eigenvalue_of_gram_times_hessian() -> None:
-    clients = clients_of("near_threshold")
-    within = average(clients.client_weights, clients.covariance)
+def gram_times_hessian(within: Array) -> Array:
+    """T = S_{G_within} ∘ H in the orthonormal basis of Sym(3): (N, 3, 3) -> (N, 6, 6)."""
     gram, basis = phi(within, PENALTY)[:, None], symmetric_basis(3)
     curved = theory.hessian(within[:, None], basis, PENALTY)
-    operator = np.einsum("aij,nbij->nab", basis, gram @ curved + curved @ gram)
-    np.testing.assert_allclose(
-        np.linalg.eigvalsh(operator)[:, 0], theory.contraction(within, PENALTY), rtol=1e-10
-    )
+    return np.einsum("aij,nbij->nab", basis, gram @ curved + curved @ gram)
+
+
+@families
+def test_contraction_rates_are_the_eigenvalues_of_gram_times_hessian(family: str) -> None:
+    clients = clients_of(family)
+    within = average(clients.client_weights, clients.covariance)
+    rates = theory.contraction_rates(within, PENALTY)
+    spectrum = np.linalg.eigvalsh(gram_times_hessian(within))
+    pairs = np.sort(rates[(..., *np.triu_indices(3))])
+    np.testing.assert_allclose(spectrum, pairs, rtol=1e-10)
+    smallest = np.linalg.eigvalsh(within)[:, 0]
+    closed = 2 * PENALTY.head * (1 - np.sqrt(PENALTY.threshold / smallest))
+    np.testing.assert_allclose(theory.contraction(within, PENALTY), closed, rtol=1e-12)
+
+
+@families
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_one_step_contracts_by_the_smallest_rate(family: str, share: float) -> None:
+    """‖Id - 2hT‖ = 1 - 2 h θ_min up to h = 1/(2 max θ_ij): with E = 1, DΦ^G(G_within) is Id - 2hT exactly."""
+    clients = clients_of(family)
+    within = average(clients.client_weights, clients.covariance)
+    rates = theory.contraction_rates(within, PENALTY)
+    h = share / (2 * rates.max(axis=(-1, -2)))
+    jacobian = update_of(clients, h, 1).linearised(psd.sqrt(phi(within, PENALTY)))[1]
+    spectrum = np.sort((1 - 2 * h[:, None, None] * rates)[(..., *np.triu_indices(3))])
+    np.testing.assert_allclose(np.sort(np.linalg.eigvals(jacobian).real), spectrum, atol=1e-12)
+    norm = np.linalg.norm(jacobian, ord=2, axis=(-1, -2))
+    np.testing.assert_allclose(norm, 1 - 2 * h * theory.contraction(within, PENALTY), atol=1e-13)
 
 
 @pytest.mark.parametrize("draw", [instances.commuting, instances.commuting_both_signs])
@@ -178,6 +202,114 @@ def test_batch_equals_loop() -> None:
         assert together.rounds[i, j] == single.rounds
         np.testing.assert_allclose(solved.gram[i, j], newton(alone).gram, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(jacobian[i, j], alone.linearised(solved.head[i, j])[1], atol=1e-14)
+
+
+# ---- expansions in h = ηE ----
+
+
+def order_of(error: Callable[[float], Array]) -> Array:
+    """The power of h with which an error falls, from h = 1e-2 to 1e-3."""
+    return np.log10(error(1e-2) / error(1e-3))
+
+
+def local_gradient(clients: Clients, head: Array) -> Array:
+    """∇F_m(W) = 2 Λ_m(W Wᵀ) W: (N, M, C, P)."""
+    return 2 * theory.slope(psd.gram(head)[:, None], clients.covariance, PENALTY) @ head[:, None]
+
+
+def local_curvature(clients: Clients, head: Array, move: Array) -> Array:
+    """∇²F_m(W)[V] = 2 (DΛ_m[V Wᵀ + W Vᵀ] W + Λ_m V): head (N, C, P), move (N, M, C, P)."""
+    heads, gram = head[:, None], psd.gram(head)[:, None]
+    half = move @ transpose(heads)
+    bend = theory.slope_derivative(gram, clients.covariance, half + transpose(half), PENALTY)
+    return 2 * (bend @ heads + theory.slope(gram, clients.covariance, PENALTY) @ move)
+
+
+def psi_slope(clients: Clients, gram: Array) -> Array:
+    return theory.psi_gradient(gram, clients.covariance, clients.client_weights, PENALTY)
+
+
+lengths = pytest.mark.parametrize("steps", [2, 8])
+wide_heads = instances.initial_heads(np.random.default_rng(3), 4, features=6)
+
+
+@families
+@lengths
+def test_local_training_is_its_second_order_expansion(family: str, steps: int) -> None:
+    """Eq. (21): W - h ∇F_m + η²E(E - 1)/2 ∇²F_m[∇F_m] with an error that falls as h³."""
+    clients, head = clients_of(family), wide_heads
+    gradient = local_gradient(clients, head)
+    bend = local_curvature(clients, head, gradient)
+
+    def error(h: float) -> Array:
+        expanded = head[:, None] - h * gradient + h**2 * (1 - 1 / steps) / 2 * bend
+        return psd.frobenius(update_of(clients, h / steps, steps).client_heads(head) - expanded)
+
+    np.testing.assert_allclose(order_of(error), 3.0, atol=0.05)
+
+
+@families
+@lengths
+def test_a_round_is_a_gradient_step_on_a_modified_objective(family: str, steps: int) -> None:
+    """A round descends F̄ - η(E - 1) Ψ/2 by a step of size h, up to an error that falls as h³."""
+    clients, head = clients_of(family), wide_heads
+    within = average(clients.client_weights, clients.covariance)
+
+    def modified(eta: float) -> Callable[[Array], Array]:
+        def objective(w: Array) -> Array:
+            spread = theory.psi(psd.gram(w), clients.covariance, clients.client_weights, PENALTY)
+            return profiled_objective(w, within, PENALTY) - eta * (steps - 1) * spread / 2
+
+        return objective
+
+    def gradient(eta: float) -> Array:
+        mean = 2 * theory.slope(psd.gram(head), within, PENALTY) @ head
+        return mean - eta * (steps - 1) * psi_slope(clients, psd.gram(head)) @ head  # ∇Ψ = 2 ∇ψ(G) W
+
+    def error(h: float) -> Array:
+        moved = update_of(clients, h / steps, steps).next_head(head)
+        return psd.frobenius(moved - (head - h * gradient(h / steps)))
+
+    move = np.random.default_rng(4).standard_normal(head.shape)
+    quotient = directional(modified(0.1), head, move)
+    np.testing.assert_allclose(np.sum(gradient(0.1) * move, axis=(-1, -2)), quotient, rtol=1e-6)
+    np.testing.assert_allclose(order_of(error), 3.0, atol=0.05)
+
+
+@families
+@lengths
+def test_the_gram_map_is_its_second_order_expansion(family: str, steps: int) -> None:
+    """Eq. (22): G - 2h S_G[Λ̄] + η²E(E - 1) S_G[∇ψ] + 4h² Λ̄ G Λ̄ with an error that falls as h³."""
+    clients, gram = clients_of(family), psd.gram(wide_heads)
+    mean = theory.slope(gram, average(clients.client_weights, clients.covariance), PENALTY)
+    bend = psi_slope(clients, gram)
+    first, turned = gram @ mean + mean @ gram, gram @ bend + bend @ gram
+
+    def error(h: float) -> Array:
+        second = h**2 * (1 - 1 / steps) * turned + 4 * h**2 * mean @ gram @ mean
+        return psd.frobenius(
+            update_of(clients, h / steps, steps).next_gram(gram) - (gram - 2 * h * first + second)
+        )
+
+    np.testing.assert_allclose(order_of(error), 3.0, atol=0.05)
+
+
+@families
+@lengths
+def test_the_derivative_of_the_gram_map_is_its_first_order_expansion(family: str, steps: int) -> None:
+    """Eq. (23): Id - 2h (S_G ∘ DΛ̄ + S_Λ̄) with an error that falls as h²."""
+    clients, gram = clients_of(family), psd.gram(wide_heads)[:, None]
+    within = average(clients.client_weights, clients.covariance)[:, None]
+    basis, mean = symmetric_basis(3), theory.slope(gram, within, PENALTY)
+    bend = theory.slope_derivative(gram, within, basis, PENALTY)
+    moved = gram @ bend + bend @ gram + mean @ basis + basis @ mean
+    operator = np.einsum("aij,nbij->nab", basis, moved)
+
+    def error(h: float) -> Array:
+        jacobian = update_of(clients, h / steps, steps).linearised(wide_heads)[1]
+        return psd.frobenius(jacobian - (np.eye(6) - 2 * h * operator))
+
+    np.testing.assert_allclose(order_of(error), 2.0, atol=0.05)
 
 
 # ---- fixed points ----

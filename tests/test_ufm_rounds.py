@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram import psd
+from fedgram.averaging import average
 from fedgram.barycenter import trajectory
 from fedgram.penalty import Penalty
 from fedgram.predict import predict
@@ -35,6 +36,30 @@ def test_exact_selection_follows_the_gram_recursion_to_the_barycenter(fixed):
     np.testing.assert_allclose(rounds.grams, expected, rtol=1e-12, atol=1e-14)
     assert (psd.relative_error(rounds.grams[16:], prediction.barycenter.gram) < 1e-14).all()
     assert rounds.returned.shape == (18, 3, 2, 2)
+
+
+def test_shared_bias_is_the_pooled_mean_from_the_first_round_on(fixed):
+    """Theorem 1: (Π_m(W_t), μ_m) minimises the local loss in every round, and the μ_m average to μ_g."""
+    instance, prediction = fixed
+    weights = instance.moments.client_weights
+    clients = Joint(Sample.of(instance.targets), instance.penalty, instance.head)
+    for returned in run_rounds(instance.head, exact(prediction.grams), weights, 4).returned:
+        points = clients.start(returned)
+        np.testing.assert_allclose(clients.gradient(points), 0, atol=1e-13)
+        _, bias, _ = clients.split(points)
+        np.testing.assert_allclose(weights @ bias, instance.moments.pooled.mean, atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_averaging_loses_in_a_round_is_the_scatter_of_the_returned_heads(seed):
+    """Eq. (16): Σ_m p_m G_m - G_{t+1} is the weighted scatter of Π_m(W_t) about W_{t+1}, at every round t."""
+    drawn = barycenter_instances(np.random.default_rng(seed), 4, 3, 2)
+    grams, weights = predict(drawn.moments, drawn.penalty).grams, drawn.moments.client_weights
+    rounds = run_rounds(drawn.head, exact(grams), weights, 6)
+    scatter = average(weights, psd.gram(rounds.returned - rounds.heads[1:, :, None]))
+    np.testing.assert_allclose(average(weights, grams) - rounds.grams[1:], scatter, atol=1e-13)
+    assert (np.linalg.eigvalsh(average(weights, grams) - rounds.grams[1:])[..., 0] > -1e-13).all()
+    assert (psd.trace(scatter) > 1e-3).all()
 
 
 @pytest.mark.parametrize(("weight", "error"), [(1e-1, 3.49e-2), (1e-3, 2.55e-4)])

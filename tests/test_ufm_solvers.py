@@ -9,7 +9,7 @@ import pytest
 from fedgram import psd
 from fedgram.correct import correct
 from fedgram.moments import Moments
-from fedgram.predict import phi
+from fedgram.predict import conditional_solution, phi
 from fedgram.select import closest_head
 from fedgram.ufm.instances import (
     SELECTION_SIZES,
@@ -94,8 +94,11 @@ def test_joint_and_profiled_minimisers_have_the_same_head(weight):
     profiled = joint.profile
     solutions = [trust_exact(loss, loss.start(joint.broadcast)) for loss in (joint, profiled)]
     np.testing.assert_allclose(solutions[0].head, solutions[1].head, atol=1e-7)
-    _, bias, _ = joint.split(solutions[0].point)
+    head, bias, features = joint.split(solutions[0].point)
     np.testing.assert_allclose(bias, joint.sample.mean, atol=1e-9)
+    # Lemma 2: H_ρ = H⋆(U_ρ), as without the penalty, for it weighs on the head alone.
+    _, optimal = conditional_solution(head, joint.sample.targets, UNIT)
+    np.testing.assert_allclose(features, optimal, atol=1e-7)
 
 
 def test_corrected_joint_minimisers_have_the_pooled_gram():

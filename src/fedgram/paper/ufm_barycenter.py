@@ -21,7 +21,12 @@ from fedgram.paper.tables import Table
 from fedgram.paper.ufm_barycenter_figure import by_size, draw, median_curve
 from fedgram.predict import Prediction, predict
 from fedgram.psd import Array
-from fedgram.ufm.instances import BARYCENTER_SIZES, FederatedInstance, barycenter_instances
+from fedgram.ufm.instances import (
+    BARYCENTER_SIZES,
+    FederatedInstance,
+    barycenter_instances,
+    least_commutator,
+)
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.rounds import exact, proximal, run_rounds, together
 from fedgram.ufm.sample import Sample
@@ -105,19 +110,11 @@ def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -
         "weight": weight,
         "round": np.arange(len(error))[:, None],
         "error": error,
-        "commutator": _least_commutator(covariance),
+        "commutator": least_commutator(covariance),
     }
     return {
         name: np.broadcast_to(np.asarray(values), error.shape).ravel() for name, values in columns.items()
     }
-
-
-def _least_commutator(covariance: Array) -> Array:
-    """Least ‖Σ_m Σ_n - Σ_n Σ_m‖ / ‖Σ_m‖ ‖Σ_n‖ over pairs of clients: (N, M, C, C) -> (N,)."""
-    first, second = np.triu_indices(covariance.shape[-3], k=1)
-    one, two = covariance[:, first], covariance[:, second]
-    size = psd.frobenius(one) * psd.frobenius(two)
-    return (psd.frobenius(one @ two - two @ one) / size).min(axis=-1)
 
 
 def measure(results: Results) -> dict[str, Measured]:
@@ -140,7 +137,7 @@ def _levels(tables: list[Table]) -> dict[str, Measured]:
     counted = partial(Measured, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
     free = np.array([median_curve(table, "adam")[-1] for table in tables])
     level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
-    slopes = [log_slope(WEIGHTS[1:], each) for each in level[:, 1:]]
+    slopes = [log_slope(WEIGHTS, each) for each in level]
     closer = level[:, WEIGHTS <= 1e-3] < free[:, None]
     return {
         "barycenter-plateau-slope": counted((min(slopes), max(slopes))),

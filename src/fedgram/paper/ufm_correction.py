@@ -35,6 +35,7 @@ from fedgram.ufm.instances import (
     WEAK,
     barycenter_instances,
     gap_instances,
+    least_commutator,
     sweep_moments,
 )
 from fedgram.ufm.profiled import Profiled
@@ -53,6 +54,7 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
     return {
         "rounds": partial(exact_rounds, seed=0, instances=instances, deficits=DEFICITS, rounds=18),
         "returns": partial(corrected_returns, seed=0, instances=instances),
+        "commutators": partial(commutators, seed=0, instances=instances),
         "gap_redraws": partial(relative_gaps, seed=1, instances=groups * instances),
         "fixed": partial(solved, first_seed=55, seeds=1),
         "fixed_redraws": partial(solved, first_seed=1000, seeds=redrawn),
@@ -96,6 +98,13 @@ def corrected_returns(seed: int, instances: int) -> Table:
             }
         )
     return concatenated(tables)
+
+
+def commutators(seed: int, instances: int) -> Table:
+    """How far the client covariances of the same instances are from commuting, the closest two of each."""
+    rng = np.random.default_rng(seed)
+    drawn = [barycenter_instances(rng, *size, instances).moments for size in BARYCENTER_SIZES]
+    return {"commutator": np.concatenate([least_commutator(moments.covariance) for moments in drawn])}
 
 
 def relative_gaps(seed: int, instances: int) -> Table:

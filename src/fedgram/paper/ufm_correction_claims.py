@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import log_slope
@@ -33,6 +33,7 @@ def measure(results: Results) -> dict[str, Measured]:
     """Numbers for the claims about the correction."""
     return (
         _recovery(errors_of(results["rounds"]), results["gap_redraws"]["relative"])
+        | _noncommuting(results["commutators"]["commutator"])
         | _returns(results["returns"], float(errors_of(results["rounds"])[:, -1, 1].max()))
         | _fixed(results["fixed"], results["fixed_redraws"])
         | _identities(results["identities"])
@@ -57,6 +58,10 @@ def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measured]:
         "correction-plateau": _of_all(extent(settled[:, 0]), run, spread),
         "correction-deficit-slope": _of_all(extent(slopes), run),
     }
+
+
+def _noncommuting(commutator: Array) -> dict[str, Measured]:
+    return {"correction-noncommuting": _of_all(bool((commutator > ROUNDING).all()), len(commutator))}
 
 
 def _returns(table: Table, shared_error: float) -> dict[str, Measured]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import log_slope
@@ -22,6 +22,7 @@ def measure(results: Results) -> dict[str, Measured]:
     return _redrawn(results["redraws"], sweep_, checked, long) | {
         "finite-one-step": Measured(float(sweep_["to_within"][sweep_["steps"] == 1].max())),
         "finite-linear": Measured(_linear_slope(sweep_)),
+        "finite-approach": Measured(_approaches(sweep_)),
         "finite-crossing": Measured(_crossing(sweep_)),
         "finite-rounds-slope": Measured(_rounds_slope(sweep_)),
         "finite-local-gram": Measured(float(sweep_["gram_error"][checked].max())),
@@ -101,6 +102,14 @@ def _linear_slope(table: Table) -> float:
     rate, steps, distance = _medians(table, "to_within")
     small = (steps > 1) & (rate * (steps - 1) <= 0.1)
     return log_slope((rate * (steps - 1))[small], distance[small])
+
+
+def _approaches(table: Table) -> bool:
+    """Whether more steps never move a fixed point back, at each instance and rate and up to rounding."""
+    order = np.lexsort((table["steps"], table["rate"], table["instance"]))
+    counts = len(np.unique(table["steps"]))
+    away, left = (np.diff(table[name][order].reshape(-1, counts)) for name in ("to_within", "to_star"))
+    return bool((away > -ROUNDING).all() and (left < ROUNDING).all())
 
 
 def _rounds_slope(table: Table) -> float:

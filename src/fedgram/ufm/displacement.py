@@ -79,7 +79,7 @@ def displacement(covariance: Array, client_weights: Array, penalty: Penalty) -> 
 
 
 def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """Δ_i = s (s - ¾ √λ̄_i) Σ_m p_m (λ_mi/λ̄_i - 1)², eq. (20), with s = √(λ_H λ_W).
+    """Δ_i = s (s - ¾ √λ̄_i) Σ_m p_m (λ_mi/λ̄_i - 1)², eq. (24), with s = √(λ_H λ_W).
 
     The diagonal of Δ in the common eigenbasis of commuting clients: eigenvalues λ_mi (..., M, C),
     client_weights (..., M) -> (..., C). Positive exactly where λ̄_i < 16 λ_H λ_W / 9.
@@ -91,13 +91,23 @@ def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: P
     return root * (root - 0.75 * np.sqrt(mean)) * spread
 
 
+def contraction_rates(within: Array, penalty: Penalty) -> Array:
+    """θ_ij = λ_W/(2α) (β_i + β_j)(1/r_i + 1/r_j), the eigenvalues of T = S_{G_within} ∘ H (Appendix G.2).
+
+    r_i and β_i = α r_i - λ_H are the eigenvalues of R = Σ_within^(1/2) and of G_within, in ascending order:
+    within (..., C, C) -> (..., C, C), symmetric in i and j.
+    """
+    root = np.sqrt(np.linalg.eigvalsh(within))
+    gram = penalty.scale * root - penalty.features
+    return penalty.head / (2.0 * penalty.scale) * _pair_sums(gram) * _pair_sums(1.0 / root)
+
+
 def contraction(within: Array, penalty: Penalty) -> Array:
-    """θ_min = 2 λ_W (1 - √(λ_H λ_W / λ_min(Σ_within))), Theorem 2: within (..., C, C) -> (...).
+    """θ_min = min_ij θ_ij = 2 λ_W (1 - √(λ_H λ_W / λ_min(Σ_within))), Theorem 2: within (..., C, C) -> (...).
 
     A round of h = ηE contracts Gram errors by 1 - 2 h θ_min + O(h²).
     """
-    smallest = np.linalg.eigvalsh(within)[..., 0]
-    return 2.0 * penalty.head * (1.0 - np.sqrt(penalty.threshold / smallest))
+    return contraction_rates(within, penalty).min(axis=(-1, -2))
 
 
 def _inverse(gram: Array, penalty: Penalty) -> Array:
@@ -107,6 +117,9 @@ def _inverse(gram: Array, penalty: Penalty) -> Array:
 def _curvature(within: Array, penalty: Penalty) -> tuple[Array, Array]:
     """Entries λ_W/(2α) (1/r_i + 1/r_j) by which H multiplies in an eigenbasis of R, and that basis."""
     variance, basis = np.linalg.eigh(within)
-    inverse_root = 1.0 / np.sqrt(variance)
-    pairs = inverse_root[..., :, None] + inverse_root[..., None, :]
-    return penalty.head / (2.0 * penalty.scale) * pairs, basis
+    return penalty.head / (2.0 * penalty.scale) * _pair_sums(1.0 / np.sqrt(variance)), basis
+
+
+def _pair_sums(values: Array) -> Array:
+    """v_i + v_j: (..., C) -> (..., C, C)."""
+    return values[..., :, None] + values[..., None, :]

@@ -84,7 +84,7 @@ def commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
 def commuting_both_signs(rng: np.random.Generator, instances: int) -> CommutingClients:
     """Commuting clients whose first eigenvalues lie between 1.1 and 1.7 λ_H λ_W.
 
-    Their mean is below 16/9 λ_H λ_W, so that Δ_1 > 0 in eq. (20), while the other Δ_i are negative.
+    Their mean is below 16/9 λ_H λ_W, so that Δ_1 > 0 in eq. (24), while the other Δ_i are negative.
     """
     eigenvalues = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
     eigenvalues[..., 0] = PENALTY.threshold * rng.uniform(1.1, 1.7, (instances, CLIENTS))

@@ -173,6 +173,14 @@ def random_covariances(
     return psd.symmetric((basis * values) @ transpose(basis))
 
 
+def least_commutator(covariance: Array) -> Array:
+    """Least ‖Σ_m Σ_n - Σ_n Σ_m‖ / ‖Σ_m‖ ‖Σ_n‖ over pairs of clients: (N, M, C, C) -> (N,)."""
+    first, second = np.triu_indices(covariance.shape[-3], k=1)
+    one, two = covariance[:, first], covariance[:, second]
+    size = psd.frobenius(one) * psd.frobenius(two)
+    return (psd.frobenius(one @ two - two @ one) / size).min(axis=-1)
+
+
 def _random_moments(
     rng: np.random.Generator, targets: int, clients: int, client_weights: Array, interval: tuple[float, float]
 ) -> Moments:
