@@ -7,13 +7,13 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
 from fedgram.paper.ufm_barycenter import EXPERIMENT, WEIGHTS, exact_rounds, proximal_rounds
 from fedgram.paper.ufm_barycenter_figure import by_size, median_curve
 from fedgram.ufm.instances import BARYCENTER_SIZES
+from tests.experiments import from_disk, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-barycenter")
@@ -29,7 +29,7 @@ def verdicts(results, complete=False):
     measured = EXPERIMENT.measure(results)
     if complete:
         measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
-    return {judged.claim.id: judged.verdict for judged in judge_all(CLAIMS, measured)}
+    return verdicts_of(CLAIMS, measured)
 
 
 def test_every_claim_is_measured_and_partial(results):
@@ -68,9 +68,7 @@ def test_batches_differ_and_rounds_are_those_of_their_instance():
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    for name, part in PARTS.items():
-        write_table(tmp_path / name, results[name], settings_of(part))
-    again = {name: read_table(tmp_path / name, settings_of(part)) for name, part in PARTS.items()}
+    again = from_disk(PARTS, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

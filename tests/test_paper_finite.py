@@ -4,13 +4,12 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.experiment import settings_of
+from fedgram.paper.claims import load_claims
 from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
 from fedgram.paper.ufm_finite import EXPERIMENT, RATES, STEPS
 from fedgram.ufm.finite_instances import FAMILIES
 from fedgram.ufm.fixed_point import RESIDUAL
+from tests.experiments import from_disk, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-finite")
@@ -22,7 +21,7 @@ def results():
 
 
 def verdicts(results):
-    return {judged.claim.id: judged.verdict for judged in judge_all(CLAIMS, EXPERIMENT.measure(results))}
+    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_holds(results):
@@ -56,9 +55,7 @@ def test_displacements_have_the_sign_of_the_weak_direction(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    for name, part in PARTS.items():
-        write_table(tmp_path / name, results[name], settings_of(part))
-    again = {name: read_table(tmp_path / name, settings_of(part)) for name, part in PARTS.items()}
+    again = from_disk(PARTS, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 from fedgram.paper import ufm_gap_claims
-from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.experiment import settings_of
+from fedgram.paper.claims import load_claims
 from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
 from fedgram.paper.ufm_gap import EXPERIMENT, composition
 from fedgram.ufm.instances import GAP_SIZES
+from tests.experiments import from_disk, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-gap")
@@ -29,7 +28,7 @@ def enough(monkeypatch):
 
 
 def verdicts(results):
-    return {judged.claim.id: judged.verdict for judged in judge_all(CLAIMS, EXPERIMENT.measure(results))}
+    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_none_missed(results):
@@ -55,9 +54,7 @@ def test_counts_are_those_of_the_paper(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    for name, part in PARTS.items():
-        write_table(tmp_path / name, results[name], settings_of(part))
-    again = {name: read_table(tmp_path / name, settings_of(part)) for name, part in PARTS.items()}
+    again = from_disk(PARTS, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

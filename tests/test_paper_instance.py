@@ -6,11 +6,11 @@ import pytest
 
 from fedgram import psd
 from fedgram.barycenter import barycenter
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
 from fedgram.paper.ufm_instance import EXPERIMENT, variational_barycenter
+from tests.experiments import from_disk, verdicts_of
 from tests.instances import covariances
 
 PARTS = EXPERIMENT.parts("quick")
@@ -24,7 +24,7 @@ def results():
 
 
 def verdicts(results):
-    return {judged.claim.id: judged.verdict for judged in judge_all(CLAIMS, EXPERIMENT.measure(results))}
+    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_matches(results):
@@ -49,9 +49,7 @@ def test_counts_are_those_of_the_paper(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    for name, part in PARTS.items():
-        write_table(tmp_path / name, results[name], settings_of(part))
-    again = {name: read_table(tmp_path / name, settings_of(part)) for name, part in PARTS.items()}
+    again = from_disk(PARTS, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

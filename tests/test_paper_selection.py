@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from fedgram import psd
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
 from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selection
 from fedgram.paper.ufm_selection_figure import by_size, by_weight
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import proximal_path
+from tests.experiments import from_disk, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-selection")
@@ -33,7 +33,7 @@ def verdicts(results, complete=False):
     measured = EXPERIMENT.measure(results)
     if complete:
         measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
-    return {judged.claim.id: judged.verdict for judged in judge_all(CLAIMS, measured)}
+    return verdicts_of(CLAIMS, measured)
 
 
 def test_every_claim_is_measured_and_only_the_grid_is_complete(results):
@@ -75,9 +75,7 @@ def test_batches_of_one_size_are_read_in_order():
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    for name, part in PARTS.items():
-        write_table(tmp_path / name, results[name], settings_of(part))
-    again = {name: read_table(tmp_path / name, settings_of(part)) for name, part in PARTS.items()}
+    again = from_disk(PARTS, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

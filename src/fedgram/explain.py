@@ -23,13 +23,12 @@ LOEWNER_ROUNDING = 1e-12
 class Gap:
     """G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, and where it comes from.
 
-    mean M_μ (client means differ), covariance M_Σ (client covariances differ, and the optimal Gram is
-    concave in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each.
-    relative ‖G_cen - G_⋆‖_F / ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...), equal to tr M_A by
-    eq. (12). smallest_eigenvalue (..., 3) of each
-    term. by_client (..., 3, M): the part of each trace that is due to each client. scatter_residual (...):
-    how far M_A is from the scatter of the selected heads, relative to ‖G_cen‖_F. prediction is what was
-    explained.
+    mean M_μ (client means differ), covariance M_Σ (client covariances differ, and the optimal Gram is concave
+    in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each. relative ‖G_cen - G_⋆‖_F /
+    ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...), equal to tr M_A by eq. (12). smallest_eigenvalue (...,
+    3) of each term. by_client (..., 3, M): the part of each trace that is due to each client.
+    scatter_residual (...): how far M_A is from the scatter of the selected heads, relative to ‖G_cen‖_F.
+    prediction is what was explained.
     """
 
     mean: Array
