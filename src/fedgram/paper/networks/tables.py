@@ -61,7 +61,10 @@ DIRECTIONS = (
 )
 TARGETS = "Medians over runs. Without correction errors are to G⋆, with it to G_cen."
 TRAJECTORIES = f"{TARGETS} Trajectory errors are to the exact recursion from the same start."
-SAME = "All rows are over the same settings and seeds, those that every row has of which any were run."
+SAME = (
+    "All rows are over the same settings and seeds, those that every row has of which any were run; over all "
+    "that was run where they share none."
+)
 ROBUSTNESS = "Median direction errors, and the share of runs closer in direction to G⋆ than to G_cen."
 
 SELECTION = SideBySide(
