@@ -21,7 +21,6 @@ from fedgram.penalty import Penalty
 from fedgram.predict import predict
 from tests.instances import random_moments
 
-TARGETS = dict(zip(ALL, (2, 2, 3, 6, 6, 2, 3, 3, 3, 3), strict=True))
 KINDS = dict.fromkeys(ALL, "REAL") | dict.fromkeys(ALL[1:5], "GENERATED") | {"dsprites": "RE-RENDERED"}
 NOISE = {"trained": 3e-2, "aligned": 2e-4, "solved": 5e-5}
 COHORTS = [each for each in vars(cohorts).values() if isinstance(each, Cohort)]
@@ -31,7 +30,7 @@ COHORTS = [each for each in vars(cohorts).values() if isinstance(each, Cohort)]
 def prediction_of(setting: str):
     """The theory of a setting's clients, drawn at random."""
     rng = np.random.default_rng(zlib.crc32(setting.encode()))
-    return predict(random_moments(rng, clients=4, size=TARGETS[setting]), Penalty())
+    return predict(random_moments(rng, clients=4, size=SETTINGS[setting].targets), Penalty())
 
 
 @cache
@@ -70,6 +69,7 @@ def result_of(key, scale: str) -> Result:
         shared_objective=rng.uniform(0.9, 1.0, rounds) * (0.85 if better else 1.0),
         train_mse=1e-3 * rng.uniform(0.9, 1.1, (rounds, 3)),
         test_mse=mse_of(key.procedure) * rng.uniform(0.95, 1.05, (rounds, 3)),
+        train_rows=SETTINGS[key.setting].size.rows, test_rows=1_000,
         seconds=0.02 * key.epochs * rng.uniform(0.9, 1.1), device="cuda", hardware="NVIDIA H200",
         models_in_stack=40, least_variance=float(prediction.activity.eigenvalue.min()),
     )  # fmt: skip

@@ -61,7 +61,7 @@ def exact(key, scale="paper"):
         objective_gap=np.full((key.rounds, len(expected.grams)), 1.4e-5 + 0.1 * procedure.proximal),
         shared_objective=np.full(key.rounds, 0.85 if procedure.returned == "aligned" else 1.0),
         train_mse=np.full((key.rounds, 3), 1 - better), test_mse=np.full((key.rounds, 3), 1 - 0.5 * better),
-        seconds=60.0, device="cpu", hardware="none", models_in_stack=4,
+        train_rows=4_000, test_rows=1_000, seconds=60.0, device="cpu", hardware="none", models_in_stack=4,
         least_variance=float(prediction.activity.eigenvalue.min()),
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from fedgram.paper.registry import MODULES
 from fedgram.paper.report import write_report
 from fedgram.paper.report_claims import claims_table, sentences, summary, tile_rows, tiles
 from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
+from fedgram.paper.report_datasets import datasets_section
 from fedgram.paper.report_networks import CAPTIONS, network_chapters
 from tests.network_results import all_results
 
@@ -216,6 +217,27 @@ def test_coverage_shows_kinds_and_does_not_count_the_smoke_scale():
     smoke = coverage_section(all_results("smoke"))
     assert 'class="full"' not in smoke.split("</ul>")[1]
     assert "badge" not in smoke
+
+
+def test_datasets_are_shown_below_the_papers_numbers_and_missing_ones_as_not_run():
+    agent = replace(all_results().select(setting="hopper")[0], train_rows=3_210, test_rows=123)
+    others = all_results("smoke").select(setting="walker")
+    page = datasets_section(Results([agent, *others]))
+    rows = {row.partition(" ")[0]: row for row in page.split("<tr><th>")[2:]}
+    assert list(rows) == [setting.title.partition(" ")[0] for setting in SETTINGS.values()]
+    expected = {
+        "Hopper": (
+            "<span>11</span>",
+            "<span>4,000</span><b>3,210</b>",
+            "<span>–</span><b>123</b>",
+            ">GENERATED<",
+        ),
+        "MPIIGaze": ("36 × 60 × 1", "<span>12,000</span></td>", "not run"),
+        "Walker": ("not run",),
+    }
+    for name, parts in expected.items():
+        assert not [part for part in parts if part not in rows[name]]
+    assert "not run" not in rows["Hopper"]
 
 
 class Balanced(HTMLParser):

@@ -19,6 +19,7 @@ from fedgram.paper.experiment import Scale
 from fedgram.paper.registry import MODULES, experiment
 from fedgram.paper.report_claims import claims_table, in_words, legend, sentences, tile_rows
 from fedgram.paper.report_coverage import coverage_section
+from fedgram.paper.report_datasets import datasets_section
 from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
 from fedgram.phrases import counted
@@ -56,6 +57,7 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
             [*map(_network_entry, networks), *map(_entry, chapters), *_missing_entry(missing)]
         ),
         coverage=coverage_section(results),
+        datasets=datasets_section(results),
         networks="\n".join(network_section(chapter, results) for chapter in networks),
         body="\n".join(map(_section, chapters)),
         training=_training(runs),

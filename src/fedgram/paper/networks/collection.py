@@ -98,6 +98,8 @@ def result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
         shared_objective=objective @ found.expected.client_weights,
         train_mse=found.train_mse,
         test_mse=found.test_mse,
+        train_rows=sum(setup.data.train_rows),
+        test_rows=sum(setup.data.test_rows),
         seconds=account.seconds_per_run,
         device=account.device,
         hardware=account.hardware,

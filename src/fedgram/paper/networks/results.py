@@ -43,7 +43,8 @@ class Result:
     recursion from the same start. delta (T,): mean distance of the returned heads from the selected ones;
     objective_gap (T, M): (L_m - L⋆_m) / L⋆_m, the correction included; shared_objective (T,): the clients'
     mean objective with the averaged head. train_mse and test_mse (T, 3) in the order of BIAS_RULES, NaN
-    without test rows. seconds: the run's share of the time that its stack of models_in_stack took.
+    without test rows. train_rows and test_rows of all clients together. seconds: the run's share of the time
+    that its stack of models_in_stack took.
     A centralized run has one client in returned_grams and objective_gap.
     """
 
@@ -73,6 +74,8 @@ class Result:
     shared_objective: Array
     train_mse: Array
     test_mse: Array
+    train_rows: int
+    test_rows: int
     seconds: float
     device: str
     hardware: str

@@ -35,50 +35,62 @@ class Source:
 
 @dataclass(frozen=True)
 class Size:
-    """Clients and training rows in all."""
+    """Clients, and training and test rows in all."""
 
     clients: int
     rows: int
+    test_rows: int = 0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the paper: its network, its size (Table 1), and its dataset followed by stand-ins.
+    """A setting of the paper: its network, its data (Table 1), and its dataset followed by stand-ins.
 
-    larger is the size of the larger training set, where the paper has one.
+    inputs is the shape of one input, targets the number C; larger is the size of the larger training set,
+    where the paper has one.
     """
 
     name: str
     title: str
     backbone: str
+    inputs: tuple[int, ...]
+    targets: int
     size: Size
     sources: tuple[Source, ...]
     larger: Size | None = None
 
 
-def _mujoco(name: str, title: str) -> Setting:
+def _mujoco(name: str, title: str, inputs: int, targets: int) -> Setting:
     sources = (Source(name), Source(f"{name}-rollouts", "ppo_stoch"))
-    return Setting(name, title, "resmlp", Size(4, 4_000), sources)
+    return Setting(name, title, "resmlp", (inputs,), targets, Size(4, 4_000), sources)
 
 
-def _image(name: str, title: str, *stand_ins: str, larger: Size | None = None, clients: int = 8) -> Setting:
+def _image(
+    name: str,
+    title: str,
+    inputs: tuple[int, ...],
+    *stand_ins: str,
+    targets: int = 3,
+    clients: int = 8,
+    larger: Size | None = None,
+) -> Setting:
     sources = (Source(name), *map(Source, stand_ins))
-    return Setting(name, title, "resnet18", Size(clients, 12_000), sources, larger)
+    return Setting(name, title, "resnet18", inputs, targets, Size(clients, 12_000, 3_000), sources, larger)
 
 
 SETTINGS: dict[str, Setting] = {
     each.name: each
     for each in (
-        Setting("beijing", "Beijing", "resmlp", Size(4, 9_000), (Source("beijing"),)),
-        _mujoco("swimmer", "Swimmer"),
-        _mujoco("hopper", "Hopper"),
-        _mujoco("halfcheetah", "HalfCheetah"),
-        _mujoco("walker", "Walker"),
-        _image("mpiigaze", "MPIIGaze"),
-        _image("300w-lp", "300W-LP"),
-        _image("dsprites", "dSprites", "sprites"),
-        _image("3dshapes", "3D Shapes", larger=Size(8, 48_000)),
-        _image("cifar-geo", "CIFAR-geo", larger=Size(8, 40_000), clients=4),
+        Setting("beijing", "Beijing", "resmlp", (8,), 2, Size(4, 9_000), (Source("beijing"),)),
+        _mujoco("swimmer", "Swimmer", 8, 2),
+        _mujoco("hopper", "Hopper", 11, 3),
+        _mujoco("halfcheetah", "HalfCheetah", 17, 6),
+        _mujoco("walker", "Walker", 17, 6),
+        _image("mpiigaze", "MPIIGaze", (36, 60, 1), targets=2),
+        _image("300w-lp", "300W-LP", (64, 64, 3)),
+        _image("dsprites", "dSprites", (64, 64, 1), "sprites"),
+        _image("3dshapes", "3D Shapes", (64, 64, 3), larger=Size(8, 48_000)),
+        _image("cifar-geo", "CIFAR-geo", (40, 40, 3), clients=4, larger=Size(8, 40_000)),
     )
 }
 """By name, in the paper's order."""
