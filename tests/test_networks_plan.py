@@ -8,7 +8,7 @@ import pytest
 from fedgram import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
-from fedgram.paper.networks.costs import SECONDS_PER_STEP, cost_of, model_steps
+from fedgram.paper.networks.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
 from fedgram.paper.networks.jobs import jobs_of
 from fedgram.paper.networks.plan import Request, planned
 from fedgram.paper.networks.results import Results
@@ -72,10 +72,12 @@ def test_cost_is_models_times_steps_times_the_measured_time():
     assert model_steps(larger) == 8 * 8 * 1000 * 24
     cost = cost_of([key, key, replace(key, seed=1)])
     assert (cost.runs, cost.model_steps) == (2, 2 * model_steps(key))
-    assert isclose(cost.hours * 3600, cost.model_steps * SECONDS_PER_STEP["resmlp"])
+    assert isclose(cost.hours * 3600, cost.model_steps * RESMLP_STEP)
     assert "of one H200" in str(cost)
     image = replace(key, setting="3dshapes", backbone="resnet34")
     assert isclose(cost_of([image]).hours * 3600, model_steps(image) * 2.02 * 2.66e-3)
+    small, between = (replace(key, setting=name, backbone="resnet18") for name in ("cifar-geo", "mpiigaze"))
+    assert seconds_per_step(small) == RESNET18_STEP[40 * 40] < seconds_per_step(between) < 2.66e-3
     assert str(cost_of([key])).startswith("1 run to train, ")
     assert cost_of([key]).trainings == 1
     assert str(cost_of([])) == "nothing left to train"

@@ -6,16 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+
 from fedgram.nets.settings import Settings
 from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.settings import SETTINGS
 from fedgram.phrases import counted
 
-SECONDS_PER_STEP = {"resmlp": 0.118e-3, "resnet18": 2.66e-3}
-"""Of one model and step of 256 rows in a stack, measured on one H200; ResNet-18 at 64 x 64 pixels."""
+RESMLP_STEP = 0.118e-3
+"""Seconds of one model and step of 256 rows in a stack, measured on one H200."""
 
-MULTIPLY_ADDS = {"resnet34": 2.02, "residual-cnn": 15.0}
-"""Networks whose step was not measured: their multiply-adds at 64 x 64 pixels in units of ResNet-18's."""
+RESNET18_STEP = {40 * 40: 1.59e-3, 64 * 64: 2.66e-3}
+"""The same for ResNet-18, by the pixels of an image."""
+
+MULTIPLY_ADDS = {"resnet18": 1.0, "resnet34": 2.02, "residual-cnn": 15.0}
+"""Of networks for images at 64 x 64 pixels, in units of ResNet-18's, whose step alone was measured."""
 
 BATCH = Settings().batch
 
@@ -51,7 +56,7 @@ def cost_of(keys: Iterable[RunKey]) -> Cost:
     """What it costs to train these runs, at the sizes of the paper's datasets."""
     distinct = list(dict.fromkeys(keys))
     steps = [model_steps(key) for key in distinct]
-    times = [seconds_per_step(key.backbone) for key in distinct]
+    times = [seconds_per_step(key) for key in distinct]
     counts = len(distinct), len({replace(key, setting="") for key in distinct}), sum(steps)
     if any(time is None for time in times):
         return Cost(*counts, None)
@@ -67,11 +72,15 @@ def model_steps(key: RunKey) -> int:
     return clients * key.rounds * key.epochs * ceil(size.rows / clients / BATCH)
 
 
-def seconds_per_step(backbone: str) -> float | None:
-    """The time of one model and step on one H200, measured or scaled by multiply-adds; None if unknown."""
-    if backbone in MULTIPLY_ADDS:
-        return MULTIPLY_ADDS[backbone] * SECONDS_PER_STEP["resnet18"]
-    return SECONDS_PER_STEP.get(backbone)
+def seconds_per_step(key: RunKey) -> float | None:
+    """The time of one model and step on one H200, measured or scaled; None at the smoke scale."""
+    if key.backbone == "resmlp":
+        return RESMLP_STEP
+    if key.backbone not in MULTIPLY_ADDS:
+        return None
+    height, width, _ = SETTINGS[key.setting].inputs
+    step = np.interp(height * width, list(RESNET18_STEP), list(RESNET18_STEP.values()))
+    return MULTIPLY_ADDS[key.backbone] * float(step)
 
 
 def _hours(hours: float) -> str:
