@@ -187,6 +187,17 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         trained(tmp_path / "file")
 
 
+def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
+    def again(now):
+        if (now.round, now.epoch) == (1, 1):
+            with pytest.raises(InputError, match=r"Another process trains the run in '.*': wait for it"):
+                trained(tmp_path / "runs")
+
+    trained(tmp_path / "runs", progress=again)
+    assert_same_contents(whole, tmp_path / "runs")
+    trained(tmp_path / "runs")  # which is free again
+
+
 def test_other_settings_are_refused_field_by_field(whole):
     other = replace(SETTINGS, epochs=3, penalty=Penalty(0.01, 0.02))
     with pytest.raises(InputError) as refused:

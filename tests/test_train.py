@@ -13,7 +13,7 @@ from fedgram.measure import measure
 from fedgram.nets import memory
 from fedgram.nets.federation import Federation
 from fedgram.nets.fit import Fit
-from fedgram.nets.model import Model
+from fedgram.nets.model import Model, operations_per_row
 from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -320,6 +320,14 @@ def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
         trained(tmp_path / "runs", **options)
     assert words in refused.value.message
     assert not (tmp_path / "runs").exists()
+
+
+def test_convolutions_are_counted_with_all_their_pixels():
+    side, channels = 6, 5
+    layers = nn.Sequential(nn.Conv2d(2, channels, 3, padding=1), nn.Flatten())
+    model = Model(layers, channels * side**2, 4, 3)
+    by_hand = side**2 * channels * 2 * 9 + channels * side**2 * 4 + 4 * 3
+    assert operations_per_row(model, torch.zeros(2, 2, side, side)) == 2 * by_hand
 
 
 def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):

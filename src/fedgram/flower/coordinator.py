@@ -23,21 +23,23 @@ from fedgram.nets.record import Round
 from fedgram.predict import predict
 from fedgram.psd import Array
 from fedgram.runs import Account, Runs, StoredRun
+from fedgram.runs.holding import holding
 
 MEMORY = "federation.safetensors"
 
 
 def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda sentence: None) -> StoredRun:
     """Train a federation from its start, or after its last finished round; the run as it is on disk."""
-    members = Members(office, plan, told)
-    if begun := Runs(plan.out).named(plan.name, plan.backbone, plan.run):
-        members.recall(begun)
-    if begun is None or not begun.over:
-        members.gather()
-    server = Coordinator(members, told)
-    for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
-        server.round(number)
-    return server.record
+    runs, members = Runs(plan.out), Members(office, plan, told)
+    with holding([runs.place(plan.name, plan.backbone, plan.run)]):
+        if begun := runs.named(plan.name, plan.backbone, plan.run):
+            members.recall(begun)
+        if begun is None or not begun.over:
+            members.gather()
+        server = Coordinator(members, told)
+        for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
+            server.round(number)
+        return server.record
 
 
 class Coordinator:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedgram.data.problem import Split
 from fedgram.errors import InputError
@@ -76,6 +77,13 @@ def fingerprint(model: Model, inputs: Tensor) -> str:
     with torch.no_grad():
         given = deepcopy(model).eval()(torch.ones_like(inputs))[1].abs().sum()
     return f"{key(model, frozen, f'{given:.3g}'):016x}"
+
+
+def operations_per_row(model: Model, inputs: Tensor) -> float:
+    """Multiplications and additions of matrix products and convolutions for one of the inputs (B, ...)."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        deepcopy(model).eval()(inputs)
+    return counter.get_total_flops() / len(inputs)
 
 
 def key(*parts: object) -> int:

@@ -105,17 +105,21 @@ class Runs:
             raise InputError(f"There are no runs in '{self.root}': 'fedgram train' makes some.", field="root")
         return found
 
+    def place(self, data: str, backbone: str, run: Run) -> Path:
+        """Where the run of a name lies."""
+        return self.root / safe(data) / safe(backbone) / run.name
+
+    def folder_of(self, setup: Setup) -> Path:
+        """Where a run lies."""
+        return self.place(setup.data.name, setup.backbone, setup.run)
+
     def setting_folder(self, setup: Setup) -> Path:
         """Where all runs of a dataset and backbone lie."""
         return self.root / safe(setup.data.name) / safe(setup.backbone)
 
-    def folder_of(self, setup: Setup) -> Path:
-        """Where a run lies."""
-        return self.setting_folder(setup) / setup.run.name
-
     def named(self, data: str, backbone: str, run: Run) -> StoredRun | None:
         """The run of a name if it is there, whatever its settings."""
-        folder = self.root / safe(data) / safe(backbone) / run.name
+        folder = self.place(data, backbone, run)
         path = folder / MANIFEST
         return _stored(folder, read_json(path)) if path.exists() else None
 

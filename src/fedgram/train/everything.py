@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.model import Backbone, example, fingerprint, name_of
+from fedgram.nets.model import Backbone, Model, example, fingerprint, name_of, operations_per_row
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
 from fedgram.phrases import counted
 from fedgram.predict import predict
 from fedgram.runs import Runs, Setup, StoredRun
+from fedgram.runs.holding import holding
 from fedgram.runs.manifest import Data
 from fedgram.train import devices
 from fedgram.train.plan import planned
@@ -58,12 +59,12 @@ def train(
     network = (backbone_name or name_of(backbone), model.size, fingerprint(model, inputs))
     data = Data.of(problem)
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
-    stacks = planned(task, setups)
-    devices.check_hours(device, place, _operations(problem, setups[0], sum(len(s.setups) for s in stacks)))
+    left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
+    devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
     for note in (*prediction.notes, *_randomness(model)):
         warned(note)
-    with devices.threads_for(setups[0].parameters, place):
-        for stack in stacks:
+    with holding(map(results.folder_of, left)), devices.threads_for(model.size, place):
+        for stack in planned(task, setups):
             _train(task, stack)
     return tuple(run for setup in setups if (run := results.find(setup)) is not None)
 
@@ -91,10 +92,10 @@ def _runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[R
     return list(runs)
 
 
-def _operations(problem: Problem, setup: Setup, runs: int) -> float:
-    """Forward and backward products of all rows in all epochs, each parameter used once a row."""
+def _operations(problem: Problem, model: Model, inputs: Tensor, settings: Settings) -> float:
+    """Of a run: of all rows in all epochs forward, and twice that backward."""
     rows = sum(map(len, problem.train.values()))
-    return 6.0 * setup.parameters * rows * setup.settings.epochs * setup.settings.rounds * runs
+    return 3.0 * operations_per_row(model, inputs) * rows * settings.epochs * settings.rounds
 
 
 def _randomness(model: nn.Module) -> list[str]:
