@@ -18,6 +18,7 @@ from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate
 from fedgram.flower.memory import SHARED, Memory
 from fedgram.flower.plan import Plan
+from fedgram.flower.private import folder_name
 from fedgram.measure import measure
 from fedgram.nets.model import example
 from fedgram.nets.settings import Settings
@@ -113,6 +114,26 @@ def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, pr
     np.testing.assert_array_equal(run.initial[0], reference.initial[0])
     assert_same_rounds(run.rounds(), reference.rounds())
     np.testing.assert_allclose(measure(run).target_error, measure(reference).target_error, rtol=1e-8)
+
+
+def test_sites_of_similar_names_keep_to_folders_of_their_own():
+    names = ["site a", "site-a", "site_a", "?", "...", "a/b", "a-b"]
+    folders = [folder_name(name) for name in names]
+    assert len(set(folders)) == len(names)
+    assert folder_name("site-a") == "site-a"
+    assert all(Path(folder).name == folder for folder in folders)
+
+
+def test_a_run_that_another_server_leads_is_left_to_it(tmp_path):
+    def again(sentence):
+        with pytest.raises(InputError, match="Another process trains the run in"):
+            serve(grid_of(tmp_path))
+        heard.append(sentence)
+
+    heard = []
+    serve(grid_of(tmp_path), again)
+    assert heard
+    assert stored(tmp_path).complete
 
 
 def test_no_row_and_no_weight_of_a_backbone_leaves_a_client(tmp_path):

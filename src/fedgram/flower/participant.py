@@ -12,7 +12,7 @@ from torch import Tensor
 import fedgram
 from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
-from fedgram.flower.private import Arrays, PrivateFiles, question
+from fedgram.flower.private import Arrays, PrivateFiles, folder_name, question
 from fedgram.flower.site import Site
 from fedgram.nets.evaluation import Biases
 from fedgram.nets.local import LAST, Clients, Returned, initial
@@ -88,7 +88,7 @@ class Participant:
 
     def _files(self, asked: Letter) -> PrivateFiles:
         words = safe(self.plan.name), self.plan.run.name, safe(str(asked.words["federation"]))
-        return PrivateFiles(Path(self.site.folder, safe(self.site.name), *words))
+        return PrivateFiles(Path(self.site.folder, folder_name(self.site.name), *words))
 
     def _clients(self, arrays: Mapping[str, Array], kept: Arrays | None) -> Clients:
         """Its network after a round that was kept, or as it is drawn; arrays hold the exchange."""

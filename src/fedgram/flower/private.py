@@ -16,6 +16,7 @@ import numpy as np
 
 from fedgram.psd import Array
 from fedgram.runs.files import read_arrays, read_metadata, write_arrays
+from fedgram.runs.store import safe
 
 Arrays = dict[str, Array]
 MODEL = "model.safetensors"
@@ -57,6 +58,12 @@ class PrivateFiles:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:02d}.safetensors"
+
+
+def folder_name(site: str) -> str:
+    """A folder for a site, and for no other: sites of one machine may keep theirs side by side."""
+    name = safe(site)
+    return name if name == site else f"{name}-{sha256(site.encode()).hexdigest()[:8]}"
 
 
 def question(number: int, arrays: Mapping[str, Array]) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.own_table import TEST_FRACTION, Reading, columns_of, read_splits
+from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
 from fedgram.data.problem import Split, check_finite
 from fedgram.errors import InputError
 from fedgram.flower.plan import number
 from fedgram.moments import Moments
 from fedgram.nets.model import Backbone
+from fedgram.table_files import columns_of
 
 
 @dataclass(frozen=True, eq=False)
