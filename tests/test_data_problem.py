@@ -66,6 +66,17 @@ def test_a_table_is_split_by_its_client_column():
         Problem.from_frame(frame, client="site", inputs=["x", "unused"], targets=["y"])
 
 
+def test_clients_of_one_name_are_one_client():
+    frame = pd.DataFrame({"site": [1, "1", "b", "b"], "x": range(4), "y": 0.0})
+    problem = Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
+    assert {client: len(split) for client, split in problem.train.items()} == {"1": 2, "b": 2}
+
+
+def test_a_dataset_without_items_is_named():
+    with pytest.raises(InputError, match="The dataset of client 'b' has no items"):
+        Problem.from_datasets({"a": [([0.0], [1.0])], "b": []})
+
+
 def test_map_style_datasets_are_read_item_by_item():
     datasets = {name: [(np.full((4, 4), i), np.array([i, -i])) for i in range(3)] for name in ("a", "b")}
     problem = Problem.from_datasets(datasets)

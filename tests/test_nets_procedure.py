@@ -78,6 +78,8 @@ REFUSED = {
     "aligned=2": "'aligned' takes no number.",
     "ordinary=1": "'ordinary' takes no number.",
     "centered=1": "'centered' takes no number.",
+    "proximal=": "'proximal' needs a number, not ''.",
+    "aligned=": "'aligned' takes no number.",
     "proximal=much": "'proximal' needs a number, not 'much'.",
     "proximal=-1": "The proximal weight must be at least 0, not -1.",
     "proximal=inf": "The proximal weight must be at least 0, not inf.",
@@ -105,6 +107,19 @@ def test_refused_procedures_say_why(text):
     with pytest.raises(InputError, match="^" + REFUSED[text]) as refused:
         Procedure.parse(text)
     assert refused.value.field in ("procedure", "proximal", "corrected")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"returned": "solve"}, "'returned' is one of trained, aligned, solved, not 'solve'."),
+        ({"bias": "Offset"}, "'bias' is one of shared, private, offset, not 'Offset'."),
+    ],
+)
+def test_fields_take_known_words_only(given, words):
+    with pytest.raises(InputError, match=words) as refused:
+        Procedure(**given)
+    assert refused.value.field in given
 
 
 NUMBERS = [each.name for each in fields(Settings) if each.name not in ("penalty", "precision")]

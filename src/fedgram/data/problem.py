@@ -118,16 +118,23 @@ class Problem:
                 "each or drop them.",
                 field=client,
             )
-        rows = {str(key): part for key, part in frame.groupby(client, sort=True)}
+        owners = frame[client].map(str)  # 1 and '1' are one client
+        parts = {str(key): frame[owners == str(key)] for key, _ in frame.groupby(client, sort=True)}
         train = {
-            key: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
-            for key, part in rows.items()
+            name: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
+            for name, part in parts.items()
         }
         return cls(name, "REAL", train, target_names=tuple(targets))
 
     @classmethod
     def from_datasets(cls, datasets: Mapping[str, Any], *, name: str = "own datasets") -> Problem:
         """A problem from one map-style dataset per client, with items (input, target), as torch has them."""
+        for client, dataset in datasets.items():
+            if not len(dataset):
+                raise InputError(
+                    f"The dataset of client '{client}' has no items; add some, or leave the client out.",
+                    client=client,
+                )
         columns = {client: list(zip(*(dataset[i] for i in range(len(dataset))), strict=True))
                    for client, dataset in datasets.items()}  # fmt: skip
         train = {

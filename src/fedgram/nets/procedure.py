@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedgram.errors import InputError
 from fedgram.phrases import did_you_mean
@@ -36,6 +36,11 @@ class Procedure:
     centralized: bool = False
 
     def __post_init__(self) -> None:
+        for field, known in (("returned", get_args(Returned)), ("bias", BIAS_RULES)):
+            if getattr(self, field) not in known:
+                raise InputError(
+                    f"'{field}' is one of {', '.join(known)}, not '{getattr(self, field)}'.", field=field
+                )
         if not 0.0 <= self.proximal < float("inf"):
             raise InputError(
                 f"The proximal weight must be at least 0, not {self.proximal:g}.", field="proximal"
@@ -69,8 +74,8 @@ class Procedure:
         settings: dict[str, Any] = {}
         said: dict[str, str] = {}
         for word in text.split("+"):
-            name, _, number = word.strip().partition("=")
-            field, value = _meaning(name, number)
+            name, given, number = word.strip().partition("=")
+            field, value = _meaning(name, number if given else None)
             if field in said:
                 raise _contradiction(text, said[field], name)
             if field:
@@ -128,14 +133,14 @@ def _contradiction(text: str, first: str, second: str) -> InputError:
     return InputError(f"The procedure '{text}' says {both}; leave one out.", field="procedure")
 
 
-def _meaning(word: str, number: str) -> tuple[str, Any]:
+def _meaning(word: str, number: str | None) -> tuple[str, Any]:
     if word not in WORDS:
         raise InputError(
             f"There is no procedure '{word}'{did_you_mean(word, WORDS)} Words are {', '.join(WORDS)}.",
             field="procedure",
         )
     field, value = WORDS[word]
-    if not number:
+    if number is None:
         return field, value
     if not isinstance(value, float):
         raise InputError(f"'{word}' takes no number.", field="procedure")
