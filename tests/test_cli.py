@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedgram import Moments, Penalty, correct, explain, predict, psd
+from fedgram.interchange import write_json
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
 DATA = [str(EXAMPLE), "--client", "site", "--targets", "east,north"]
@@ -133,6 +134,19 @@ def test_of_very_many_rounds_the_first_and_last_are_shown(moments_file):
     assert shown.count("...") == 1
 
 
+def test_links_are_followed_and_pipes_are_written_to(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    write_json(tmp_path / "link.json", [1])
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text()) == [1]
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_json(tmp_path / "pipe", [2])
+    assert json.loads(os.read(end, 99)) == [2]
+    os.close(end)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path):
     initial, output = tmp_path / "initial.json", tmp_path / "correction.json"
     initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
@@ -226,7 +240,8 @@ BAD_CALLS = [
     (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
     (["predict", "{example}"], "needs --targets"),
     (["predict", "{example}", "--targets", "east,north"], "needs --client (or --site)"),
-    (["predict", "{moments}", "{example}"], "needs --targets; only moments files (.json) do not"),
+    (["predict", "{moments}", "{example}"], "run 'fedgram moments' on the rows first"),
+    (["predict", "{example}", "--client", "site", "--targets", ","], "needs --targets; only moments files"),
     (["predict", "{example}", "--client", "site"], "needs --targets"),
     (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
     (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,6 +106,25 @@ def test_compare(fedgram, runs, tmp_path):
     code, _, err = fedgram("runs", "compare", runs, "--figure", tmp_path / "figure.gif")
     assert code == 2
     assert "must end in .png, .svg, .pdf" in err
+
+
+def documented():
+    """The rows of the contract's table of commands: the command, and its keys."""
+    text = (Path(__file__).parents[1] / "docs" / "interchange.md").read_text(encoding="utf-8")
+    rows = [
+        line.split(" | ") for line in text.partition("## The other commands")[2].splitlines() if "| `" in line
+    ]
+    return [(row[0].strip("| `"), re.findall(r"`(\w+)`", row[1])) for row in rows]
+
+
+@pytest.mark.parametrize(("command", "keys"), documented())
+def test_json_has_the_keys_of_the_contract(fedgram, runs, tmp_path, monkeypatch, command, keys):
+    monkeypatch.chdir(tmp_path)
+    about = {"runs": [runs], "data check": ["swimmer-mini"]}
+    more = next((given for start, given in about.items() if command.startswith(start)), [])
+    code, out, _ = fedgram(*command.split(), *more, "--json")
+    assert code == 0
+    assert list(json.loads(out)) == keys
 
 
 def test_tables_fit_a_terminal(runs, monkeypatch, capsys):

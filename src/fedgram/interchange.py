@@ -22,9 +22,13 @@ FORMAT = "fedgram-moments/1"
 
 
 def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
+    """Write a file that appears whole or not at all; pipes and devices are written to, links followed."""
+    path = Path(path)
     try:
-        with draft_of(Path(path)) as draft:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        with draft_of(path.resolve()) as draft:
             draft.write_bytes(content)
     except OSError as error:
         raise InputError(f"Cannot write '{path}': {error.strerror}.", field=str(path)) from None

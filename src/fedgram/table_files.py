@@ -32,6 +32,11 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return files
 
 
+def columns_of(text: str | None) -> list[str]:
+    """The columns that a text names, with commas."""
+    return [name for part in (text or "").split(",") if (name := part.strip())]
+
+
 def each_once(paths: Iterable[str]) -> list[str]:
     """Paths without those that lead to the same place as one before."""
     first: dict[str, str] = {}

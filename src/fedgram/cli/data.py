@@ -26,7 +26,9 @@ DataDir = Annotated[
     typer.Option(help="Folder that holds the files; default: $FEDGRAM_DATA, else the cache folder."),
 ]
 Variant = Annotated[str, typer.Option(help="Variant of the files, for datasets that have several.")]
-Seed = Annotated[int, typer.Option(help="Seed of every random choice: which rows, which shifts.")]
+DataSeed = Annotated[
+    int, typer.Option(help="Seed of every random choice about the data: which rows, which shifts.")
+]
 Larger = Annotated[bool, typer.Option("--larger", help="The paper's larger training set.")]
 
 
@@ -52,7 +54,7 @@ def check(
     name: Name,
     data_dir: DataDir = None,
     variant: Variant = "",
-    seed: Seed = 0,
+    data_seed: DataSeed = 0,
     larger: Larger = False,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +66,7 @@ def check(
     from fedgram.data.dataset import Options
     from fedgram.data.inspection import inspected
 
-    inspection = inspected(name, data_dir, Options(seed, variant, larger))
+    inspection = inspected(name, data_dir, Options(data_seed, variant, larger))
     if as_json:
         print_json(inspection.document())
     else:

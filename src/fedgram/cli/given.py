@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from fedgram.errors import InputError
-from fedgram.table_files import each_once
+from fedgram.table_files import columns_of, each_once
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -90,25 +90,40 @@ def load(
     from fedgram.weights import parse_weights
 
     data = each_once(data)
-    if all(file.endswith(".json") for file in data):
+    if _of_moments(data):
         about_rows = {"client": client, "site": site, "targets": targets, "where": where}
         _refuse(about_rows | {"drop-missing": drop_missing})
         summary = _joined(data)
     else:
         from fedgram.tables import read_moments
 
-        if targets is None or (client is None and site is None):
-            missing = "--targets" if targets is None else "--client (or --site)"
-            raise InputError(
-                f"Reading data needs {missing}; only moments files (.json) do not.", field=missing.split()[0]
-            )
-        names = [name.strip() for name in targets.split(",")]
+        named = columns_of(targets)
+        _require("targets", "--targets", named)
+        _require("client", "--client (or --site)", client or site)
         summary = read_moments(
-            data, client=client, site=site, targets=names, where=where, drop_missing=drop_missing
+            data, client=client, site=site, targets=named, where=where, drop_missing=drop_missing
         )
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
     return Given(summary, ", ".join(data))
+
+
+def _of_moments(data: list[str]) -> bool:
+    """Whether these are moments files; refuses some of them among others."""
+    kinds = {file.endswith(".json"): file for file in data}
+    if len(kinds) == 2:
+        raise InputError(
+            f"'{kinds[True]}' holds moments and '{kinds[False]}' rows, which cannot be joined; run 'fedgram "
+            "moments' on the rows first, and give moments files only.",
+            field="data",
+        )
+    return True in kinds
+
+
+def _require(field: str, option: str, given: Any) -> None:
+    """Refuse data without what must be said of it."""
+    if not given:
+        raise InputError(f"Reading data needs {option}; only moments files (.json) do not.", field=field)
 
 
 def _refuse(about_rows: dict[str, Any]) -> None:
@@ -117,7 +132,7 @@ def _refuse(about_rows: dict[str, Any]) -> None:
         if value:
             raise InputError(
                 f"--{name} is for data, and a moments file has no rows; leave it out, or name the data.",
-                field=name,
+                field=name.replace("-", "_"),
             )
 
 

@@ -39,7 +39,7 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="Networks: paper; reduced, a tenth of the epochs and one seed; or smoke, minutes on a CPU."
+            help="Networks: paper; reduced, a tenth of the epochs and one seed; or smoke, a minute on a CPU."
         ),
     ] = "paper",
     setting: Annotated[

@@ -46,7 +46,7 @@ def moments(
     if output is not None:
         summary.save(output)
         rows = f"{summary.count.sum():,.0f} rows of {counted(len(summary.clients), 'client')}"
-        typer.echo(f"Wrote {output}: {len(summary.targets)} targets, {rows}.", err=as_json)
+        typer.echo(f"Wrote {output}: {counted(len(summary.targets), 'target')}, {rows}.", err=as_json)
 
 
 @app.command()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.data import DataDir, Larger, Variant
+from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.penalty import Penalty
 from fedgram.phrases import counted
+from fedgram.table_files import columns_of
 
 if TYPE_CHECKING:
     from fedgram.data.problem import Problem
@@ -61,7 +62,7 @@ def train(
     data_dir: DataDir = None,
     variant: Variant = "",
     larger: Larger = False,
-    data_seed: Annotated[int, typer.Option(help="Seed of every random choice about the data.")] = 0,
+    data_seed: DataSeed = 0,
     client: Annotated[str | None, typer.Option(help="Own table: column that names the client.")] = None,
     inputs: Annotated[str | None, typer.Option(help="Own table: input columns, with commas.")] = None,
     targets: Annotated[str | None, typer.Option(help="Own table: target columns, with commas.")] = None,
@@ -88,7 +89,7 @@ def train(
     from fedgram.cli import run_tables
     from fedgram.cli.train_data import given_problem
     from fedgram.data.dataset import Options
-    from fedgram.data.own_table import Reading, columns_of
+    from fedgram.data.own_table import Reading
     from fedgram.train import train as train_all
 
     settings = Settings(

@@ -18,7 +18,7 @@ def given_problem(dataset: str, data_dir: Path | None, options: Options, reading
         return registry.load(dataset, data_dir, options)
     _refuse({"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset)
     if missing := [flag for flag, value in reading.needed.items() if not value]:
-        raise InputError(f"Training on a table needs {missing[0]}.", field=missing[0])
+        raise InputError(f"Training on a table needs {missing[0]}.", field=_field(missing[0]))
     return read_table(dataset, reading, options.seed)
 
 
@@ -26,5 +26,10 @@ def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
     for flag, given in flags.items():
         if given:
             raise InputError(
-                f"{flag} is for {kind}, and '{dataset}' is none; leave it out, or train on such.", field=flag
+                f"{flag} is for {kind}, and '{dataset}' is none; leave it out, or train on such.",
+                field=_field(flag),
             )
+
+
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

@@ -55,11 +55,6 @@ class Reading:
         return (*self.inputs, *self.targets)
 
 
-def columns_of(text: str | None) -> list[str]:
-    """The columns that a text names, with commas."""
-    return [name for part in (text or "").split(",") if (name := part.strip())]
-
-
 def read_table(path: str, reading: Reading, seed: int) -> Problem:
     """Rows of a CSV, TSV or Parquet file by client; of each client a random part is kept for testing."""
     train, test, dropped = read_splits(path, reading, seed)
