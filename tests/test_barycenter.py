@@ -223,10 +223,12 @@ def test_the_recursion_ends_there():
         ([np.diag([1.0, -1.0])], None, "grams has a negative eigenvalue, -1"),
         ([[np.diag([1.0, -1.0])]] * 20, None, "grams has a negative eigenvalue, -1"),
         ([[1.0, 2.0]], None, "grams must be square"),
+        ([[["a"]]], None, "grams must be an array of numbers"),
         (np.eye(2), None, r"grams must have shape \(..., clients, C, C\)"),
         (np.zeros((0, 2, 2)), None, r"grams must have shape \(..., clients, C, C\)"),
         ([np.eye(2)] * 3, [1.0, 2.0], "There are 3 clients but 2 client weights"),
         ([np.eye(2)] * 2, [1.0, 0.0], "Every client weight must be a finite positive number"),
+        ([np.eye(2)] * 2, "equal", "client_weights must be an array of numbers"),
         ([np.eye(2)] * 2, [1.0, np.inf], "Every client weight must be a finite positive number"),
     ],
 )
@@ -272,3 +274,14 @@ def test_factors_of_ill_conditioned_matrices_keep_their_digits():
         # The symmetric root would change by missing / (2 √λ) along the weakest direction.
         assert mpmath.mnorm(missing, "f") < 1e-15
         assert abs(mpmath.eigsy(root * root.T, eigvals_only=True)[0] - smallest) / smallest < 1e-8
+
+
+def test_a_trajectory_needs_as_many_features_as_targets():
+    with pytest.raises(InputError, match="1 features for 2 targets; it needs at least as many"):
+        trajectory(np.ones((2, 1)), np.stack([np.eye(2)] * 2), np.full(2, 0.5), 1)
+
+
+@pytest.mark.parametrize("size", [1e308, 5e-324])
+def test_weights_of_any_size_are_shares(size):
+    grams = np.array([[[1.0]], [[4.0]]])
+    np.testing.assert_array_equal(barycenter(grams, [size, size]).gram, barycenter(grams).gram)

@@ -73,7 +73,7 @@ def test_partial_strength_leaves_an_error_in_proportion():
     np.testing.assert_array_equal(correct(moments, PENALTY, 0.0).grams, phi(moments.covariance, PENALTY))
 
 
-@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan"), "x", None])
 def test_strength_lies_between_zero_and_one(strength):
     with pytest.raises(InputError, match="between 0 and 1"):
         correct(random_moments(np.random.default_rng(0)), PENALTY, strength)
@@ -121,3 +121,16 @@ def test_what_is_not_worth_a_feature_is_said():
     assert note.startswith("The pooled data are not fully active: along target 'y' the target variance 1.75")
     (note,) = correct(moments, Penalty(1, 1), strength=0.2).notes
     assert note.startswith("With the correction client 'client 1' is not fully active: along target 'y'")
+
+
+def test_there_are_three_bias_rules():
+    correction = correct(random_moments(np.random.default_rng(0)), PENALTY)
+    with pytest.raises(InputError, match="no bias rule 'own'; there are shared, private, offset") as caught:
+        correction.prediction_difference(np.eye(3), "own")
+    assert caught.value.field == "bias"
+
+
+def test_a_head_that_cannot_have_the_gram_is_refused():
+    correction = correct(random_moments(np.random.default_rng(0)), PENALTY)
+    with pytest.raises(InputError, match="2 features for 3 targets; it needs at least as many"):
+        correction.after_round(np.ones((3, 2)))

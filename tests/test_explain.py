@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, explain, predict, psd, words
+from fedgram.documents import explanation_document
 from fedgram.explain import pairwise_dispersion
+from fedgram.figure import _draw_terms, pyplot
 from tests.instances import random_moments
 
 SEEDS = st.integers(0, 10_000)
@@ -152,3 +154,27 @@ def test_shares_are_not_told_where_a_term_is_negative():
     )
     assert said.count("%") == 1, "how far it ends is still a percentage"
     assert f"of the difference's trace, {float(gap.trace):.4g}," in said
+
+
+def test_shares_are_not_numbers_where_a_term_is_negative():
+    covariance = [np.diag([4.0, 0.02]), np.diag([3.0, 0.5]), np.diag([9.0, 6.0])]
+    two_sided = Moments([50] * 3, [[0, 1], [2, 0], [0, 0]], covariance)
+    gap = gap_of(two_sided, Penalty(3, 1.5))
+    for shares in (gap.shares, gap.client_shares, gap.target_shares):
+        assert np.isnan(shares).all()
+    document = explanation_document(gap.prediction, gap)
+    assert [client["share"] for client in document["clients"]] == [None] * 3
+    assert document["target_shares"] == [None] * 2
+    alike = gap_of(Moments([50] * 2, np.zeros((2, 1)), np.ones((2, 1, 1))))
+    np.testing.assert_array_equal(alike.shares, 0)
+
+
+def test_a_negative_term_is_drawn_whole():
+    covariance = [np.diag([4.0, 0.02]), np.diag([3.0, 0.5]), np.diag([9.0, 6.0])]
+    gap = gap_of(Moments([50] * 3, [[0, 1], [2, 0], [0, 0]], covariance), Penalty(3, 1.5))
+    plt = pyplot()
+    figure, axis = plt.subplots()
+    _draw_terms(axis, gap)
+    low, high = axis.get_xlim()
+    assert low < gap.traces.min() < 0 < gap.traces.max() < high
+    plt.close(figure)

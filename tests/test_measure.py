@@ -1,12 +1,13 @@
 """Measuring stored runs: against theory that they follow exactly, and against plain recomputation."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.linalg import sqrtm
 
-from fedgram import Penalty, phi, predict
+from fedgram import InputError, Penalty, phi, predict
 from fedgram.compare import METRICS, Spread, compared
 from fedgram.data.problem import Problem, Split
 from fedgram.expectation import expectation
@@ -230,3 +231,37 @@ def test_the_figure_is_drawn(several, tmp_path):
     text = (tmp_path / "figure.svg").read_text()
     assert "GENERATED data" in text
     assert "predicted G_star" in text
+
+
+def little_within():
+    """A light client that is active, a heavy one far from it that is not: G_within is zero, G_cen is not."""
+    rng = np.random.default_rng(0)
+
+    def split(rows, scale, mean):
+        targets = rng.standard_normal((rows, 1))
+        return Split(rng.standard_normal((rows, 4)), mean + scale * (targets - targets.mean()))
+
+    train = {"light": split(10, 2e-2, 9.0), "heavy": split(990, 1e-3, 0.0)}
+    return Problem("apart", "GENERATED", train, target_names=("x",))
+
+
+def test_no_error_is_relative_to_a_within_gram_of_zero(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.small_runs.small_problem", lambda targets: little_within())
+    found = measure(exact_run(tmp_path, targets=1, features=2))
+    assert not found.prediction.within.any()
+    assert np.isnan(found.error["within"]).all()
+    assert np.isnan(found.direction_error["within"]).all()
+    assert found.endpoint_error < 1e-12
+    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert document["error"]["within"] == [None] * 13
+    assert document["error"]["barycenter"] == found.error["barycenter"].tolist()
+
+
+def test_a_procedure_that_ends_at_zero_is_refused():
+    prediction = predict(little_within().moments)
+    assert expectation(prediction, Procedure.parse("corrected")).gram.any()
+    with pytest.raises(
+        InputError, match=r"'corrected\+centered' ends at a head of zero: it leaves no"
+    ) as caught:
+        expectation(prediction, Procedure.parse("corrected+centered"))
+    assert caught.value.field == "procedure"

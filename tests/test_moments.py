@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments, correct, predict
+from fedgram import InputError, Moments, correct, explain, predict
 from tests.instances import random_moments
 
 
@@ -217,3 +217,62 @@ def test_bad_arrays_are_refused():
     for rows in (0, 2):  # a warning would be an error
         with pytest.raises(InputError, match=f"Client 'b' has {rows} rows"):
             Moments.from_arrays({"a": good, "b": good[:rows]})
+
+
+def test_what_is_not_numbers_is_refused_in_a_sentence():
+    with pytest.raises(InputError, match="The target array of client 'client 1' must be") as caught:
+        Moments.from_arrays([[["a"]]])
+    assert (caught.value.client, caught.value.field) == ("client 1", "targets")
+    good = {"count": [9, 9], "mean": np.zeros((2, 1)), "covariance": np.ones((2, 1, 1))}
+    for field in good:
+        with pytest.raises(InputError, match=f"{field} must be an array of numbers") as caught:
+            Moments(**good | {field: "a"})
+        assert caught.value.field == field
+    with pytest.raises(InputError, match="client_weights must be an array of numbers") as caught:
+        Moments(**good, client_weights="equal")
+    assert caught.value.field == "weight"
+
+
+def test_the_weight_of_one_client_may_be_a_number():
+    alone = Moments([9], [[1.0]], [[[2.0]]], client_weights=3.0)
+    assert alone.client_weights.tolist() == [1.0]
+    assert alone.pooled.mean.tolist() == [1.0]
+
+
+def test_weights_whose_sum_overflows_are_shares():
+    moments = Moments([9, 9], [[0.0], [2.0]], np.ones((2, 1, 1)), client_weights=[1e308, 1e308])
+    assert moments.client_weights.tolist() == [0.5, 0.5]
+    assert moments.pooled.mean.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("batched", ["mean", "covariance", "client_weights"])
+def test_problems_may_share_what_has_no_leading_axes(batched):
+    one = random_moments(np.random.default_rng(0))
+    fields = {name: getattr(one, name) for name in ("count", "mean", "covariance", "client_weights")}
+    steps = np.array([1.0, 1.5, 2.0])
+    scaled = fields[batched] * steps.reshape(3, *[1] * fields[batched].ndim)
+    many = Moments(**fields | {batched: scaled})
+    assert (many.mean.shape, many.covariance.shape) == ((3, 4, 3), (3, 4, 3, 3))
+    assert many.client_weights.shape == (3, 4)
+    gap = explain(predict(many))
+    for k in range(3):
+        alone = explain(predict(Moments(**fields | {batched: scaled[k]})))
+        np.testing.assert_allclose(gap.traces[k], alone.traces, rtol=1e-10)
+        np.testing.assert_allclose(gap.by_client[k], alone.by_client, rtol=1e-9, atol=1e-13)
+
+
+def test_leading_axes_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"do not fit together: mean \(3,\), covariance \(2,\)"):
+        Moments([9, 9], np.zeros((3, 2, 1)), np.ones((2, 2, 1, 1)))
+
+
+def test_moments_of_many_problems_are_neither_saved_nor_merged(tmp_path):
+    many, one = (random_moments(np.random.default_rng(0), batch=batch) for batch in ((5,), ()))
+    for refused, done in (
+        (lambda: many.save(tmp_path / "moments.json"), "saved"),
+        (lambda: many.merged(one), "merged"),
+        (lambda: one.merged(many), "merged"),
+    ):
+        with pytest.raises(InputError, match=rf"leading axes \(5,\), and cannot be {done}; take those"):
+            refused()
+    assert not list(tmp_path.iterdir())

@@ -215,7 +215,8 @@ def test_a_direction_in_which_no_client_is_active_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("features", "head", "field"), [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h")]
+    ("features", "head", "field"),
+    [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h"), ("a", 1, "lambda_h")],
 )
 def test_penalties_must_be_positive(features, head, field):
     with pytest.raises(InputError, match="must be a positive number") as caught:
@@ -243,3 +244,46 @@ def test_a_target_that_others_determine_is_named_as_such():
     collinear = np.array([[1.0, 2.0], [2.0, 4.0]])
     with pytest.raises(InputError, match="leave out a target that others determine, or give all targets"):
         predict(Moments([9, 9], [[0, 0], [1, 1]], [collinear, 2 * collinear]))
+
+
+LIGHT = Moments([10, 990], [[0.0], [0.0]], [[[2e-4]], [[1e-6]]])
+"""The first client is active at the paper's penalties; the pooled data are not."""
+
+
+def test_pooled_data_that_are_active_nowhere_are_refused():
+    sentence = (
+        "The pooled data are active in no direction: their largest variance, 2.99e-06, does not exceed "
+        "lambda_h * lambda_w = 0.0001; use smaller penalties."
+    )
+    stacked = Moments(LIGHT.count, [[[0.0], [1.0]], [[0.0], [0.0]]], LIGHT.covariance)
+    for moments in (LIGHT, stacked):
+        with pytest.raises(InputError) as caught:
+            predict(moments)
+        assert (caught.value.message, caught.value.field) == (sentence, "covariance")
+    assert np.isfinite(predict(LIGHT, Penalty(1e-3, 1e-3)).relative_gap)
+
+
+def test_a_within_gram_of_zero_divides_nothing():
+    apart = Moments(LIGHT.count, [[9.0], [0.0]], LIGHT.covariance)
+    prediction = predict(apart)
+    gap = explain(prediction)
+    assert not prediction.within.any()
+    for value in (gap.relative, gap.by_client, gap.scatter_residual, gap.traces):
+        assert np.isfinite(value).all()
+
+
+def test_every_problem_of_a_batch_is_looked_at_for_an_active_client():
+    crossed = [np.diag([1.0, 0.0]), np.diag([0.0, 3.0])]
+    active = [np.diag([1.0, 2.0]), np.diag([3.0, 2.0])]
+    notes = predict(Moments([9, 9], np.zeros((2, 2)), [active, crossed])).notes
+    assert any("may depend on the start" in note for note in notes)
+
+
+def test_the_problem_that_is_undefined_is_the_one_named():
+    tiny = [np.diag([3e-4, 2e-4]), np.diag([2e-4, 3e-4])]  # active, though little
+    singular = [np.diag([1e9, 2e-5]), np.diag([1e9, 1e-5])]
+    with pytest.raises(InputError, match=r"along target 'target 2'.*2e-05 at client 'client 1'"):
+        predict(Moments([9, 9], np.zeros((2, 2)), [tiny, singular]))
+    turn = np.array([[1.0, 1.0], [1.0, 1.0]])  # its least eigenvalue is rounding, and may be above zero
+    with pytest.raises(InputError, match="is zero beside the largest covariance, 1,"):
+        predict(Moments([9, 9], np.zeros((2, 2)), [[1e9 * np.eye(2)] * 2, [turn] * 2]))

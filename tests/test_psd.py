@@ -131,3 +131,39 @@ def test_matrices_that_are_not_semidefinite_are_refused(matrix, words):
 def test_definite_matrices_can_be_asked_for():
     with pytest.raises(InputError, match="must be positive definite"):
         psd.checked(np.diag([1.0, 0.0]), "The matrix", definite=True)
+
+
+def test_nothing_is_relative_to_zero():
+    error = psd.relative_error(
+        np.ones((2, 1, 1)), np.array([[[2.0]], [[0.0]]])
+    )  # a warning would be an error
+    np.testing.assert_array_equal(error, [0.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ("equal", "X must be an array of numbers"),
+        ([[1.0], [1.0, 2.0]], "with rows of one length"),
+        ([1j], "X must be an array of numbers"),
+        ([1.0, np.nan], "X has a value that is not finite"),
+    ],
+)
+def test_what_is_not_numbers_is_refused_in_a_sentence(values, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        psd.finite(values, "X")
+    assert caught.value.field == "X"
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (np.ones((2, 1)), "The head has 1 features for 2 targets; it needs at least as many"),
+        (np.ones((3, 5)), r"The head must have shape \(..., 2, features\), one row per target, not \(3, 5\)"),
+        (np.ones(5), r"The head must have shape .* not \(5,\)"),
+    ],
+)
+def test_a_head_that_cannot_have_the_gram_has_no_closest_factor(head, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        psd.closest_factor(head, np.eye(2))
+    assert caught.value.field == "head"

@@ -109,3 +109,31 @@ def test_a_head_needs_as_many_features_as_targets():
     for refused in (lambda: closest_head(np.ones((2, 1)), np.eye(2)), lambda: align(*np.ones((2, 2, 1)))):
         with pytest.raises(InputError, match="1 features for 2 targets; it needs at least as many"):
             refused()
+
+
+@pytest.mark.parametrize("place", ["inputs", "targets", "broadcast", "deficit", "trained"])
+def test_values_that_are_not_finite_are_refused(place):
+    u, y, broadcast, _ = client(9)
+    given = {"inputs": u, "targets": y, "broadcast": broadcast}
+    given |= {"deficit": np.zeros((2, 2)), "trained": np.zeros((2, 6))}
+    given[place] = np.full_like(given[place], np.nan)
+    with pytest.raises(InputError, match=f"{place} has a value that is not finite") as caught:
+        solve(penalty=PENALTY, **given)
+    assert caught.value.field == place
+
+
+def test_targets_are_rows():
+    u, y, broadcast, _ = client(9)
+    with pytest.raises(InputError, match=r"targets must have shape \(rows, columns\), not \(60,\)"):
+        solve(u, y[:, 0], broadcast, PENALTY)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"The head has shape \(2, 5\) and the broadcast \(2, 4\); both"):
+        align(np.ones((2, 5)), np.ones((2, 4)))
+    with pytest.raises(InputError, match=r"The head has shape \(5,\) and the broadcast \(5,\); both"):
+        align(np.ones(5), np.ones(5))
+    with pytest.raises(InputError, match=r"The head must have shape \(..., 3, features\)"):
+        closest_head(np.ones((2, 5)), np.eye(3))
+    with pytest.raises(InputError, match="gram must be square"):
+        closest_head(np.ones((2, 5)), np.ones((2, 3)))

@@ -6,18 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from fedgram import psd
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
 
 def normalised(client_weights: Any, clients: int) -> Array:
-    """Positive client weights (..., M) scaled to sum to one."""
-    weights = np.asarray(client_weights, dtype=np.float64)
-    given = weights.shape[-1] if weights.ndim else 1
-    if given != clients:
-        raise InputError(f"There are {clients} clients but {given} client weights.", field="weight")
+    """Positive client weights (..., M) scaled to sum to one; one client's may be a number."""
+    weights = np.atleast_1d(psd.numbers(client_weights, "client_weights", field="weight"))
+    if weights.shape[-1] != clients:
+        raise InputError(
+            f"There are {clients} clients but {weights.shape[-1]} client weights.", field="weight"
+        )
     if not (np.isfinite(weights).all() and (weights > 0).all()):
         raise InputError("Every client weight must be a finite positive number.", field="weight")
+    # First by a power of two, which costs no bit: the sum of the largest numbers would overflow.
+    weights = np.ldexp(weights, -np.frexp(weights.max(axis=-1, keepdims=True))[1])
     return weights / weights.sum(axis=-1, keepdims=True)
 
 

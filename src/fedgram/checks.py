@@ -25,7 +25,7 @@ def constant_target(client: str, target: str) -> InputError:
 
 def checked_targets(values: Any, client: str, names: Sequence[str]) -> Array:
     """Raw targets of one client as finite float64 (N, C), none of them constant; names as far as known."""
-    array = np.asarray(values, dtype=np.float64)
+    array = psd.numbers(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
         raise InputError(
             f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}.",
@@ -110,9 +110,31 @@ def check_range(norm: Array, targets: tuple[str, ...]) -> None:
         )
 
 
+def common_batch(**batches: tuple[int, ...]) -> tuple[int, ...]:
+    """The leading axes that those of mean, covariance and client_weights broadcast to."""
+    try:
+        return np.broadcast_shapes(*batches.values())
+    except ValueError:
+        listed = ", ".join(f"{name} {batch}" for name, batch in batches.items())
+        raise InputError(
+            f"The leading axes of the moments do not fit together: {listed}; give all the same, or none.",
+            field="mean",
+        ) from None
+
+
+def check_one_problem(batch: tuple[int, ...], done: str) -> None:
+    """No leading axes: a file has a place for one mean and covariance of each client."""
+    if batch:
+        raise InputError(
+            f"These moments hold many problems, with leading axes {batch}, and cannot be {done}; take those "
+            "of one problem.",
+            field="mean",
+        )
+
+
 def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
     """Symmetric semidefinite covariances (..., M, C, C)."""
-    array = np.asarray(covariance, dtype=np.float64)
+    array = psd.numbers(covariance, "covariance")
     if array.shape[-3:] != (len(clients), targets, targets):
         raise InputError(
             f"covariance must have shape (..., {len(clients)}, {targets}, {targets}), not {array.shape}.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fedgram import checks, psd
 from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
-from fedgram.penalty import Penalty
+from fedgram.penalty import Penalty, number
 from fedgram.predict import Activity, phi, regularised_gram
 from fedgram.psd import Array
 
@@ -78,6 +78,9 @@ class Correction:
         At a head with W Wᵀ = G_cen: -G A⁻¹ d_m with the shared bias μ_g, λ_H A⁻¹ d_m with the client's
         private bias μ_m, and zero with the shared bias and the feature offset (Appendix C.3).
         """
+        if bias not in get_args(BiasRule):
+            rules = ", ".join(get_args(BiasRule))
+            raise InputError(f"There is no bias rule '{bias}'; there are {rules}.", field="bias")
         offset = self.feature_offset(head)
         features = -offset + (offset if bias == "offset" else 0.0)  # eq. (18), and what the client adds
         shift = self.moments.offset if bias == "private" else 0.0
@@ -94,8 +97,8 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     """The correction that turns every client's profiled objective into that of the pooled data."""
     checks.check_federation(moments.clients)
     penalty = penalty or Penalty()
-    if not 0.0 <= strength <= 1.0:
-        raise InputError(f"strength must lie between 0 and 1, not {strength:g}.", field="strength")
+    if not 0.0 <= number(strength) <= 1.0:
+        raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
     pooled = moments.pooled.covariance
     # F is affine in T, so γ C_m moves client m's covariance the fraction γ of the way to Σ_cen. The
     # convex combination, unlike Σ_m + γ (Σ_cen - Σ_m), is exactly Σ_cen at γ = 1.

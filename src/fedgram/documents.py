@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fedgram.correct import Correction
 from fedgram.explain import Gap
 from fedgram.predict import Prediction
@@ -63,7 +65,7 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
     clients = [
         {"name": name, "share": share, "mean": m, "covariance": c, "averaging": a}
         for name, share, m, c, a in zip(
-            prediction.moments.clients, gap.client_shares.tolist(), mean, covariance, averaging, strict=True
+            prediction.moments.clients, _told(gap.client_shares), mean, covariance, averaging, strict=True
         )
     ]
     return {
@@ -81,7 +83,7 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
         "chain_holds": bool(gap.chain_holds),
         "bounds_hold": bool(gap.bounds_hold),
         "clients": clients,
-        "target_shares": gap.target_shares.tolist(),
+        "target_shares": _told(gap.target_shares),
         "directions": [
             {"eigenvalue": float(value), "direction": basis[:, i].tolist()} for i, value in enumerate(values)
         ],
@@ -104,3 +106,8 @@ def correction_document(correction: Correction, initial: Array) -> dict[str, Any
         "after_one_round": correction.after_round(initial).tolist(),
         "notes": list(correction.notes),
     }
+
+
+def _told(shares: Array) -> list[float | None]:
+    """Shares of the gap (K,), null where it has a negative term and so no shares."""
+    return [None if np.isnan(share) else float(share) for share in shares]

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgram.barycenter import barycenter
 from fedgram.correct import correct
+from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.predict import Prediction, local_optimum
 from fedgram.psd import Array
@@ -47,7 +48,8 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
 
     Uncorrected procedures end at G_⋆ and corrected ones at G_cen. Targets less their clients' means have the
     same G_⋆, and G_within in the place of G_cen. A correction of strength between 0 and 1 ends at the
-    barycenter of the Grams that it moves the clients to.
+    barycenter of the Grams that it moves the clients to. An end of zero is refused: no error is relative to
+    it.
     """
     moments, penalty = prediction.moments, prediction.penalty
     if procedure.centralized:
@@ -60,6 +62,12 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
         moments = replace(moments, mean=np.zeros_like(moments.mean))
     corrected = correct(moments, penalty, procedure.corrected)
     target, gram = _end(prediction, procedure, corrected.grams)
+    if not gram.any():
+        raise InputError(
+            f"The procedure '{procedure.name}' ends at a head of zero: it leaves no client a variance above "
+            f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
+            field="procedure",
+        )
     return Expectation(
         target=target,
         gram=gram,

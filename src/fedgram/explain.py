@@ -24,11 +24,11 @@ class Gap:
     """G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, and where it comes from.
 
     mean M_μ (client means differ), covariance M_Σ (client covariances differ, and the optimal Gram is concave
-    in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each. relative ‖G_cen - G_⋆‖_F /
-    ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...), equal to tr M_A by eq. (12). smallest_eigenvalue (...,
-    3) of each term. by_client (..., 3, M): the part of each trace that is due to each client.
-    scatter_residual (...): how far M_A is from the scatter of the selected heads, relative to ‖G_cen‖_F.
-    prediction is what was explained.
+    in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each. scale ‖G_cen‖_F (...), beside
+    which rounding is judged; relative ‖G_cen - G_⋆‖_F / ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...),
+    equal to tr M_A by eq. (12). smallest_eigenvalue (..., 3) of each term. by_client (..., 3, M): the part of
+    each trace that is due to each client. scatter_residual (...): how far M_A is from the scatter of the
+    selected heads, relative to ‖G_cen‖_F. prediction is what was explained.
     """
 
     mean: Array
@@ -69,18 +69,18 @@ class Gap:
 
     @property
     def shares(self) -> Array:
-        """Fraction of the trace in each term, (..., 3); zero where there is no gap."""
-        return _fractions(self.traces, self.trace[..., None])
+        """Fraction of the trace in each term, (..., 3); zero where there is no gap, NaN if not one-sided."""
+        return self._shares(self.traces)
 
     @property
     def client_shares(self) -> Array:
-        """Fraction of the trace due to each client, (..., M)."""
-        return _fractions(self.by_client.sum(axis=-2), self.trace[..., None])
+        """Fraction of the trace due to each client, (..., M); zero and NaN as in `shares`."""
+        return self._shares(self.by_client.sum(axis=-2))
 
     @property
     def target_shares(self) -> Array:
-        """Fraction of the trace on each target's diagonal entry, (..., C)."""
-        return _fractions(np.einsum("...ii->...i", self.total), self.trace[..., None])
+        """Fraction of the trace on each target's diagonal entry, (..., C); zero and NaN as in `shares`."""
+        return self._shares(np.einsum("...ii->...i", self.total))
 
     @property
     def directions(self) -> tuple[Array, Array]:
@@ -99,6 +99,10 @@ class Gap:
         rounding = LOEWNER_ROUNDING * self.scale
         spread = self.traces[..., 2]
         return (self.dispersion <= spread + rounding) & (spread <= 2 * self.dispersion + rounding)
+
+    def _shares(self, parts: Array) -> Array:
+        """Parts of the trace (..., K) as fractions of it; with a negative term there is no whole to share."""
+        return np.where(self.one_sided[..., None], _fractions(parts, self.trace[..., None]), np.nan)
 
 
 def explain(prediction: Prediction) -> Gap:

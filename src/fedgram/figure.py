@@ -111,8 +111,11 @@ def _draw_terms(axis: Any, gap: Gap) -> None:
     places = np.arange(3)[::-1]
     axis.barh(places, gap.traces, color=TERM_COLOURS, height=0.55)
     for place, trace, part in zip(places, gap.traces, in_parts(gap, gap.traces), strict=True):
-        axis.text(trace, place, f" {part}", va="center", fontsize=8)
+        axis.text(max(trace, 0.0), place, f" {part}", va="center", fontsize=8)
     axis.set_yticks(places, TERM_LABELS, fontsize=8)
-    axis.set(xlabel="trace of the term", xlim=(0, 1.3 * max(float(gap.traces.max()), 1e-300)))
+    axis.axvline(0, color="0.2", lw=0.8)
+    low, high = min(float(gap.traces.min()), 0.0), max(float(gap.traces.max()), 1e-300)
+    left, right = (0.0, 0.3) if gap.one_sided else (0.1, 0.5)  # amounts are longer than percentages
+    axis.set(xlabel="trace of the term", xlim=(low - left * (high - low), high + right * (high - low)))
     axis.set_title(f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)

@@ -25,11 +25,11 @@ class Measured:
 
     grams G_t (T + 1, C, C) of the shared head, local_grams (T, M, C, C) of the returned ones, and exact_grams
     (T + 1, C, C) of the recursion from the same G_0; error e_F and direction_error d of G_t (T + 1,) to each
-    reference and to the target of the procedure; delta δ_t (T,), the mean distance of returned heads from
-    those that the clients select at the broadcast W_t; objective_gap (T, M), (L_m - L⋆_m) / L⋆_m of eq. (1)
-    with the correction that the procedure adds to it, NaN where a client did not answer; train_mse and
-    test_mse (T, 3) over all rows of those that did, under each of the BIAS_RULES, NaN without test rows.
-    prediction is for the clients' targets as they are.
+    reference and to the target of the procedure, NaN to a G_within of zero; delta δ_t (T,), the mean distance
+    of returned heads from those that the clients select at the broadcast W_t; objective_gap (T, M),
+    (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction that the procedure adds to it, NaN where a client did
+    not answer; train_mse and test_mse (T, 3) over all rows of those that did, under each of the BIAS_RULES,
+    NaN without test rows. prediction is for the clients' targets as they are.
     """
 
     setup: Setup
@@ -101,8 +101,8 @@ class Measured:
             "target": self.expected.target,
             "target_gram": self.expected.gram.tolist(),
             "grams": self.grams.tolist(),
-            "error": {name: values.tolist() for name, values in self.error.items()},
-            "direction_error": {name: values.tolist() for name, values in self.direction_error.items()},
+            "error": {name: _without_nan(values) for name, values in self.error.items()},
+            "direction_error": {name: _without_nan(values) for name, values in self.direction_error.items()},
             "delta": self.delta.tolist(),
             "trajectory_error": self.trajectory_error.tolist(),
             "objective_gap": _without_nan(self.objective_gap),
@@ -143,10 +143,11 @@ def measure(run: StoredRun) -> Measured:
 
 
 def direction_error(gram: Array, reference: Array) -> Array:
-    """d(G, G') = ‖G/‖G‖_F - G'/‖G'‖_F‖_F over the last two axes."""
+    """d(G, G') = ‖G/‖G‖_F - G'/‖G'‖_F‖_F over the last two axes; NaN where one is zero."""
 
     def unit(matrix: Array) -> Array:
-        return matrix / psd.frobenius(matrix)[..., None, None]
+        size = psd.frobenius(matrix)[..., None, None]
+        return matrix / np.where(size > 0, size, np.nan)
 
     return psd.frobenius(unit(gram) - unit(reference))
 
@@ -178,6 +179,6 @@ def _rows(setup: Setup) -> tuple[Array, Array]:
     return rows[0], rows[1]
 
 
-def _without_nan(values: Array) -> list[list[float | None]]:
-    """Rows of numbers, with null where there is none."""
-    return [[None if np.isnan(value) else float(value) for value in row] for row in values]
+def _without_nan(values: Array) -> list[Any]:
+    """Numbers as nested lists, with null where there is none."""
+    return np.where(np.isnan(values), np.array(None), values).tolist()

@@ -38,8 +38,8 @@ class Moments:
     """Count, target mean and target covariance (1/N) of each of M clients with C targets; of one, at a site.
 
     count (M,); mean (..., M, C); covariance (..., M, C, C); client_weights (..., M), scaled to sum to one,
-    N_m/N when left out. Leading axes hold independent problems of one size; only moments without them
-    can be saved.
+    N_m/N when left out. Leading axes hold independent problems of one size, with the same counts; what is
+    given without them is the same in all. Only moments without them can be saved or merged.
     """
 
     count: Array
@@ -50,13 +50,12 @@ class Moments:
     client_weights: Array = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
-        mean = np.asarray(self.mean, dtype=np.float64)
+        mean = psd.numbers(self.mean, "mean")
         if mean.ndim < 2:
             raise InputError(f"mean must have shape (clients, targets), not {mean.shape}.", field="mean")
         clients, targets = mean.shape[-2:]
         fill = {
-            "mean": mean,
-            "count": np.asarray(self.count, dtype=np.float64),
+            "count": psd.numbers(self.count, "count"),
             "clients": tuple(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
             "targets": tuple(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
         }
@@ -66,13 +65,20 @@ class Moments:
         checks.check_names(self.targets, targets, "target")
         checks.check_counts(self.count, self.clients, targets)
         checks.check_mean(mean, self.clients)
-        object.__setattr__(
-            self, "covariance", checks.checked_covariance(self.covariance, self.clients, targets)
-        )
-        weights = self.count if self.client_weights is None else self.client_weights
-        object.__setattr__(self, "client_weights", normalised(weights, clients))
+        covariance = checks.checked_covariance(self.covariance, self.clients, targets)
+        weights = normalised(self.count if self.client_weights is None else self.client_weights, clients)
+        self._fill_problems(mean, covariance, weights)
         with np.errstate(over="ignore", invalid="ignore"):
             checks.check_range(psd.frobenius(self.pooled.covariance), self.targets)
+
+    def _fill_problems(self, mean: Array, covariance: Array, client_weights: Array) -> None:
+        """Keep the three with the leading axes of all, so that problems can be counted and told apart."""
+        batch = checks.common_batch(
+            mean=mean.shape[:-2], covariance=covariance.shape[:-3], client_weights=client_weights.shape[:-1]
+        )
+        arrays = {"mean": (mean, 2), "covariance": (covariance, 3), "client_weights": (client_weights, 1)}
+        for name, (array, axes) in arrays.items():
+            object.__setattr__(self, name, np.broadcast_to(array, (*batch, *array.shape[-axes:])).copy())
 
     @classmethod
     def from_arrays(
@@ -114,6 +120,7 @@ class Moments:
 
     def document(self) -> dict[str, Any]:
         """The moments file as plain lists and numbers; weights stand in it only if they are not N_m/N."""
+        checks.check_one_problem(self.mean.shape[:-2], "saved")
         by_count = np.array_equal(self.client_weights, normalised(self.count, len(self.clients)))
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
@@ -155,6 +162,7 @@ class Moments:
             )
         parts: dict[str, tuple[float, Array, Array]] = {}
         for moments in (self, other):
+            checks.check_one_problem(moments.mean.shape[:-2], "merged")
             for name, *part in zip(
                 moments.clients, moments.count, moments.mean, moments.covariance, strict=True
             ):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,11 @@ from fedgram.errors import InputError
 
 LEAST = 1e-60
 """Products and ratios of penalties are larger, and smaller than its inverse: their powers stay finite."""
+
+
+def number(value: Any) -> float:
+    """A number of Python or NumPy, and NaN for what is none: it lies within no bounds."""
+    return float(value) if isinstance(value, Real) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -22,8 +29,8 @@ class Penalty:
     def __post_init__(self) -> None:
         for name, flag in (("features", "lambda_h"), ("head", "lambda_w")):
             value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"{flag} must be a positive number, not {value:g}.", field=flag)
+            if not 0 < number(value) < np.inf:
+                raise InputError(f"{flag} must be a positive number, not {value}.", field=flag)
         if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):
             raise InputError(
                 f"lambda_h = {self.features:g} and lambda_w = {self.head:g} are out of range: their product "

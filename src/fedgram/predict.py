@@ -143,7 +143,7 @@ class Prediction:
         clients = [f"Client '{name}' is" for name in self.moments.clients]
         notes = self.activity.notes(clients, self.moments.targets)
         notes += ("Inactive directions were clipped: the three terms of the gap need not be positive.",)
-        if not self.activity.active.any():
+        if not self.activity.active.any(axis=-1).all():
             notes += ("No client is active in every direction, so the limit may depend on the start.",)
         return notes
 
@@ -160,12 +160,15 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     """Predict the limit of federated averaging and the optimum of centralized training.
 
     Clients that are not fully active are computed with φ clipped at zero and named in `notes`; a
-    direction in which no client is active is refused, because no limit is defined there.
+    direction in which no client is active is refused, because no limit is defined there, and so are
+    pooled data that are active in none, because nothing can be measured by a centralized Gram of zero.
     """
     checks.check_federation(moments.clients)
     penalty = penalty or Penalty()
     grams = phi(moments.covariance, penalty)
     _refuse_if_undefined(grams, moments, penalty)
+    centralized = phi(moments.pooled.covariance, penalty)
+    _refuse_if_zero(centralized, moments, penalty)
     return Prediction(
         moments=moments,
         penalty=penalty,
@@ -173,7 +176,7 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
         grams=grams,
         barycenter=barycenter(grams, moments.client_weights),
         within=phi(moments.pooled.within, penalty),
-        centralized=phi(moments.pooled.covariance, penalty),
+        centralized=centralized,
         loss_optimum=local_optimum(moments.covariance, penalty),
     )
 
@@ -191,17 +194,32 @@ def describe_direction(direction: Array, targets: tuple[str, ...]) -> str:
 def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> None:
     values, basis = np.linalg.eigh(average(moments.client_weights, grams))
     rounding = 4 * grams.shape[-1] * np.finfo(float).eps
-    if (values[..., 0] > rounding * values[..., -1]).all():
+    least = values[..., 0] / np.where(values[..., -1] > 0, values[..., -1], 1.0)
+    if (least > rounding).all():
         return
-    at = np.unravel_index(np.argmin(values[..., 0]), values.shape[:-1])
+    at = np.unravel_index(np.argmin(least), least.shape)
     direction = basis[at][:, 0]
-    variance = np.einsum("i,...mij,j->...m", direction, moments.covariance, direction)[at]
+    covariance = moments.covariance[at]
+    variance = np.einsum("i,mij,j->m", direction, covariance, direction)
     best = int(variance.argmax())
     raise InputError(
         f"No client is active along {describe_direction(direction, moments.targets)}: the largest target "
         f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', "
-        + _too_little(variance[best], float(np.abs(moments.covariance).max()), penalty),
+        + _too_little(variance[best], float(np.abs(covariance).max()), penalty),
         client=moments.clients[best],
+        field="covariance",
+    )
+
+
+def _refuse_if_zero(centralized: Array, moments: Moments, penalty: Penalty) -> None:
+    """A light client may be active where the pooled data are not: then there is no scale for the gap."""
+    active = centralized.any(axis=(-1, -2))
+    if active.all():
+        return
+    largest = np.linalg.eigvalsh(moments.pooled.covariance)[..., -1][~active].min()
+    raise InputError(
+        f"The pooled data are active in no direction: their largest variance, {largest:.6g}, does not exceed "
+        f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
         field="covariance",
     )
 

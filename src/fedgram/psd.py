@@ -45,8 +45,9 @@ def frobenius(matrix: Array) -> Array:
 
 
 def relative_error(matrix: Array, reference: Array) -> Array:
-    """e_F(G, G') = ‖G - G'‖_F / ‖G'‖_F over the last two axes."""
-    return frobenius(matrix - reference) / frobenius(reference)
+    """e_F(G, G') = ‖G - G'‖_F / ‖G'‖_F over the last two axes; NaN where G' is zero."""
+    size = frobenius(reference)
+    return frobenius(matrix - reference) / np.where(size > 0, size, np.nan)
 
 
 def trace(matrix: Array) -> Array:
@@ -65,13 +66,29 @@ def sqrt(matrix: Array) -> Array:
     return spectral(lambda values: np.sqrt(np.maximum(values, 0.0)), matrix)
 
 
-def checked_symmetric(matrix: Any, name: str) -> Array:
-    """Return `matrix` as symmetric float64 (..., C, C), or say why it is not."""
-    array = np.asarray(matrix, dtype=np.float64)
-    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
-        raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
+def numbers(values: Any, name: str, **place: str) -> Array:
+    """Return `values` as float64, or say that they are none; place is the client or field to name."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(
+            f"{name} must be an array of numbers, with rows of one length.", **{"field": name, **place}
+        ) from None
+
+
+def finite(values: Any, name: str) -> Array:
+    """Return `values` as finite float64, or say why they are not."""
+    array = numbers(values, name)
     if not np.isfinite(array).all():
         raise InputError(f"{name} has a value that is not finite.", field=name)
+    return array
+
+
+def checked_symmetric(matrix: Any, name: str) -> Array:
+    """Return `matrix` as symmetric float64 (..., C, C), or say why it is not."""
+    array = finite(matrix, name)
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
+        raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
     if (array == transpose(array)).all():
         return array
     scale = np.abs(array).max(axis=(-1, -2), keepdims=True)
@@ -149,12 +166,27 @@ def polar(matrix: Array) -> Array:
     return left @ right
 
 
+def check_head(head: Array, targets: int) -> None:
+    """Refuse a head that is not (..., C, P), P ≥ C, for C targets: a narrower one cannot carry every Gram."""
+    if head.ndim < 2 or head.shape[-2] != targets:
+        raise InputError(
+            f"The head must have shape (..., {targets}, features), one row per target, not {head.shape}.",
+            field="head",
+        )
+    if head.shape[-1] < targets:
+        raise InputError(
+            f"The head has {head.shape[-1]} features for {targets} targets; it needs at least as many.",
+            field="head",
+        )
+
+
 def closest_factor(head: Array, gram: Array) -> Array:
     """The U with U Uᵀ = gram closest to head: Π(W) of Lemma 1, eq. (8), for any P ≥ C.
 
     head (..., C, P), gram (..., C, C) -> (..., C, P). With gram = B Bᵀ it is B times the polar factor
     of Bᵀ W, equal to T(W Wᵀ) W and a hundred times more accurate near singular Grams.
     """
+    check_head(head, gram.shape[-1])
     root = factor(gram)
     return root @ polar(transpose(root) @ head)
 

@@ -7,6 +7,7 @@ the broadcast. The exact rule itself, Π of eq. (8), is `closest_head`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,7 @@ NEGLIGIBLE = 1e-2
 
 def closest_head(broadcast: Array, gram: Array) -> Array:
     """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
-    _check_width(broadcast)
-    return closest_factor(broadcast, gram)
+    return closest_factor(psd.finite(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,15 @@ def align(head: Array, broadcast: Array) -> Alignment:
     Q is unique on the heads' row spaces only; there it is the polar factor of Ŵᵀ W, and the completion
     takes one orthogonal complement to the other. Works in C dimensions, P is touched by two QRs.
     """
-    _check_width(head)
+    head, broadcast = psd.finite(head, "head"), psd.finite(broadcast, "broadcast")
+    if head.ndim < 2 or head.shape[-2:] != broadcast.shape[-2:]:
+        raise InputError(
+            f"The head has shape {head.shape} and the broadcast {broadcast.shape}; both must have shape "
+            "(..., targets, features), of as many of each.",
+            field="broadcast",
+        )
     rows = head.shape[-2]
+    psd.check_head(head, rows)
     ours, ours_r = np.linalg.qr(transpose(head), mode="complete")
     theirs, theirs_r = np.linalg.qr(transpose(broadcast), mode="complete")
     left, _, right = np.linalg.svd(ours_r[..., :rows, :] @ transpose(theirs_r[..., :rows, :]))
@@ -93,15 +100,17 @@ def solve(
     training found (`unshrunk`), or else the smallest; directions of u below the fraction `weak` of the
     strongest stay as they are there.
     """
+    inputs, targets = _rows(inputs, "inputs"), _rows(targets, "targets")
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
-    before = np.zeros((targets.shape[1], inputs.shape[1])) if trained is None else trained
+    nothing = np.zeros((targets.shape[1], inputs.shape[1]))
+    before = nothing if trained is None else psd.finite(trained, "trained")
     rest = targets - bias - (inputs - center) @ before.T
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
-    desired = explained if deficit is None else explained + deficit
+    desired = explained if deficit is None else explained + psd.checked_symmetric(deficit, "deficit")
     head = closest_head(broadcast, phi(desired, penalty))
     weight = head.T @ np.linalg.solve(regularised_gram(head, penalty), fitted)
     clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
@@ -119,11 +128,9 @@ def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
 
 
-def _check_width(head: Array) -> None:
-    """Fewer features than targets cannot carry every Gram matrix."""
-    targets, features = head.shape[-2:]
-    if features < targets:
-        raise InputError(
-            f"The head has {features} features for {targets} targets; it needs at least as many.",
-            field="head",
-        )
+def _rows(values: Any, name: str) -> Array:
+    """A client's inputs or targets as finite float64, one row per sample."""
+    array = psd.finite(values, name)
+    if array.ndim != 2:
+        raise InputError(f"{name} must have shape (rows, columns), not {array.shape}.", field=name)
+    return array
