@@ -165,6 +165,8 @@ def test_trajectory_starts_at_the_initial_gram_and_ends_at_the_limit():
     assert psd.relative_error(path[-1], prediction.barycenter.gram) < 1e-13
     with pytest.raises(InputError, match="3 by 3"):
         prediction.trajectory(np.eye(2), 1)
+    with pytest.raises(InputError, match="rounds must be 0 or more, not -3"):
+        prediction.trajectory(initial, -3)
     with pytest.raises(InputError, match="positive definite"):
         prediction.trajectory(np.diag([1.0, 1.0, 0.0]), 1)
 

@@ -91,8 +91,8 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
     }
 
 
-def correction_document(correction: Correction, initial: Array) -> dict[str, Any]:
-    """`fedgram correct --json`; initial (C, C) is a factor of the Gram before the round."""
+def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
+    """`fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
     moments = correction.moments
     return {
         "strength": correction.strength,
@@ -103,7 +103,7 @@ def correction_document(correction: Correction, initial: Array) -> dict[str, Any
             for name, gram, offset in zip(moments.clients, correction.grams, moments.offset, strict=True)
         ],
         "centralized": correction.centralized.tolist(),
-        "after_one_round": correction.after_round(initial).tolist(),
+        "after_one_round": correction.after_round(head).tolist(),
         "notes": list(correction.notes),
     }
 

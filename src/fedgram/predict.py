@@ -149,11 +149,18 @@ class Prediction:
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
         """Predicted Grams of the shared head over rounds 0..T from an initial Gram (C, C): (T + 1, C, C)."""
-        gram = psd.checked(initial, "The initial Gram", definite=True)
-        if gram.shape[-1] != self.centralized.shape[-1]:
-            size = self.centralized.shape[-1]
-            raise InputError(f"The initial Gram must be {size} by {size}.", field="initial")
-        return trajectory(psd.factor(gram), self.grams, self.moments.client_weights, rounds)
+        if rounds < 0:
+            raise InputError(f"The number of rounds must be 0 or more, not {rounds}.", field="rounds")
+        head = initial_head(initial, len(self.moments.targets))
+        return trajectory(head, self.grams, self.moments.client_weights, rounds)
+
+
+def initial_head(gram: Any, targets: int) -> Array:
+    """A head (C, C) with this positive definite Gram (C, C), for C targets."""
+    checked = psd.checked(gram, "The initial Gram", definite=True)
+    if checked.shape != (targets, targets):
+        raise InputError(f"The initial Gram must be {targets} by {targets}.", field="initial")
+    return psd.factor(checked)
 
 
 def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:

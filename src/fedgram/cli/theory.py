@@ -112,10 +112,13 @@ def correct(
     """Work out the correction that removes the gap: what to exchange, and what each client then does."""
     from fedgram import documents, terminal
     from fedgram.correct import correct as correction_of
+    from fedgram.predict import initial_head
 
     summary = given.moments
     correction = correction_of(summary, Penalty(lambda_h, lambda_w), strength)
-    document = documents.correction_document(correction, _initial_factor(initial, len(summary.targets)))
+    targets = len(summary.targets)
+    head = initial_head(_initial_gram(initial, targets), targets)
+    document = documents.correction_document(correction, head)
     if output is not None:
         from fedgram.interchange import write_json
 
@@ -134,28 +137,18 @@ def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Predic
     return prediction, gap_of(prediction)
 
 
-def _initial_factor(path: str | None, size: int) -> Array:
+def _initial_gram(path: str | None, targets: int) -> Array:
     import numpy as np
 
-    from fedgram import psd
     from fedgram.interchange import read_matrix
 
-    gram = np.eye(size) if path is None else read_matrix(path)
-    gram = psd.checked(gram, "The initial Gram", definite=True)
-    if gram.shape != (size, size):
-        raise InputError(f"The initial Gram in '{path}' must be {size} by {size}.", field="initial")
-    return psd.factor(gram)
+    return np.eye(targets) if path is None else read_matrix(path)
 
 
 def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None) -> Array:
-    from fedgram.barycenter import trajectory
-
     if rounds is None:
         raise InputError("--initial needs --rounds: say how many rounds to predict.", field="rounds")
-    if rounds < 0:
-        raise InputError(f"--rounds must be 0 or more, not {rounds}.", field="rounds")
-    factor = _initial_factor(initial, len(prediction.moments.targets))
-    return trajectory(factor, prediction.grams, prediction.moments.client_weights, rounds)
+    return prediction.trajectory(_initial_gram(initial, len(prediction.moments.targets)), rounds)
 
 
 def _draw(prediction: Prediction, gap: Any, path: str | None, source: str) -> None:
