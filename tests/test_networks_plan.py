@@ -124,7 +124,7 @@ def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
     ("narrowed", "words"),
     [
         ({"settings": ("hoper",)}, "no setting 'hoper'; did you mean 'hopper'"),
-        ({"settings": ("foo",)}, "no setting 'foo'; settings are beijing, swimmer"),
+        ({"settings": ("foo",)}, r"no setting 'foo'\. Settings are beijing, swimmer"),
         ({"procedures": ("proximl",)}, "did you mean 'proximal'"),
         ({"procedures": ("solved",)}, "No run of dnn-main at the paper scale has these"),
         ({"seeds": (7,)}, "No run of dnn-main at the paper scale has these"),

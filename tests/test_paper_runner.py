@@ -210,7 +210,7 @@ def test_names_and_suggestions():
     assert names_of("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         names_of("ufm-baricentre")
-    with pytest.raises(InputError, match=r"^There is no experiment 'foo'; 'fedgram reproduce --list' names"):
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce --list' names"):
         names_of("foo")
     assert names_of("dnn-main") == ("dnn-main",)
     assert len(names_of("dnn")) == 8

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import INK, RED, panels, shades
 from fedgram.paper.tables import Table
@@ -17,10 +18,7 @@ def by_size(results: Results) -> dict[tuple[int, int], Table]:
     sizes: dict[tuple[int, int], list[Table]] = {}
     for table in results.values():
         sizes.setdefault((int(table["targets"][0]), int(table["clients"][0])), []).append(table)
-    return {
-        size: {name: np.concatenate([table[name] for table in sizes[size]]) for name in sizes[size][0]}
-        for size in sorted(sizes)
-    }
+    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
 
 
 def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
