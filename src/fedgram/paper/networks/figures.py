@@ -8,8 +8,7 @@ from typing import Any
 
 from fedgram.figure import pyplot
 from fedgram.paper.networks.figures_beyond import draw_predictions, draw_solved
-from fedgram.paper.networks.figures_main import draw_main, draw_setting
-from fedgram.paper.networks.figures_runs import Shown
+from fedgram.paper.networks.figures_main import draw_main
 from fedgram.paper.networks.figures_scope import (
     draw_alignment,
     draw_architecture,
@@ -48,12 +47,6 @@ FIGURES: dict[str, Callable[[Results], Drawn]] = {
     "beyond-prediction": styled(draw_predictions),
 }
 """Experiment -> a function of results that draws its figure, or its figures by name."""
-
-
-@styled
-def example_figure(results: Results, setting: str) -> Any:
-    """The single-setting figure of the main experiments for any setting."""
-    return draw_setting(Shown.of(results), setting)
 
 
 def figures_of(name: str, results: Results) -> dict[str, Any]:
