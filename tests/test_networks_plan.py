@@ -213,3 +213,7 @@ def test_the_list_has_every_study(tmp_path):
     assert [row[0] for row in rows] == list(STUDIES)
     assert "1 of 10 settings at hand" in rows[0][3]
     assert rows[0][4] == "0 of 200 runs"
+    by_name = {row[0]: row[3] for row in rows}
+    assert by_name["dnn-alignment"] == "no data at hand; 0 of 6 settings at hand"
+    nothing = planned([STUDIES["dnn-alignment"], STUDIES["dnn-full-model"]], empty(tmp_path), Results())
+    assert "nothing left" not in "\n".join([*by_name.values(), *cost_lines(nothing)])

@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from fedgram.paper.tables import Table, digest, read_table, write_table
 
 SCALES: tuple[Scale, ...] = ("full", "quick")
 LIBRARIES = ("numpy", "scipy", "duckdb", "matplotlib")
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,6 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
     """Run jobs on all cores and yield each as it ends; an interrupt leaves finished ones on disk."""
     if not jobs:
         return
-    # One BLAS thread a process: the matrices are small, and the parts fill the cores.
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     pool = ProcessPoolExecutor(
         max_workers=min(len(jobs), os.cpu_count() or 1),
         mp_context=multiprocessing.get_context("spawn"),
@@ -143,7 +143,8 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
         initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent alone answers Ctrl-C
     )
     try:
-        running: dict[Future[None], Job] = {pool.submit(_run_one, job.part, job.path): job for job in jobs}
+        with _one_thread():  # processes start as work is submitted
+            running = {pool.submit(_run_one, job.part, job.path): job for job in jobs}
         for future in as_completed(running):
             future.result()
             yield running[future]
@@ -153,6 +154,22 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that start in here have one BLAS thread each: matrices are small, and parts fill the cores.
+
+    Afterwards the environment is the user's own again, since networks that are trained next heed it too.
+    """
+    before = {name: os.environ[name] for name in THREADS if name in os.environ}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name in THREADS:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _run_one(part: partial[Table], path: Path) -> None:
