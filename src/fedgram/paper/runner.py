@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from fedgram.drafts import remove_drafts
+from fedgram.drawing import pyplot, rendered
 from fedgram.errors import InputError
-from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
@@ -177,23 +176,13 @@ def _run_one(part: partial[Table], path: Path) -> None:
 
 
 def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) -> list[Path]:
-    plt = pyplot()
     paths = [folder / "figure.png", folder / "figure.pdf"]
-    with plt.rc_context(SETTINGS):
+    with pyplot().rc_context(SETTINGS):
         figure = experiment.draw(results)
         figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
         for path in paths:
-            write_whole(path, _rendered(figure, path.suffix[1:]))
-        plt.close(figure)
+            write_whole(path, rendered(figure, path.suffix[1:], bbox_inches="tight"))
     return paths
-
-
-def _rendered(figure: Any, suffix: str) -> bytes:
-    content = BytesIO()
-    # Without a creation date the same data gives the same file.
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
-    figure.savefig(content, dpi=160, format=suffix, bbox_inches="tight", metadata=metadata)
-    return content.getvalue()
 
 
 def _manifest(experiment: Experiment, scale: Scale, jobs: list[Job], results: Results) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import INK, RED
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import INK, RED, panels, shades
+from fedgram.paper.style import panels, shades
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
 

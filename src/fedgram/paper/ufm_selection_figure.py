@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREY, INK, ORANGE, RED
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import BLUE, GREY, INK, ORANGE, RED, guide, median_band, panels
+from fedgram.paper.style import guide, median_band, panels
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREY, INK
 from fedgram.paper.networks.cohorts import (
     ALIGNED,
     ARCHITECTURE,
@@ -46,7 +47,7 @@ from fedgram.paper.networks.figures_runs import (
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES, TABULAR
-from fedgram.paper.style import BLUE, GREY, INK, not_run, panels, range_band
+from fedgram.paper.style import not_run, panels, range_band
 from fedgram.psd import Array
 
 SELECTION = ("ordinary", "proximal", "aligned")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fedgram
+from fedgram.drawing import pyplot
 from fedgram.errors import InputError
-from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.networks.costs import Cost, cost_of
