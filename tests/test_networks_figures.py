@@ -10,9 +10,9 @@ import pytest
 
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
 from fedgram.paper.networks.figures import FIGURES, figures_of, rendered
-from fedgram.paper.networks.figures_runs import TITLES, Shown
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
+from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.networks.studies import STUDIES
 from tests.network_results import all_results
 

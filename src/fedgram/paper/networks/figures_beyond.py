@@ -19,9 +19,10 @@ from fedgram.paper.networks.figures_panels import (
     line,
     setting_panels,
 )
-from fedgram.paper.networks.figures_runs import PREDICTING, TITLES, Shown, late_test_errors, values
+from fedgram.paper.networks.figures_runs import PREDICTING, late_test_errors, values
 from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.style import not_run, range_band
 from fedgram.psd import Array
 

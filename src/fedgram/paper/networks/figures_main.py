@@ -27,9 +27,10 @@ from fedgram.paper.networks.figures_panels import (
     square,
     widest_plane,
 )
-from fedgram.paper.networks.figures_runs import TITLES, Shown, corrected
+from fedgram.paper.networks.figures_runs import corrected
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
+from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.style import not_run, shades
 from fedgram.phrases import seeds_in_words
 

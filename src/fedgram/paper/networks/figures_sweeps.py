@@ -19,9 +19,10 @@ from fedgram.paper.networks.figures_panels import (
     line,
     setting_panels,
 )
-from fedgram.paper.networks.figures_runs import Reference, Shown, paired, values
+from fedgram.paper.networks.figures_runs import Reference, values
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.shown import Shown, paired
 from fedgram.paper.style import TERM_NAMES, not_run, range_band
 from fedgram.psd import Array
 
