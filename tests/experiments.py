@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from fedgram.paper.claims import judge_all
+from dataclasses import replace
+
+import pytest
+
+from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.tables import read_table, write_table
 
 
-def verdicts_of(claims, measured):
-    """Verdicts by the name of their claim."""
-    return {judged.claim.id: judged.verdict for judged in judge_all(claims, measured)}
+def quick_results(experiment):
+    """A fixture: the tables of an experiment at quick scale, made once for a file of tests."""
+
+    @pytest.fixture(scope="module")
+    def results():
+        return {name: part() for name, part in experiment.parts("quick").items()}
+
+    return results
+
+
+def verdicts_of(experiment, results, complete=False):
+    """Verdicts by the name of their claim, or as they were if the counts of the quick scale were complete."""
+    measured = experiment.measure(results)
+    if complete:
+        measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
+    judged = judge_all(load_claims(experiment.name), measured)
+    return {each.claim.id: each.verdict for each in judged}
 
 
 def from_disk(parts, results, folder):

@@ -15,6 +15,7 @@ from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.shown import Shown
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.registry import GROUPS
 from fedgram.penalty import Penalty
@@ -71,8 +72,8 @@ def exact_results(name):
     return Results(exact(key) for key in STUDIES[name].keys(PAPER, EVERYTHING))
 
 
-def verdicts(name, results, scale=PAPER):
-    judged = judge_all(load_claims(name), STUDIES[name].measure(results, scale))
+def verdicts(name, results):
+    judged = judge_all(load_claims(name), STUDIES[name].measure(Shown.of(results)))
     return {each.claim.id: each for each in judged}
 
 
@@ -231,7 +232,7 @@ def test_stand_ins_and_other_scales_are_said():
     assert (found.verdict, found.reason) == ("match", "10 of them on stand-in data")
     scale = SCALES["reduced"]
     reduced = Results(exact(key, "reduced") for key in STUDIES["dnn-main"].keys(scale, EVERYTHING))
-    found = verdicts("dnn-main", reduced, scale)["main-proximal-closer"]
+    found = verdicts("dnn-main", reduced)["main-proximal-closer"]
     assert (found.verdict, found.reason) == ("not comparable", "reduced scale")
 
 

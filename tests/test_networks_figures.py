@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
-from fedgram.paper.networks.figures import FIGURES, example_figure, figures_of, rendered
-from fedgram.paper.networks.figures_runs import TITLES, Shown
+from fedgram.paper.networks.figures import FIGURES, figures_of, rendered
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
+from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.networks.studies import STUDIES
 from tests.network_results import all_results
 
@@ -221,10 +221,9 @@ def test_ordinary_and_proximal_figures_have_the_same_axes():
 
 
 def test_any_setting_can_be_the_example():
-    figure = example_figure(all_results(), "walker")
+    figure = drawn("dnn-main", only(all_results(), "walker"))["example"]
     assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
     assert figure.get_supxlabel().startswith("The paper shows MPIIGaze; this is Walker.\n")
-    plt.close(figure)
     assert "The paper shows" not in complete("dnn-main")["example"].get_supxlabel()
 
 
@@ -257,8 +256,7 @@ def test_the_example_shows_the_targets_whose_predictions_differ_most():
 
     runs = only(all_results(), "walker", epochs=4000)
     for pair in ((0, 1), (2, 5)):
-        figure = example_figure(Results(same_but_for(run, pair) for run in runs), "walker")
-        plt.close(figure)
+        figure = drawn("dnn-main", Results(same_but_for(run, pair) for run in runs))["example"]
         for axis in figure.axes[:2]:
             assert axis.get_xlabel() == f"target {pair[0] + 1} (seed 0)"
             assert axis.get_ylabel() == f"target {pair[1] + 1}"

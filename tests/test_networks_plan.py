@@ -124,7 +124,7 @@ def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
     ("narrowed", "words"),
     [
         ({"settings": ("hoper",)}, "no setting 'hoper'; did you mean 'hopper'"),
-        ({"settings": ("foo",)}, "no setting 'foo'; settings are beijing, swimmer"),
+        ({"settings": ("foo",)}, r"no setting 'foo'\. Settings are beijing, swimmer"),
         ({"procedures": ("proximl",)}, "did you mean 'proximal'"),
         ({"procedures": ("solved",)}, "No run of dnn-main at the paper scale has these"),
         ({"seeds": (7,)}, "No run of dnn-main at the paper scale has these"),
@@ -213,3 +213,7 @@ def test_the_list_has_every_study(tmp_path):
     assert [row[0] for row in rows] == list(STUDIES)
     assert "1 of 10 settings at hand" in rows[0][3]
     assert rows[0][4] == "0 of 200 runs"
+    by_name = {row[0]: row[3] for row in rows}
+    assert by_name["dnn-alignment"] == "no data at hand; 0 of 6 settings at hand"
+    nothing = planned([STUDIES["dnn-alignment"], STUDIES["dnn-full-model"]], empty(tmp_path), Results())
+    assert "nothing left" not in "\n".join([*by_name.values(), *cost_lines(nothing)])

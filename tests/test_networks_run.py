@@ -38,7 +38,7 @@ def everything(tmp_path_factory):
     out, said, plans = tmp_path_factory.mktemp("networks"), [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "rendered", _quickly)  # other tests look at the pictures
-        patch.setitem(SCALES, "smoke", BLINK)  # by which figures find their runs
+        patch.setitem(SCALES, "smoke", BLINK)  # by which figures and claims find their runs
         found = run(list(STUDIES.values()), request(out), started=plans.extend, warned=said.append)
     return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
 
@@ -154,6 +154,7 @@ def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatc
 
 def test_narrowing_trains_only_what_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setitem(SCALES, "smoke", BLINK)
     narrowed = {"settings": ("hopper",), "procedures": ("aligned", "ordinary"), "seeds": (0,)}
     (outcome,) = run([STUDIES["dnn-alignment"]], request(tmp_path, **narrowed))
     assert {each.procedure.name for each in outcome.results} == {"ordinary", "aligned"}

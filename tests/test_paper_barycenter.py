@@ -1,35 +1,22 @@
 """Convergence to the barycenter, end to end at quick scale, and with numbers that are wrong on purpose."""
 
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 
 import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_barycenter import EXPERIMENT, WEIGHTS, exact_rounds, proximal_rounds
 from fedgram.paper.ufm_barycenter_figure import by_size, median_curve
 from fedgram.ufm.instances import BARYCENTER_SIZES
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
-CLAIMS = load_claims("ufm-barycenter")
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
-
-
-def verdicts(results, complete=False):
-    """Verdicts as they are, or as if the counts of the quick scale were complete."""
-    measured = EXPERIMENT.measure(results)
-    if complete:
-        measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
-    return verdicts_of(CLAIMS, measured)
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 
 
 def test_every_claim_is_measured_and_partial(results):

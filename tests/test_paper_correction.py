@@ -1,27 +1,24 @@
 """Recovery by the moment correction, end to end at quick scale, and with numbers wrong on purpose."""
 
+from functools import partial
+
 import matplotlib
 import numpy as np
 import pytest
 
 from fedgram import psd
 from fedgram.paper import ufm_correction_claims
-from fedgram.paper.claims import load_claims
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_correction import EXPERIMENT, proximal_heads
 from fedgram.paper.ufm_correction_claims import errors_of
 from fedgram.predict import predict
 from fedgram.select import closest_head
 from fedgram.ufm.instances import WEAK, sweep_moments
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
-CLAIMS = load_claims("ufm-correction")
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 
 
 @pytest.fixture
@@ -29,10 +26,6 @@ def enough(monkeypatch):
     """Take the counts of the quick scale for complete, so that every claim is judged."""
     for name, count in (("PER_SIZE", 8), ("IDENTITIES", 48), ("REDRAWN", 4)):
         monkeypatch.setattr(ufm_correction_claims, name, count)
-
-
-def verdicts(results):
-    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_none_missed(results):

@@ -1,5 +1,7 @@
 """Finite profiled steps, end to end at quick scale, and with numbers wrong on purpose."""
 
+from functools import partial
+
 import matplotlib
 import numpy as np
 import pytest
@@ -9,19 +11,12 @@ from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_finite import EXPERIMENT, RATES, STEPS
 from fedgram.ufm.finite_instances import FAMILIES
 from fedgram.ufm.fixed_point import RESIDUAL
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-finite")
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
-
-
-def verdicts(results):
-    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 
 
 def test_every_claim_is_measured_and_holds(results):

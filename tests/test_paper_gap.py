@@ -1,23 +1,20 @@
 """The three terms of the gap, end to end at quick scale, and with numbers that are wrong on purpose."""
 
+from functools import partial
+
 import matplotlib
 import numpy as np
 import pytest
 
 from fedgram.paper import ufm_gap_claims
-from fedgram.paper.claims import load_claims
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_gap import EXPERIMENT, composition
 from fedgram.ufm.instances import GAP_SIZES
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
-CLAIMS = load_claims("ufm-gap")
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 
 
 @pytest.fixture
@@ -25,10 +22,6 @@ def enough(monkeypatch):
     """Take the counts of the quick scale for complete, so that every claim is judged."""
     monkeypatch.setattr(ufm_gap_claims, "INSTANCES", 48)
     monkeypatch.setattr(ufm_gap_claims, "PER_SETTING", 16)
-
-
-def verdicts(results):
-    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_none_missed(results):

@@ -1,30 +1,23 @@
 """The fixed instance, end to end, and with numbers that are wrong on purpose."""
 
+from functools import partial
+
 import matplotlib
 import numpy as np
 import pytest
 
 from fedgram import psd
 from fedgram.barycenter import barycenter
-from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_instance import EXPERIMENT, variational_barycenter
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 from tests.instances import covariances
 
 PARTS = EXPERIMENT.parts("quick")
-CLAIMS = load_claims("ufm-instance")
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 GRADIENT = "instance-gradient"
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
-
-
-def verdicts(results):
-    return verdicts_of(CLAIMS, EXPERIMENT.measure(results))
 
 
 def test_every_claim_is_measured_and_matches(results):

@@ -14,9 +14,9 @@ import pytest
 from fedgram import InputError
 from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
 from fedgram.paper.registry import GROUPS, MODULES, names_of
-from fedgram.paper.runner import run
+from fedgram.paper.runner import THREADS, run
 from fedgram.paper.tables import digest, read_table, write_table
-from tests.toy_experiment import counted, interrupting, toy
+from tests.toy_experiment import counted, interrupting, told, toy
 
 
 def claim(comparison, value=None, tolerance=0.0):
@@ -131,6 +131,15 @@ def test_finished_parts_are_skipped_and_fresh_redoes_them(tmp_path):
         assert len(log.read_text().split()) == lines
 
 
+def test_parts_have_one_thread_each_and_the_environment_stays_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before, log = dict(os.environ), tmp_path / "log"
+    run([toy(tmp_path / "others", told=partial(told, log=str(log)))], tmp_path / "out", "full")
+    assert log.read_text().split() == ["1"] * len(THREADS)
+    assert dict(os.environ) == before
+
+
 def test_other_settings_redo_only_what_they_change(tmp_path):
     log = tmp_path / "log"
     run([toy(log)], tmp_path, "full")
@@ -210,7 +219,7 @@ def test_names_and_suggestions():
     assert names_of("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         names_of("ufm-baricentre")
-    with pytest.raises(InputError, match=r"^There is no experiment 'foo'; 'fedgram reproduce --list' names"):
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce --list' names"):
         names_of("foo")
     assert names_of("dnn-main") == ("dnn-main",)
     assert len(names_of("dnn")) == 8

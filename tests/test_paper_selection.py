@@ -1,13 +1,12 @@
 """Selection by a vanishing regularizer, end to end at quick scale, and with numbers wrong on purpose."""
 
-from dataclasses import replace
+from functools import partial
 
 import matplotlib
 import numpy as np
 import pytest
 
 from fedgram import psd
-from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selection
@@ -16,24 +15,12 @@ from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import proximal_path
-from tests.experiments import from_disk, verdicts_of
+from tests.experiments import from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
-CLAIMS = load_claims("ufm-selection")
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
 MEDIANS = {"selection-gram-median", "selection-head-median"}
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {name: part() for name, part in PARTS.items()}
-
-
-def verdicts(results, complete=False):
-    """Verdicts as they are, or as if the counts of the quick scale were complete."""
-    measured = EXPERIMENT.measure(results)
-    if complete:
-        measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
-    return verdicts_of(CLAIMS, measured)
 
 
 def test_every_claim_is_measured_and_only_the_grid_is_complete(results):

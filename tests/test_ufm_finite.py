@@ -385,7 +385,7 @@ def test_rounds_near_the_fixed_point_contract_as_the_theorem_says(family: str) -
     clients = clients_of(family)
     update = update_of(clients, 0.02, 5)
     fixed = newton(update).gram
-    rate = 1 - 0.5 * update.horizon * theory.contraction(update.within, PENALTY)
+    rate = 1 - 0.5 * (0.02 * 5) * theory.contraction(update.within, PENALTY)
     smallest = np.linalg.eigvalsh(fixed)[:, :1, None]
     gram = fixed + 0.1 * smallest * symmetric_normal((4, 3, 3)) / 3
     start = psd.frobenius(gram - fixed)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.paper.experiment import Experiment
+from fedgram.paper.runner import THREADS
 
 
 def counted(log: str, start: int):
@@ -16,6 +17,12 @@ def counted(log: str, start: int):
     with Path(log).open("a") as file:
         file.write(f"{start}\n")
     return {"x": np.arange(start, start + 3.0), "name": np.array(["a", "b", "c"])}
+
+
+def told(log: str):
+    """What this process was told about threads, in the log."""
+    Path(log).write_text(" ".join(os.environ[name] for name in THREADS))
+    return counted(os.devnull, 0)
 
 
 def interrupting(log: str, start: int, parent: int):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgram import psd
+from fedgram.drawing import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
 from fedgram.errors import InputError
 from fedgram.explain import Gap
 from fedgram.interchange import write_whole
@@ -17,9 +16,6 @@ from fedgram.predict import Prediction, describe_direction
 from fedgram.psd import Array
 from fedgram.words import in_parts, percent
 
-SUFFIXES = (".png", ".svg", ".pdf")
-COLOURS = {"clients": "#9aa3ad", "limit": "#1b7f4d", "centralized": "#22252a"}
-TERM_COLOURS = ("#2f6db5", "#e08a1e", "#1b7f4d")
 TERM_LABELS = ("client means", "client covariances", "averaging heads")
 
 
@@ -29,10 +25,7 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     Two targets give one plane and three give three; more give the plane of the two leading
     eigenvectors of the centralized Gram. `source` says what data the picture is from.
     """
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
-    plt = pyplot()
-    planes = _planes(prediction)
+    suffix, plt, planes = suffix_of(path), pyplot(), _planes(prediction)
     width = 3.4 * len(planes) + 2.6
     figure, axes = plt.subplots(
         1,
@@ -49,30 +42,7 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     figure.supxlabel(
         f"{source} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}", fontsize=7, color="0.4"
     )
-    content = BytesIO()
-    figure.savefig(content, dpi=200, format=Path(path).suffix[1:].lower())
-    plt.close(figure)
-    write_whole(path, content.getvalue())
-
-
-def ellipse(gram: Array, points: int = 181) -> Array:
-    """Outline {G^(1/2) u : |u| = 1} of a Gram matrix (2, 2): (2, points)."""
-    angle = np.linspace(0.0, 2 * np.pi, points)
-    return psd.sqrt(gram) @ np.stack([np.cos(angle), np.sin(angle)])
-
-
-def pyplot() -> Any:
-    """matplotlib's pyplot for drawing to files, or a sentence that says how to get it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError(
-            "Drawing needs matplotlib: install it with pip install 'fedgram[paper]'.", field="figure"
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    write_whole(path, rendered(figure, suffix, dpi=200))
 
 
 def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
@@ -91,14 +61,14 @@ def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[s
     # The shadow of the ellipsoid of G on a plane with basis V is the ellipse of Vᵀ G V.
     for m, gram in enumerate(prediction.grams):
         outline = ellipse(plane.T @ gram @ plane)
-        axis.plot(*outline, color=COLOURS["clients"], lw=1, label="clients" if m == 0 else None)
+        axis.plot(*outline, color=PALE, lw=1, label="clients" if m == 0 else None)
     axis.plot(
         *ellipse(plane.T @ prediction.barycenter.gram @ plane),
-        color=COLOURS["limit"], lw=2.2, label="federated limit $G_{\\bigstar}$",
+        color=GREEN, lw=2.2, label="federated limit $G_{\\bigstar}$",
     )  # fmt: skip
     axis.plot(
         *ellipse(plane.T @ prediction.centralized @ plane),
-        color=COLOURS["centralized"], lw=1.8, ls="--", label="centralized $G_{cen}$",
+        color=INK, lw=1.8, ls="--", label="centralized $G_{cen}$",
     )  # fmt: skip
     reach = 1.1 * max(abs(bound) for bound in (*axis.get_xlim(), *axis.get_ylim()))
     axis.set(

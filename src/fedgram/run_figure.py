@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgram.compare import Group, Setting
-from fedgram.errors import InputError
-from fedgram.figure import COLOURS, SUFFIXES, ellipse, pyplot
+from fedgram.drawing import GREEN, INK, PALE, PALETTE, ellipse, mean_band, pyplot, rendered, suffix_of
 from fedgram.interchange import write_whole
 from fedgram.phrases import seeds_in_words
 
-PROCEDURE_COLOURS = ("#2f6db5", "#e08a1e", "#1b7f4d", "#c0392b", "#7d5ba6", "#8a929b", "#22252a")
-
-GRAM_COLOURS = {"G_star": COLOURS["limit"], "G_cen": COLOURS["centralized"]}
+GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}
 
 
 def draw_comparison(settings: Sequence[Setting], path: str | Path) -> None:
     """Draw settings, one in a row; write png, svg or pdf."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
-    write_whole(path, rendered(settings, suffix[1:]))
+    suffix = suffix_of(path)
+    write_whole(path, rendered(comparison(settings), suffix))
 
 
-def rendered(settings: Sequence[Setting], suffix: str) -> bytes:
-    """The content of a file of this suffix."""
-    plt = pyplot()
-    figure, axes = plt.subplots(
+def comparison(settings: Sequence[Setting]) -> Any:
+    """The figure of settings, one in a row."""
+    figure, axes = pyplot().subplots(
         len(settings), 2, figsize=(9, 4.2 * len(settings)), width_ratios=[5, 4], squeeze=False,
         layout="constrained",
     )  # fmt: skip
@@ -41,23 +34,15 @@ def rendered(settings: Sequence[Setting], suffix: str) -> bytes:
             _draw_grams(grams, setting)
         else:
             grams.set_axis_off()
-    content = BytesIO()
-    figure.savefig(content, dpi=160, format=suffix)
-    plt.close(figure)
-    return content.getvalue()
+    return figure
 
 
 def _draw_errors(axis: Any, setting: Setting) -> None:
     """Mean ± sample deviation over seeds; dotted, the exact recursion from the same starts."""
     floor = 0.5 * min(group.errors.min() for group in setting.groups)
     for group, colour in zip(setting.groups, _colours(setting), strict=True):
-        rounds, mean = np.arange(group.errors.shape[1]), group.errors.mean(axis=0)
-        if len(group.runs) > 1:
-            deviation = group.errors.std(axis=0, ddof=1)
-            low = np.maximum(mean - deviation, 0.1 * mean)
-            axis.fill_between(rounds, low, mean + deviation, color=colour, alpha=0.2, lw=0)
-        label = f"{setting.label(group)}, to {group.target}"
-        axis.plot(rounds, mean, color=colour, marker="o", ms=3.5, label=label)
+        rounds, label = np.arange(group.errors.shape[1]), f"{setting.label(group)}, to {group.target}"
+        mean_band(axis, rounds, group.errors.T, colour, marker="o", ms=3.5, label=label)
         predicted = np.maximum(group.predicted_errors.mean(axis=0), 0.1 * floor)  # leaves at the bottom
         axis.plot(rounds, predicted, color=colour, ls=":", lw=1)
     axis.plot([], [], color="0.4", ls=":", lw=1, label="exact recursion")
@@ -73,7 +58,7 @@ def _draw_grams(axis: Any, setting: Setting) -> None:
     first, targets = setting.groups[0].runs[0], setting.setup.data.targets
     ends = {group.target: group.runs[0].expected.gram for group in setting.groups}
     for name, gram in ({"G_cen": first.prediction.centralized} | ends).items():
-        colour = GRAM_COLOURS.get(name, COLOURS["clients"])
+        colour = GRAM_COLOURS.get(name, PALE)
         axis.plot(*ellipse(gram[:2, :2]), color=colour, lw=5, alpha=0.25, label=f"predicted {name}")
     for group, colour in zip(setting.groups, _colours(setting), strict=True):
         axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=colour, lw=1.2, ls=_dashes(group))
@@ -91,4 +76,4 @@ def _dashes(group: Group) -> str:
 
 
 def _colours(setting: Setting) -> list[str]:
-    return [PROCEDURE_COLOURS[number % len(PROCEDURE_COLOURS)] for number in range(len(setting.groups))]
+    return [PALETTE[number % len(PALETTE)] for number in range(len(setting.groups))]

@@ -105,18 +105,12 @@ class Federation:
     def measured(self, number: int, returned: Returned) -> dict[Run, Round]:
         """What this round leaves of every run that is still going."""
         after, clients = self.shared(returned), self.clients
+        by_client = [
+            (local_objective(clients, m, returned), *after.measured(clients, m, self._outputs(m, returned)))
+            for m in range(len(clients.sites))
+        ]
         local, shared, train, test = (
-            torch.stack(each).transpose(0, 1).cpu().numpy()
-            for each in zip(
-                *(
-                    (
-                        local_objective(clients, m, returned),
-                        *after.measured(clients, m, self._outputs(m, returned)),
-                    )
-                    for m in range(len(clients.sites))
-                ),
-                strict=True,
-            )
+            torch.stack(each, dim=1).cpu().numpy() for each in zip(*by_client, strict=True)
         )
 
         def by_run(values: Tensor) -> Array:

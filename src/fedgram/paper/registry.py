@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
 from fedgram.errors import InputError
 from fedgram.paper.experiment import Experiment
 from fedgram.paper.networks.studies import STUDIES
+from fedgram.phrases import did_you_mean
 
 MODULES = {
     "ufm-instance": "fedgram.paper.ufm_instance",
@@ -31,10 +31,9 @@ def names_of(name: str) -> tuple[str, ...]:
         return GROUPS[name]
     if name in GROUPS["all"]:
         return (name,)
-    near = get_close_matches(name, [*GROUPS, *GROUPS["all"]], n=1)
-    meant = f"did you mean '{near[0]}'? " if near else ""
+    meant = did_you_mean(name, [*GROUPS, *GROUPS["all"]])
     raise InputError(
-        f"There is no experiment '{name}'; {meant}'fedgram reproduce --list' names them all.", field="name"
+        f"There is no experiment '{name}'{meant} 'fedgram reproduce --list' names them all.", field="name"
     )
 
 

@@ -8,9 +8,9 @@ from html import escape
 
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, Cohort, Condition, proximal
-from fedgram.paper.networks.figures_runs import KINDS, TITLES, Shown
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.shown import KINDS, TITLES, Shown
 
 STATES = {
     "full": "the paper's protocol",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from fedgram.paper.networks.figures_runs import Shown
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import SETTINGS, Setting
+from fedgram.paper.networks.shown import Shown
 from fedgram.paper.report_coverage import badges
 
 HEADINGS = ("inputs", "targets", "clients", "training rows", "test rows")

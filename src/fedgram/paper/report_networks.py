@@ -13,10 +13,11 @@ from typing import Any
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.figures import figures_of, rendered
-from fedgram.paper.networks.figures_runs import Shown, epochs_in_words
+from fedgram.paper.networks.figures_runs import epochs_in_words
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import Source
+from fedgram.paper.networks.shown import Shown
 from fedgram.paper.networks.studies import STUDIES, Study
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.networks.tables_cells import Cell, SideBySide
@@ -131,7 +132,7 @@ def _chapter(study: Study, results: Results) -> NetworkChapter:
     if len(found) > 1:
         found.pop("smoke", None)
     scale = next(iter(found), "paper")
-    measured = study.measure(found[scale], SCALES[scale]) if found else {}
+    measured = study.measure(Shown.of(found[scale])) if found else {}
     judged = judge_all(load_claims(study.name), measured)
     return NetworkChapter(study, found, [each.document() for each in judged])
 

@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 
 from fedgram.compare import METRICS, Setting, compared
-from fedgram.run_figure import rendered
+from fedgram.drawing import rendered
+from fedgram.run_figure import comparison
 from fedgram.runs import Runs
 
 
@@ -23,7 +24,7 @@ def training_section(runs: Path) -> str:
 
 
 def _setting(setting: Setting) -> str:
-    image = base64.b64encode(rendered([setting], "png")).decode()
+    image = base64.b64encode(rendered(comparison([setting]))).decode()
     headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
     rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
     cells = "".join(f"<tr>{''.join(_cell(str(cell)) for cell in row)}</tr>\n" for row in rows)

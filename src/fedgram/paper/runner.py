@@ -7,18 +7,18 @@ import multiprocessing
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from fedgram.drafts import remove_drafts
+from fedgram.drawing import pyplot, rendered
 from fedgram.errors import InputError
-from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
@@ -27,6 +27,7 @@ from fedgram.paper.tables import Table, digest, read_table, write_table
 
 SCALES: tuple[Scale, ...] = ("full", "quick")
 LIBRARIES = ("numpy", "scipy", "duckdb", "matplotlib")
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,6 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
     """Run jobs on all cores and yield each as it ends; an interrupt leaves finished ones on disk."""
     if not jobs:
         return
-    # One BLAS thread a process: the matrices are small, and the parts fill the cores.
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     pool = ProcessPoolExecutor(
         max_workers=min(len(jobs), os.cpu_count() or 1),
         mp_context=multiprocessing.get_context("spawn"),
@@ -143,7 +142,8 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
         initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent alone answers Ctrl-C
     )
     try:
-        running: dict[Future[None], Job] = {pool.submit(_run_one, job.part, job.path): job for job in jobs}
+        with _one_thread():  # processes start as work is submitted
+            running = {pool.submit(_run_one, job.part, job.path): job for job in jobs}
         for future in as_completed(running):
             future.result()
             yield running[future]
@@ -155,28 +155,34 @@ def _run_all(jobs: list[Job]) -> Iterable[Job]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that start in here have one BLAS thread each: matrices are small, and parts fill the cores.
+
+    Afterwards the environment is the user's own again, since networks that are trained next heed it too.
+    """
+    before = {name: os.environ[name] for name in THREADS if name in os.environ}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name in THREADS:
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def _run_one(part: partial[Table], path: Path) -> None:
     write_table(path, part(), settings_of(part))
 
 
 def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) -> list[Path]:
-    plt = pyplot()
     paths = [folder / "figure.png", folder / "figure.pdf"]
-    with plt.rc_context(SETTINGS):
+    with pyplot().rc_context(SETTINGS):
         figure = experiment.draw(results)
         figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
         for path in paths:
-            write_whole(path, _rendered(figure, path.suffix[1:]))
-        plt.close(figure)
+            write_whole(path, rendered(figure, path.suffix[1:], bbox_inches="tight"))
     return paths
-
-
-def _rendered(figure: Any, suffix: str) -> bytes:
-    content = BytesIO()
-    # Without a creation date the same data gives the same file.
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
-    figure.savefig(content, dpi=160, format=suffix, bbox_inches="tight", metadata=metadata)
-    return content.getvalue()
 
 
 def _manifest(experiment: Experiment, scale: Scale, jobs: list[Job], results: Results) -> dict[str, Any]:

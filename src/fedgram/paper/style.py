@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import GREY
 from fedgram.psd import Array
 
-BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6db5", "#e08a1e", "#1b7f4d", "#c0392b", "#8a929b", "#22252a"
-TERM_COLOURS = (BLUE, ORANGE, GREEN)  # mean, covariance, averaging: the same in every figure
 TERM_MARKERS = ("o", "s", "^")
 TERM_NAMES = (r"$\mathcal{M}_\mu$", r"$\mathcal{M}_\Sigma$", r"$\mathcal{M}_A$")
 
@@ -62,16 +61,6 @@ def guide(
 def log_slope(x: Array, y: Array) -> float:
     """Least-squares slope of log y against log x."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def mean_band(axis: Any, x: Array, samples: Array, colour: Any, **keywords: Any) -> None:
-    """Mean curve with a band of one sample deviation, for a log axis: samples (len(x), n)."""
-    mean = samples.mean(axis=1)
-    if samples.shape[1] > 1:
-        deviation = samples.std(axis=1, ddof=1)
-        low = np.maximum(mean - deviation, 0.1 * mean)  # a log axis has no place for what is below zero
-        axis.fill_between(x, low, mean + deviation, color=colour, alpha=0.18, lw=0)
-    axis.plot(x, mean, color=colour, **keywords)
 
 
 def range_band(axis: Any, x: Any, samples: list[Array], colour: Any, **keywords: Any) -> None:

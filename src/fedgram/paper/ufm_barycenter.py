@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.columns import columns
 from fedgram.paper.experiment import Experiment, Results, Scale
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
@@ -103,18 +104,16 @@ def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -
     """Errors to G_⋆ of shared Grams (T + 1, N, C, C); `commutator` is the least of the instance's pairs."""
     error = psd.relative_error(grams, prediction.barycenter.gram)
     covariance = prediction.moments.covariance
-    columns = {
-        "targets": covariance.shape[-1],
-        "clients": covariance.shape[-3],
-        "procedure": procedure,
-        "weight": weight,
-        "round": np.arange(len(error))[:, None],
-        "error": error,
-        "commutator": least_commutator(covariance),
-    }
-    return {
-        name: np.broadcast_to(np.asarray(values), error.shape).ravel() for name, values in columns.items()
-    }
+    return columns(
+        error.shape,
+        targets=covariance.shape[-1],
+        clients=covariance.shape[-3],
+        procedure=procedure,
+        weight=weight,
+        round=np.arange(len(error))[:, None],
+        error=error,
+        commutator=least_commutator(covariance),
+    )
 
 
 def measure(results: Results) -> dict[str, Measured]:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import INK, RED
+from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import INK, RED, panels, shades
+from fedgram.paper.style import panels, shades
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
 
@@ -17,10 +19,7 @@ def by_size(results: Results) -> dict[tuple[int, int], Table]:
     sizes: dict[tuple[int, int], list[Table]] = {}
     for table in results.values():
         sizes.setdefault((int(table["targets"][0]), int(table["clients"][0])), []).append(table)
-    return {
-        size: {name: np.concatenate([table[name] for table in sizes[size]]) for name in sizes[size][0]}
-        for size in sorted(sizes)
-    }
+    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
 
 
 def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:

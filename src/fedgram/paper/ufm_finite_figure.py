@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREEN, GREY, ORANGE
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import BLUE, GREEN, GREY, ORANGE, guide, median_band, panels, shades
+from fedgram.paper.style import guide, median_band, panels, shades
 from fedgram.paper.tables import Table
 
 # The medians of the first two differ by a thousandth: a broad curve under a thin one shows both.

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import GREY, TERM_COLOURS
 from fedgram.explain import TERMS
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import GREY, TERM_COLOURS, TERM_MARKERS, TERM_NAMES, median_band, panels
+from fedgram.paper.style import TERM_MARKERS, TERM_NAMES, median_band, panels
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_gap_claims import FLOOR, SWEEPS
 from fedgram.psd import Array

@@ -6,22 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
 from fedgram.explain import TERMS
-from fedgram.figure import ellipse
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    RED,
-    TERM_COLOURS,
-    TERM_NAMES,
-    guide,
-    panels,
-    shades,
-)
+from fedgram.paper.style import TERM_NAMES, guide, panels, shades
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_instance_claims import gram_at, gram_called, rows_of, worst_client
 from fedgram.psd import Array

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.paper.claims import Measured
-from fedgram.paper.columns import extent
+from fedgram.paper.columns import columns, concatenated, extent
 from fedgram.paper.experiment import Experiment, Results, Scale
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
@@ -74,12 +74,13 @@ def selection(seed: list[int], size: list[int], instances: int, weights: list[fl
         for loss, heads in zip(losses, initial, strict=True)
     ]
     optima = psd.factor(_grams(clients))[:, None] @ rotation[..., :targets, :]
-    tables = [
-        _rows("proximal", clients, np.array(paths), weights),
-        _rows("L-BFGS", clients, np.array(free), zeros),
-        _rows("exact", clients, optima, zeros),
-    ]
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    return concatenated(
+        [
+            _rows("proximal", clients, np.array(paths), weights),
+            _rows("L-BFGS", clients, np.array(free), zeros),
+            _rows("exact", clients, optima, zeros),
+        ]
+    )
 
 
 def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
@@ -127,14 +128,9 @@ def _errors(clients: ClientInstance, heads: Array) -> tuple[Array, Array]:
 
 def _rows(kind: str, clients: ClientInstance, heads: Array, weights: list[float]) -> Table:
     """One row for each of the heads (N, K, C, P), with weights (K,)."""
-    instances, columns, targets, width = heads.shape
-    rows = instances * columns
-    return {
-        "targets": np.full(rows, targets),
-        "width": np.full(rows, width),
-        "kind": np.full(rows, kind),
-        "weight": np.tile(weights, instances),
-    } | {name: error.ravel() for name, error in zip(ERRORS, _errors(clients, heads), strict=True)}
+    *shape, targets, width = heads.shape
+    errors = dict(zip(ERRORS, _errors(clients, heads), strict=True))
+    return columns(tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors)
 
 
 def measure(results: Results) -> dict[str, Measured]:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREY, INK, ORANGE, RED
+from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
-from fedgram.paper.style import BLUE, GREY, INK, ORANGE, RED, guide, median_band, panels
+from fedgram.paper.style import guide, median_band, panels
 from fedgram.paper.tables import Table
 from fedgram.psd import Array
 
@@ -22,10 +24,7 @@ def by_size(results: Results) -> dict[tuple[int, int], Table]:
     for name, table in results.items():
         if name != "redraws":
             sizes.setdefault((int(table["targets"][0]), int(table["width"][0])), []).append(table)
-    return {
-        size: {name: np.concatenate([table[name] for table in sizes[size]]) for name in sizes[size][0]}
-        for size in sorted(sizes)
-    }
+    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
 
 
 def by_weight(table: Table, name: str) -> tuple[Array, Array]:

@@ -76,11 +76,6 @@ class ProfiledUpdate:
         for name, value in fill.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def horizon(self) -> Array:
-        """h = η E, (...)."""
-        return self.rate * self.steps
-
     @cached_property
     def within(self) -> Array:
         """Σ_within = Σ_m p_m Σ_m, (..., C, C)."""

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from fedgram import psd
+from fedgram.correct import correction_value
 from fedgram.penalty import Penalty
 from fedgram.predict import regularised_gram
 from fedgram.psd import Array, transpose
@@ -165,8 +166,7 @@ class CorrectedJoint(Joint):
 
     def value(self, point: Array) -> Array:
         """The loss as written, (...)."""
-        solved = np.linalg.solve(regularised_gram(self.head(point), self.penalty), self.deficit)
-        return super().value(point) + 0.5 * self.penalty.features * psd.trace(solved)
+        return super().value(point) + correction_value(self.head(point), self.deficit, self.penalty)
 
     def gradient(self, point: Array) -> Array:
         """That of `Joint`, with γ ∇C_m added to its head part, (..., n)."""

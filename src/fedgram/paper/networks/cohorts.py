@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from fedgram.nets.procedure import Procedure
@@ -56,6 +56,10 @@ class Cohort:
         """The settings, each with whether its larger training set is meant."""
         return list(product(self.settings, sorted({condition.larger for condition in self.conditions})))
 
+    def at(self, setting: str) -> Cohort:
+        """The part of it in one setting."""
+        return replace(self, settings=(setting,))
+
     def keys(self, scale: Scale, sources: Mapping[Variety, Source]) -> Iterator[RunKey]:
         """The runs at a scale, of the settings that have a dataset."""
         for setting, condition in product(self.settings, self.conditions):
@@ -85,6 +89,16 @@ ALIGNMENT_CORRECTED = Cohort(ALIGNED, THREE, _of("corrected", "proximal+correcte
 MISMATCHED = Cohort(
     ALIGNED, FIVE, tuple(Condition(words, rounds=1) for words in ("independent", "aligned+independent"))
 )
+
+START_PAIRS = {
+    "common": (Condition("ordinary"), Condition("aligned")),
+    "independent": MISMATCHED.conditions,
+}
+"""What is averaged as trained and after alignment, by how the clients' backbones begin.
+
+Both train the same first round, so that they differ in the alignment and in what rounding grows to over its
+epochs.
+"""
 
 CNN, CNN_CORRECTED, RESNET34 = (
     Condition("ordinary", backbone="residual-cnn"),

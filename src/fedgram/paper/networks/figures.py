@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any
 
-from fedgram.figure import pyplot
+from fedgram import drawing
+from fedgram.drawing import pyplot
 from fedgram.paper.networks.figures_beyond import draw_predictions, draw_solved
-from fedgram.paper.networks.figures_main import draw_main, draw_setting
-from fedgram.paper.networks.figures_runs import Shown
+from fedgram.paper.networks.figures_main import draw_main
 from fedgram.paper.networks.figures_scope import (
     draw_alignment,
     draw_architecture,
@@ -24,10 +23,10 @@ Drawn = Any | dict[str, Any]
 """A matplotlib figure, or several by name."""
 
 
-def styled(draw: Callable[..., Drawn]) -> Callable[..., Drawn]:
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
     """The same drawing in the look of the report."""
 
-    def drawn(*arguments: Any) -> Drawn:
+    def drawn(*arguments: Any) -> Any:
         with pyplot().rc_context(SETTINGS):
             return draw(*arguments)
 
@@ -50,24 +49,11 @@ FIGURES: dict[str, Callable[[Results], Drawn]] = {
 """Experiment -> a function of results that draws its figure, or its figures by name."""
 
 
-@styled
-def example_figure(results: Results, setting: str) -> Any:
-    """The single-setting figure of the main experiments for any setting."""
-    return draw_setting(Shown.of(results), setting)
-
-
 def figures_of(name: str, results: Results) -> dict[str, Any]:
     """The figures of an experiment by name, None where nothing of it was run; a single one has no name."""
     drawn = FIGURES[name](results)
     return drawn if isinstance(drawn, dict) else {"": drawn}
 
 
-def rendered(figure: Any, suffix: str = "png") -> bytes:
-    """The content of a file of a figure, which is closed."""
-    content, plt = BytesIO(), pyplot()
-    # Without a creation date the same data gives the same file.
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
-    with plt.rc_context(SETTINGS):
-        figure.savefig(content, dpi=160, format=suffix, metadata=metadata)
-    plt.close(figure)
-    return content.getvalue()
+rendered = styled(drawing.rendered)
+"""Figure and suffix -> the content of a file."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
 from fedgram.paper.networks.figures_panels import (
@@ -18,10 +19,11 @@ from fedgram.paper.networks.figures_panels import (
     line,
     setting_panels,
 )
-from fedgram.paper.networks.figures_runs import PREDICTING, TITLES, Shown, late_test_errors, values
+from fedgram.paper.networks.figures_runs import PREDICTING, late_test_errors, values
 from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.style import BLUE, GREEN, GREY, INK, ORANGE, not_run, range_band
+from fedgram.paper.networks.shown import TITLES, Shown
+from fedgram.paper.style import not_run, range_band
 from fedgram.psd import Array
 
 Against = Literal["epochs", "seconds"]

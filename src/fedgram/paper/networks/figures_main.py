@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedgram.drawing import GREEN, INK
 from fedgram.paper.networks.cohorts import MAIN
 from fedgram.paper.networks.figures_panels import (
     CEN,
@@ -26,10 +27,11 @@ from fedgram.paper.networks.figures_panels import (
     square,
     widest_plane,
 )
-from fedgram.paper.networks.figures_runs import TITLES, Shown, corrected
+from fedgram.paper.networks.figures_runs import corrected
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
-from fedgram.paper.style import GREEN, INK, not_run, shades
+from fedgram.paper.networks.shown import TITLES, Shown
+from fedgram.paper.style import not_run, shades
 from fedgram.phrases import seeds_in_words
 
 # Both have one colour here, in which a cross is seen under a diamond only if its arms reach out.

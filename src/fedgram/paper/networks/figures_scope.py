@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREY, INK
 from fedgram.paper.networks.cohorts import (
     ALIGNED,
     ARCHITECTURE,
@@ -19,6 +20,7 @@ from fedgram.paper.networks.cohorts import (
     LARGER,
     LARGER_DATA,
     RESNET34,
+    START_PAIRS,
     THREE,
 )
 from fedgram.paper.networks.figures_panels import (
@@ -34,19 +36,12 @@ from fedgram.paper.networks.figures_panels import (
     setting_panels,
     setting_slots,
 )
-from fedgram.paper.networks.figures_runs import (
-    START_PAIRS,
-    Reference,
-    Shown,
-    corrected,
-    mse_changes,
-    removed_fraction,
-    values,
-)
-from fedgram.paper.networks.findings import direction, endpoint
+from fedgram.paper.networks.figures_runs import Reference, corrected, pair_values, values
+from fedgram.paper.networks.findings import change, direction, endpoint, removed, test_mse
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES, TABULAR
-from fedgram.paper.style import BLUE, GREY, INK, not_run, panels, range_band
+from fedgram.paper.networks.shown import Shown
+from fedgram.paper.style import not_run, panels, range_band
 from fedgram.psd import Array
 
 SELECTION = ("ordinary", "proximal", "aligned")
@@ -116,7 +111,7 @@ def draw_prediction(results: Results) -> Any:
     figure, axes = setting_panels(IMAGES, 2.1, sharex=True, sharey=True)
     for setting, axis in axes.items():
         groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION]
-        changes = [100 * mse_changes(groups[0], group, "test") for group in groups]
+        changes = [100 * pair_values(group, groups[0], change(test_mse)) for group in groups]
         _changes(axis, {place: change for place, change in enumerate(changes) if change.size})
         drawn += [run for group in groups for run in group]
         axis.set_xticks(range(3), ["O", "P", "C"])
@@ -148,8 +143,8 @@ def _removed(axis: Any, shown: Shown) -> list[Result]:
     for place, setting in enumerate(ALIGNED):
         for side, (start, look) in zip((-0.15, 0.15), STARTS.items(), strict=True):
             raw, aligned = (shown.runs(setting, condition) for condition in START_PAIRS[start])
-            if (removed := removed_fraction(raw, aligned)).size:
-                seed_dots(axis, place + side, 100 * removed, look)
+            if (shares := pair_values(raw, aligned, removed)).size:
+                seed_dots(axis, place + side, 100 * shares, look)
                 drawn += [*raw, *aligned]
     axis.set(ylabel="% of the objective")
     axis.set_title("what alignment removes from the objective after the first averaging")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.drawing import BLUE, GREY, INK, ORANGE
 from fedgram.nets.procedure import PROXIMAL
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
 from fedgram.paper.networks.figures_panels import (
@@ -18,10 +19,11 @@ from fedgram.paper.networks.figures_panels import (
     line,
     setting_panels,
 )
-from fedgram.paper.networks.figures_runs import Reference, Shown, paired, values
+from fedgram.paper.networks.figures_runs import Reference, values
 from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.style import BLUE, GREY, INK, ORANGE, TERM_NAMES, not_run, range_band
+from fedgram.paper.networks.shown import Shown, paired
+from fedgram.paper.style import TERM_NAMES, not_run, range_band
 from fedgram.psd import Array
 
 ZERO = 2e-7  # where the weight 0 stands on a log axis: left of the positive ones, and apart from them

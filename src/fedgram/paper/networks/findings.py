@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
+from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.claims import Measured
 from fedgram.paper.networks.cohorts import Cohort, Condition
-from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.results import Result
+from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.shown import Row, Shown
 from fedgram.psd import Array
 
+SHARED = BIAS_RULES.index("shared")
 Metric = Callable[[Result], float]
+PairMetric = Callable[[Result, Result], float]
 Comparison = Callable[[Result, Result], bool]
-Row = tuple[Result, ...]
 Found = dict[str, Measured | None]
 """What was found for each claim, None where nothing was run."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The runs of a cohort among the results of one scale.
+    """What the runs of a cohort say, paired by setting and seed as in the paper.
 
-    The paper pairs runs by setting and seed: `rows` gives, for every setting and seed, the runs under
-    several conditions, where all of them are there. Only runs at the paper's scale count as run.
+    Words stand for a condition of the main protocol. Only runs at the paper's scale count as run.
     """
 
     cohort: Cohort
-    results: Results
-    scale: Scale
-
-    def rows(self, *conditions: Condition | str) -> list[Row]:
-        """Runs that share setting and seed, one for each condition; words stand for the main protocol."""
-        found = [self._by_pair(_condition(each)) for each in conditions]
-        pairs = product(self.cohort.settings, self.cohort.seeds)
-        return [tuple(runs[pair] for runs in found) for pair in pairs if all(pair in runs for runs in found)]
-
-    @property
-    def matched(self) -> Findings:
-        """Only settings and seeds that every condition of the cohort has of which anything was run."""
-        rows = self.rows(*(condition for condition in self.cohort.conditions if self._by_pair(condition)))
-        return replace(self, results=Results(run for row in rows for run in row)) if rows else self
+    shown: Shown
 
     def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
         """Median of a quantity over the runs of a condition."""
         return self.over((condition,), lambda rows: float(np.median([metric(run) for (run,) in rows])))
 
     def fair_median(self, condition: Condition | str, metric: Metric) -> Measured | None:
-        """The same over all runs of the condition; if some are missing, over `matched` ones.
+        """The same over all runs of the condition; if some are missing, over those that all conditions share.
 
         The medians of a table of the paper are over the same settings and seeds in all its rows.
         """
         own = self.median(condition, metric)
-        return own if own is None or not own.partial else self.matched.median(condition, metric)
+        if own is None or not own.partial:
+            return own
+        matched = self.shown.matched(self.cohort.conditions, self.cohort)
+        return replace(self, shown=matched).median(condition, metric)
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
         """Whether a statement about the runs of each setting and seed always holds."""
@@ -75,22 +66,14 @@ class Findings:
 
         as_one: the paper trains once for all conditions of a row, and counts one run.
         """
-        rows, each = self.rows(*conditions), 1 if as_one else len(conditions)
+        rows, each = self.shown.rows(conditions, self.cohort), 1 if as_one else len(conditions)
         if not rows:
             return None
         needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
-        if self.scale != SCALES["paper"]:
-            return Measured(value(rows), run=0, needed=needed, about=f"{self.scale.name} scale")
+        if self.shown.scale != SCALES["paper"]:
+            return Measured(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
         run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
         return Measured(value(rows), run=run, needed=needed, stand_ins=stand_ins)
-
-    def _by_pair(self, condition: Condition) -> dict[tuple[str, int], Result]:
-        return {
-            (run.setting, run.seed): run
-            for run in self.results
-            if run.scale == self.scale.name
-            and run.key == condition.key(run.setting, run.dataset, run.seed, self.scale)
-        }
 
 
 def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:
@@ -114,11 +97,6 @@ def both(first: Measured | None, second: Measured | None) -> Measured | None:
 def medians(rows: Sequence[Row], metric: Metric) -> Array:
     """Median of a quantity over all rows for each condition, (conditions,)."""
     return np.median([[metric(run) for run in row] for row in rows], axis=0)
-
-
-def changes(rows: Iterable[Row], metric: Metric) -> list[float]:
-    """metric(one) / metric(other) - 1 of each pair."""
-    return [metric(one) / metric(other) - 1 for one, other in rows]
 
 
 def endpoint(run: Result) -> float:
@@ -156,6 +134,16 @@ def smaller(metric: Metric) -> Comparison:
     return lambda one, other: metric(one) < metric(other)
 
 
+def change(metric: Metric) -> PairMetric:
+    """metric(one) / metric(other) - 1 of two runs."""
+    return lambda one, other: metric(one) / metric(other) - 1
+
+
+def removed(raw: Result, aligned: Result) -> float:
+    """(L_raw - L_al) / L_raw, the share of the objective after the first averaging that alignment removes."""
+    return float(1 - aligned.shared_objective[0] / raw.shared_objective[0])
+
+
 def closer_in_direction(run: Result) -> bool:
     """Whether the last Gram is closer in direction to G_⋆ than to G_cen."""
     return direction("barycenter")(run) < direction("centralized")(run)
@@ -163,16 +151,12 @@ def closer_in_direction(run: Result) -> bool:
 
 def train_mse(run: Result) -> float:
     """Training MSE at the end, with the shared bias as in the paper."""
-    return float(run.train_mse[-1, 0])
+    return float(run.train_mse[-1, SHARED])
 
 
 def test_mse(run: Result) -> float:
     """Test MSE at the end, with the shared bias as in the paper."""
-    return float(run.test_mse[-1, 0])
-
-
-def _condition(given: Condition | str) -> Condition:
-    return given if isinstance(given, Condition) else Condition(given)
+    return float(run.test_mse[-1, SHARED])
 
 
 def _stand_ins(rows: list[Row], as_one: bool) -> int:

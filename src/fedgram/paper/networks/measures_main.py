@@ -15,7 +15,6 @@ from fedgram.paper.networks.findings import (
     Findings,
     Found,
     Metric,
-    Row,
     closer_in_direction,
     direction,
     endpoint,
@@ -26,18 +25,19 @@ from fedgram.paper.networks.findings import (
     smaller,
     trajectory,
 )
-from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.results import Result
+from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.shown import Row, Shown
 from fedgram.penalty import Penalty
 
 LOWEST = WEIGHTS.index(1e-3)
 BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
 
 
-def measure_main(results: Results, scale: Scale) -> Found:
+def measure_main(shown: Shown) -> Found:
     """Selection and moment correction, Table 4."""
-    found = Findings(cohorts.MAIN, results, scale)
+    found = Findings(cohorts.MAIN, shown)
     measured: Found = {}
     for name, corrected in (("ordinary", "corrected"), ("proximal", "proximal+corrected")):
         measured |= {
@@ -69,9 +69,9 @@ def _main_statements(found: Findings) -> Found:
     }
 
 
-def measure_means(results: Results, scale: Scale) -> Found:
+def measure_means(shown: Shown) -> Found:
     """Removing the mean contribution, Appendix F.2."""
-    found = Findings(cohorts.MEANS, results, scale)
+    found = Findings(cohorts.MEANS, shown)
     turned = direction("barycenter")
     return {
         "means-positive": found.always(lambda run: _left(run)[0] > 0, "centered"),
@@ -82,27 +82,25 @@ def measure_means(results: Results, scale: Scale) -> Found:
     }
 
 
-def measure_epochs(results: Results, scale: Scale) -> Found:
+def measure_epochs(shown: Shown) -> Found:
     """Local epochs and the endpoint, Appendix F.3."""
-    found = Findings(cohorts.EPOCHS, results, scale)
+    found = Findings(cohorts.EPOCHS, shown)
     medians: Found = {
         f"epochs-{budget}": found.over((Condition("ordinary", budget),), _median_of_settings)
         for budget in (50, 400, 1000, 4000)
     }
-    sweep = tuple(Condition("ordinary", budget) for budget in BUDGETS)
-    one_setting = (
-        Findings(cohorts.Cohort((name,), cohorts.EPOCHS.seeds, sweep), results, scale) for name in ALL
-    )
     firsts: Found = {
-        f"epochs-first-{name}": one.over(sweep, _first_budget)
-        for name, one in zip(ALL, one_setting, strict=True)
+        f"epochs-first-{name}": Findings(cohorts.EPOCHS.at(name), shown).over(
+            cohorts.EPOCHS.conditions, _first_budget
+        )
+        for name in ALL
     }
     return medians | firsts
 
 
-def measure_rho(results: Results, scale: Scale) -> Found:
+def measure_rho(shown: Shown) -> Found:
     """Dependence on the proximal weight, Appendix F.4 and Table 5."""
-    found = Findings(cohorts.RHO, results, scale)
+    found = Findings(cohorts.RHO, shown)
     metrics = {"delta": last_delta, "objective": objective_gap, "endpoint": endpoint}
     cells: Found = {
         f"rho-{weight:g}-{name}": found.fair_median(proximal(weight), metric)

@@ -6,14 +6,13 @@ import numpy as np
 
 from fedgram.paper.claims import ORDER
 from fedgram.paper.networks import cohorts
-from fedgram.paper.networks.cohorts import Cohort, Condition
+from fedgram.paper.networks.cohorts import Condition
 from fedgram.paper.networks.findings import (
     Findings,
     Found,
     Metric,
-    Row,
     both,
-    changes,
+    change,
     closer_in_direction,
     direction,
     endpoint,
@@ -21,26 +20,21 @@ from fedgram.paper.networks.findings import (
     every,
     last_delta,
     medians,
+    removed,
     smaller,
     test_mse,
     train_mse,
     trajectory,
 )
-from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.scales import Scale
+from fedgram.paper.networks.shown import Row, Shown
 
 CORRECTED = ("aligned+corrected", "corrected", "proximal+corrected")
-INITIALISATIONS = {
-    "common": (Condition("ordinary"), Condition("aligned")),
-    "independent": cohorts.MISMATCHED.conditions,
-}
-"""Unaligned and aligned training whose first rounds train the same local models, up to rounding."""
 
 
-def measure_alignment(results: Results, scale: Scale) -> Found:
+def measure_alignment(shown: Shown) -> Found:
     """Selection by alignment, Tables 6 and 7."""
-    found = Findings(cohorts.ALIGNMENT, results, scale)
-    corrected = Findings(cohorts.ALIGNMENT_CORRECTED, results, scale)
+    found = Findings(cohorts.ALIGNMENT, shown)
+    corrected = Findings(cohorts.ALIGNMENT_CORRECTED, shown)
     free = {"delta": last_delta, "trajectory": trajectory, "endpoint": endpoint}
     measured: Found = {}
     for name in ("ordinary", "proximal", "aligned"):
@@ -63,7 +57,7 @@ def measure_alignment(results: Results, scale: Scale) -> Found:
             corrected.over(CORRECTED, lambda rows: _first_least(rows, error("centralized", 1), endpoint)),
         ),
         "alignment-three-rounds": corrected.over(CORRECTED[::2], _three_rounds_for_one),
-        **_mismatched(results, scale),
+        **_mismatched(shown),
     }
 
 
@@ -79,24 +73,24 @@ def _three_rounds_for_one(rows: list[Row]) -> bool:
     return bool(later[1] > ORDER >= later[2] and later[0] > ORDER)
 
 
-def _mismatched(results: Results, scale: Scale) -> Found:
+def _mismatched(shown: Shown) -> Found:
     """The part of the training objective that alignment removes from one aggregation."""
     measured: Found = {}
-    for name, pair in INITIALISATIONS.items():
-        found = Findings(cohorts.MISMATCHED, results, scale)
+    for name, pair in cohorts.START_PAIRS.items():
+        found = Findings(cohorts.MISMATCHED, shown)
         lower = every(lambda raw, aligned: removed(raw, aligned) > 0)
         measured[f"mismatched-{name}-lower"] = found.over(pair, lower, as_one=True)
         measured[f"mismatched-{name}-range"] = found.over(pair, _range_over_settings, as_one=True)
         for setting in cohorts.ALIGNED:
-            one = Findings(Cohort((setting,), cohorts.MISMATCHED.seeds, pair), results, scale)
+            one = Findings(cohorts.MISMATCHED.at(setting), shown)
             measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed, as_one=True)
     return measured
 
 
-def measure_architecture(results: Results, scale: Scale) -> Found:
+def measure_architecture(shown: Shown) -> Found:
     """Other networks and larger data, first half of Table 8."""
-    networks = Findings(cohorts.ARCHITECTURE, results, scale)
-    larger = Findings(cohorts.LARGER_DATA, results, scale)
+    networks = Findings(cohorts.ARCHITECTURE, shown)
+    larger = Findings(cohorts.LARGER_DATA, shown)
     return {
         **_robustness("cnn", networks, cohorts.CNN),
         **_robustness("cnn-corrected", networks, cohorts.CNN_CORRECTED),
@@ -105,9 +99,9 @@ def measure_architecture(results: Results, scale: Scale) -> Found:
     }
 
 
-def measure_full_model(results: Results, scale: Scale) -> Found:
+def measure_full_model(shown: Shown) -> Found:
     """Full-model averaging, second half of Table 8."""
-    found = Findings(cohorts.FULL_MODEL, results, scale)
+    found = Findings(cohorts.FULL_MODEL, shown)
     return {
         **_robustness("full-400", found, cohorts.FULL_SHORT),
         **_robustness("full-4000", found, cohorts.FULL),
@@ -124,9 +118,9 @@ def _robustness(name: str, found: Findings, condition: Condition) -> Found:
     }
 
 
-def measure_prediction(results: Results, scale: Scale) -> Found:
+def measure_prediction(shown: Shown) -> Found:
     """Test error, Table 9 and Figure 16."""
-    found = Findings(cohorts.PREDICTION, results, scale)
+    found = Findings(cohorts.PREDICTION, shown)
     measured: Found = {}
     procedures = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
     for name, words in procedures.items():
@@ -143,17 +137,12 @@ def measure_prediction(results: Results, scale: Scale) -> Found:
     return measured | {
         "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
         **{
-            f"prediction-corrected-test-{setting}": Findings(
-                Cohort((setting,), cohorts.PREDICTION.seeds, cohorts.PREDICTION.conditions), results, scale
-            ).over(("proximal+corrected", "ordinary"), _mean_change)
+            f"prediction-corrected-test-{setting}": Findings(cohorts.PREDICTION.at(setting), shown).over(
+                ("proximal+corrected", "ordinary"), _mean_change
+            )
             for setting in ("dsprites", "mpiigaze")
         },
     }
-
-
-def removed(raw: Result, aligned: Result) -> float:
-    """(L_raw - L_al) / L_raw of the first aggregation."""
-    return float(1 - aligned.shared_objective[0] / raw.shared_objective[0])
 
 
 def _median_removed(rows: list[Row]) -> float:
@@ -170,14 +159,18 @@ def _by_setting(rows: list[Row]) -> list[list[Row]]:
     return [[row for row in rows if row[0].setting == name] for name in names]
 
 
+def _changes(rows: list[Row], metric: Metric) -> list[float]:
+    return [change(metric)(*row) for row in rows]
+
+
 def _fall(rows: list[Row], metric: Metric) -> float:
     """By how much a loss falls, median over pairs; negative if it rises."""
-    return -float(np.median(changes(rows, metric)))
+    return -float(np.median(_changes(rows, metric)))
 
 
 def _largest_change(rows: list[Row]) -> float:
-    return float(np.max(np.abs(changes(rows, test_mse))))
+    return float(np.max(np.abs(_changes(rows, test_mse))))
 
 
 def _mean_change(rows: list[Row]) -> float:
-    return float(np.mean(changes(rows, test_mse)))
+    return float(np.mean(_changes(rows, test_mse)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedgram.data.dataset import data_directory
 from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
-from fedgram.paper.networks.costs import Cost, cost_of
+from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.jobs import Job
 from fedgram.paper.networks.results import Results, RunKey
 from fedgram.paper.networks.scales import Scale
@@ -85,9 +85,9 @@ class Plan:
     sources: Mapping[Variety, Source]
 
     @property
-    def cost(self) -> Cost:
-        """What is left to train."""
-        return cost_of(self.missing)
+    def left(self) -> str:
+        """What is left to train, in words."""
+        return str(cost_of(self.missing)) if self.keys else "no data at hand"
 
     def refused(self, job: Job, reason: str, asked_for: Collection[str]) -> Plan:
         """The plan without the settings of a job whose data cannot be used; an error if one was asked for."""

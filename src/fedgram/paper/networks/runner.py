@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fedgram
+from fedgram.drawing import pyplot
 from fedgram.errors import InputError
-from fedgram.figure import pyplot
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.networks.costs import Cost, cost_of
@@ -21,6 +21,7 @@ from fedgram.paper.networks.jobs import Progress, Warned, jobs_of
 from fedgram.paper.networks.keeping import Keeper
 from fedgram.paper.networks.plan import Plan, Request, planned
 from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.shown import Shown
 from fedgram.paper.networks.studies import Study
 
 MOST_HOURS = 0.001
@@ -104,7 +105,7 @@ def finish(plan: Plan, results: Results, request: Request) -> Outcome:
     """Measure, judge and draw an experiment from the results that there are."""
     study, scale, keys = plan.study, plan.scale, set(plan.keys)
     own = Results(each for each in results if each.scale == scale.name and each.key in keys)
-    measured = study.measure(own, scale) if own else {}
+    measured = study.measure(Shown.of(own)) if own else {}
     judged = judge_all(load_claims(study.name), measured)
     folder = request.folder / study.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from fedgram.data import cache, registry
 from fedgram.data.dataset import Options
 from fedgram.errors import InputError
+from fedgram.phrases import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,7 @@ def check_names(names: Iterable[str]) -> None:
     """Refuse the name of a setting that the paper does not have."""
     for name in names:
         if name not in SETTINGS:
-            near = get_close_matches(name.lower(), SETTINGS, n=1)
-            meant = f"did you mean '{near[0]}'? Settings" if near else "settings"
+            meant = did_you_mean(name, SETTINGS)
             raise InputError(
-                f"There is no setting '{name}'; {meant} are {', '.join(SETTINGS)}.", field="setting"
+                f"There is no setting '{name}'{meant} Settings are {', '.join(SETTINGS)}.", field="setting"
             )

@@ -20,14 +20,15 @@ from fedgram.paper.networks.measures_more import (
     measure_full_model,
     measure_prediction,
 )
-from fedgram.paper.networks.results import Results, RunKey
+from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import Source, Variety
+from fedgram.paper.networks.shown import Shown
 
-Measure = Callable[[Results, Scale], Found]
+Measure = Callable[[Shown], Found]
 
 
-def nothing_claimed(results: Results, scale: Scale) -> Found:
+def nothing_claimed(shown: Shown) -> Found:
     """For what the paper does not have."""
     return {}
 

@@ -8,18 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedgram.paper.networks.cohorts import Cohort, Condition
-from fedgram.paper.networks.figures_runs import (
-    START_PAIRS,
-    Part,
-    Shown,
-    late_test_errors,
-    mse_changes,
-    removed_fraction,
-    values,
-)
-from fedgram.paper.networks.findings import Metric
+from fedgram.paper.networks.cohorts import START_PAIRS, Cohort, Condition
+from fedgram.paper.networks.figures_runs import late_test_errors, pair_values, values
+from fedgram.paper.networks.findings import Metric, change, removed
 from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.shown import Shown
 from fedgram.phrases import counted
 from fedgram.psd import Array
 
@@ -126,35 +119,30 @@ def _cell(
 
 def per_run(metric: Metric) -> Samples:
     """A quantity of every run of a condition."""
-    return lambda shown, cohort, condition: values(
-        shown.everywhere(condition, cohort.seeds, cohort.settings), metric
-    )
+    return lambda shown, cohort, condition: values(shown.everywhere(condition, cohort), metric)
 
 
 def gpu_seconds(shown: Shown, cohort: Cohort, condition: str | Condition) -> Array:
     """Seconds of the runs that a GPU trained at the paper's scale, which alone compare with the paper's."""
-    runs = shown.everywhere(condition, cohort.seeds, cohort.settings) if shown.scale.name == "paper" else []
+    runs = shown.everywhere(condition, cohort) if shown.scale.name == "paper" else []
     return np.array([run.seconds for run in runs if run.on_gpu])
 
 
 def late_test_mse(rule: str) -> Samples:
     """Test MSE under a rule for the bias after each round of the last half of every run: (runs, rounds)."""
-    return lambda shown, cohort, condition: late_test_errors(
-        shown.everywhere(condition, cohort.seeds, cohort.settings), rule
-    )
+    return lambda shown, cohort, condition: late_test_errors(shown.everywhere(condition, cohort), rule)
 
 
-def mse_change(part: Part) -> Samples:
-    """The change of an MSE against ordinary training of the same setting and seed."""
-    return lambda shown, cohort, condition: mse_changes(
-        shown.everywhere("ordinary", cohort.seeds, cohort.settings),
-        shown.everywhere(condition, cohort.seeds, cohort.settings),
-        part,
+def change_of(metric: Metric) -> Samples:
+    """The change of a quantity against ordinary training of the same setting and seed."""
+    return lambda shown, cohort, condition: pair_values(
+        shown.everywhere(condition, cohort), shown.everywhere("ordinary", cohort), change(metric)
     )
 
 
 def removed_share(start: str) -> Samples:
     """The share of the objective that alignment removes from the first averaging."""
-    return lambda shown, cohort, condition: removed_fraction(
-        *(shown.everywhere(each, cohort.seeds, cohort.settings) for each in START_PAIRS[start])
+    raw, aligned = START_PAIRS[start]
+    return lambda shown, cohort, condition: pair_values(
+        shown.everywhere(raw, cohort), shown.everywhere(aligned, cohort), removed
     )

@@ -34,10 +34,10 @@ def cost_lines(plans: Sequence[Plan]) -> list[str]:
         f"Scale {plans[0].scale.words}.",
         *(
             f"{plan.study.name}: {len(plan.wanted):,} of {plan.in_all:,} runs asked for, "
-            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.cost}."
+            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.left}."
             for plan in plans
         ),
-        *([f"Experiments share runs; in all: {in_all}."] if len(plans) > 1 else []),
+        *([f"Experiments share runs; in all: {in_all}."] if len(plans) > 1 and in_all.runs else []),
         *dict.fromkeys(reason for plan in plans for reason in plan.reasons),
     ]
 
@@ -80,7 +80,7 @@ def _list_row(plan: Plan) -> tuple[str, ...]:
         study.name,
         study.title,
         study.where,
-        f"{plan.cost}; {at_hand} of {len(settings)} settings at hand",
+        f"{plan.left}; {at_hand} of {len(settings)} settings at hand",
         f"{finished:,} of {plan.in_all:,} runs",
     )
 

@@ -1,0 +1,97 @@
+"""Which runs stand beside each other in a figure, a table or a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedgram.data.problem import Kind
+from fedgram.paper.networks.cohorts import FIVE, Cohort, Condition
+from fedgram.paper.networks.results import Result, RunKey
+from fedgram.paper.networks.scales import SCALES, Scale
+from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, Variety
+
+KINDS: tuple[Kind, ...] = ("REAL", "RE-RENDERED", "GENERATED")
+TITLES = {name: setting.title for name, setting in SETTINGS.items()}
+Row = tuple[Result, ...]
+"""Runs of one setting and seed, one for each of several conditions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Runs that may stand beside each other: of one scale, and of one dataset in each setting."""
+
+    scale: Scale
+    datasets: Mapping[Variety, str]
+    by_key: Mapping[RunKey, Result]
+
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> Shown:
+        """The largest scale that there are results of; real data rather than what stands in for it."""
+        found = list(results)
+        name = next((name for name in SCALES if any(run.scale == name for run in found)), "paper")
+        found = [run for run in found if run.scale == name]
+        found.sort(key=lambda run: (KINDS.index(run.kind), run.dataset))
+        datasets: dict[Variety, str] = {}
+        for run in found:
+            datasets.setdefault((run.setting, run.larger), run.dataset)
+        same = [run for run in found if run.dataset == datasets[run.setting, run.larger]]
+        return cls(SCALES[name], datasets, {run.key: run for run in same})
+
+    def runs(self, setting: str, condition: str | Condition, seeds: Sequence[int] = FIVE) -> list[Result]:
+        """Runs of one condition, or of a procedure in the paper's protocol, by seed."""
+        if isinstance(condition, str):
+            condition = Condition(condition)
+        dataset = self.datasets.get((setting, condition.larger), "")
+        keys = [condition.key(setting, dataset, seed, self.scale) for seed in seeds]
+        return [self.by_key[key] for key in keys if key in self.by_key]
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """All settings of tabular data if one was run, and all of images: the rows of a figure."""
+        run = {setting for setting, _ in self.datasets}
+        return tuple(name for kind in (TABULAR, IMAGES) if run.intersection(kind) for name in kind) or ALL
+
+    @property
+    def left_out(self) -> str:
+        """What `settings` leaves out, in words; empty if nothing."""
+        names = [TITLES[name] for name in ALL if name not in self.settings]
+        return f"Not run: {', '.join(names)}." if names else ""
+
+    def everywhere(self, condition: str | Condition, cohort: Cohort) -> list[Result]:
+        """Runs of one condition in the settings and with the seeds of a cohort, by setting and seed."""
+        return [run for setting in cohort.settings for run in self.runs(setting, condition, cohort.seeds)]
+
+    def rows(self, conditions: Iterable[str | Condition], cohort: Cohort) -> list[Row]:
+        """The settings and seeds of a cohort that have a run under every one of the conditions."""
+        return paired(*(self.everywhere(each, cohort) for each in conditions))
+
+    def matched(self, conditions: Iterable[str | Condition], cohort: Cohort) -> Shown:
+        """Only settings and seeds of a cohort that every one of the conditions has of which any was run.
+
+        All runs where there is no such setting and seed.
+        """
+        kept = _common(self.everywhere(each, cohort) for each in conditions)
+        return self._only(kept) if kept else self
+
+    def same_seeds(self, conditions: Sequence[str | Condition]) -> Shown:
+        """Of each setting only seeds that every one of the conditions has of which any was run there."""
+        by_setting = ([self.runs(setting, each) for each in conditions] for setting in ALL)
+        return self._only(run for groups in by_setting for run in _common(groups))
+
+    def _only(self, runs: Iterable[Result]) -> Shown:
+        return replace(self, by_key={run.key: run for run in runs})
+
+
+def paired(*groups: Sequence[Result]) -> list[Row]:
+    """Runs of several groups with the same setting and seed, side by side; the rest is left out."""
+    tables = [{(run.setting, run.seed): run for run in group} for group in groups]
+    return [
+        tuple(table[key] for table in tables) for key in tables[0] if all(key in table for table in tables)
+    ]
+
+
+def _common(groups: Iterable[Sequence[Result]]) -> list[Result]:
+    """The runs of settings and seeds that all groups have which are not empty."""
+    present = [group for group in groups if group]
+    return [run for row in paired(*present) for run in row] if present else []
