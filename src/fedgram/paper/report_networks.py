@@ -17,7 +17,7 @@ from fedgram.paper.networks.figures_runs import epochs_in_words
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import Source
-from fedgram.paper.networks.shown import Shown
+from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.networks.studies import STUDIES, Study
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.networks.tables_cells import Cell, SideBySide
@@ -30,7 +30,10 @@ CAPTIONS = {
     "proximal-images": "Proximal training with and without correction, image data (Figures 3 and 9)",
     "ordinary-tabular": "Ordinary training with and without correction, tabular data (Figure 10)",
     "ordinary-images": "Ordinary training with and without correction, image data (Figure 10)",
-    "example": "Gram evolution in one setting (the paper's Figure 4 shows MPIIGaze)",
+    **{
+        f"example-{setting}": f"Gram evolution, {title} (the paper's Figure 4 shows MPIIGaze)"
+        for setting, title in TITLES.items()
+    },
     "comparison": "Ordinary beside proximal training (Figure 11)",
     "epochs": "Endpoint error against local epochs",
     "seconds": "Endpoint error against a run's share of its stack's time",

@@ -52,7 +52,7 @@ def draw_main(results: Results) -> dict[str, Any]:
         for procedure in ("proximal", "ordinary")
         for part, settings in PARTS.items()
     }
-    single = {"example": draw_setting(shown, _example(shown))}
+    single = {f"example-{setting}": draw_setting(shown, setting) for setting in _examples(shown)}
     return selection | single | {"comparison": draw_comparison(shown)}
 
 
@@ -108,10 +108,10 @@ def draw_comparison(shown: Shown) -> Any:
     return finish(figure, drawn, _comparison_handles(), columns=2, note=shown.left_out)
 
 
-def _example(shown: Shown) -> str:
-    """The paper's example, or the first setting that ran instead of it."""
+def _examples(shown: Shown) -> list[str]:
+    """The settings that ran, the paper's example first; it alone where none did."""
     ran = [setting for setting in ALL if shown.runs(setting, "proximal")]
-    return EXAMPLE if EXAMPLE in ran or not ran else ran[0]
+    return sorted(ran, key=lambda setting: setting != EXAMPLE) or [EXAMPLE]
 
 
 def _seeds_in_title(shown: Shown, setting: str) -> str:
