@@ -89,7 +89,7 @@ def test_against_plain_recomputation(tmp_path):
     weights = np.array([24, 20, 16]) / 60
     grams = [root(covariance) - 0.01 * np.eye(2) for covariance in covariances]  # λ_H = λ_W = 0.01
     heads = [run.initial[0], *(each.head for each in rounds)]
-    recursion = [heads[0]]
+    recursion, apart_from_it = [heads[0]], []
     for t, round in enumerate(rounds):
         gram, star = heads[t + 1] @ heads[t + 1].T, found.prediction.barycenter.gram
         apart = np.linalg.norm(gram - star) / np.linalg.norm(star)
@@ -102,6 +102,7 @@ def test_against_plain_recomputation(tmp_path):
         exact = recursion[-1] @ recursion[-1].T
         apart = np.linalg.norm(gram - exact) / np.linalg.norm(exact)
         assert found.trajectory_error[t + 1] == pytest.approx(apart, rel=1e-10)
+        apart_from_it.append(apart)
         for m, covariance in enumerate(covariances):
             variances = np.linalg.eigvalsh(covariance)
             least = (np.sqrt(penalty.threshold * variances) - penalty.threshold / 2).sum()
@@ -112,6 +113,7 @@ def test_against_plain_recomputation(tmp_path):
             (5 * round.test_mse[0] + 3 * round.test_mse[1]) / 8, rel=1e-12
         )
     assert found.last_delta == found.delta[2]
+    assert found.median_trajectory_error == pytest.approx(np.median(apart_from_it), rel=1e-10)
     assert found.median_objective_gap == np.median(found.objective_gap[2])
     assert found.last_mse == (found.train_mse[2, 0], found.test_mse[2, 0])
 
