@@ -13,7 +13,7 @@ from fedgram.paper.networks.collection import result
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.tables import read_table, write_table
-from tests.small_runs import exact_run
+from tests.small_runs import exact_run, small_problem
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,10 @@ def test_what_a_run_found_is_kept(few):
     np.testing.assert_allclose(run.gap_terms.sum(), np.trace(run.centralized - run.barycenter))
     np.testing.assert_array_equal(run.target_error, run.error["within"])
     assert run.target_error[-1] < 1e-12
+    variances = [
+        np.linalg.eigvalsh(np.cov(split.targets.T, bias=True)) for split in small_problem().train.values()
+    ]
+    assert run.least_variance == pytest.approx(np.min(variances), rel=1e-12)
     assert few.select(procedure="centralized")[0].returned_grams.shape == (3, 1, 2, 2)
 
 
