@@ -1,5 +1,6 @@
 """Measuring stored runs: against theory that they follow exactly, and against plain recomputation."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -155,6 +156,19 @@ def test_a_client_that_is_not_fully_active_is_flagged(tmp_path):
     found = measure(replace(run, setup=replace(run.setup, data=rows)))
     assert "Client 'narrow' is not fully active" in found.warnings[0]
     assert np.isfinite(found.trajectory_error).all()
+
+
+def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):
+    found = measure(exact_run(tmp_path, rounds=2))
+    found.objective_gap[0, 1] = found.test_mse[1, 2] = np.nan
+    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert document["objective_gap"][0][1] is None
+    assert document["test_mse"]["offset"][1] is None
+    read = np.array(document["objective_gap"], dtype=float)
+    np.testing.assert_array_equal(read, found.objective_gap)
+    for part in ("train_mse", "test_mse"):
+        read = np.array([document[part][rule] for rule in ("shared", "private", "offset")], dtype=float)
+        np.testing.assert_array_equal(read.T, getattr(found, part))
 
 
 def test_errors_without_test_rows():
