@@ -281,6 +281,14 @@ def test_unpaired_runs_are_left_out_of_pairs():
     assert found["main-proximal-endpoint"].reason.startswith("10 of 50 runs")
 
 
+@pytest.mark.parametrize("epochs", [400, 4000])
+def test_claims_about_whole_models_are_about_their_own_epochs(epochs):
+    kept = Results(run for run in exact_results("dnn-full-model") if run.epochs != epochs)
+    found = verdicts("dnn-full-model", kept)
+    assert found[f"full-{epochs}-closer"].verdict == "not run"
+    assert found[f"full-{4400 - epochs}-closer"].verdict != "not run"
+
+
 def test_the_papers_number_of_runs():
     assert verdicts("dnn-main", exact_results("dnn-main"))["main-runs"].ours == "764"
 
