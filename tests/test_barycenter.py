@@ -193,6 +193,16 @@ def test_a_batch_is_its_problems_one_by_one(size):
     assert found.residual.max() < 1e-14
 
 
+@pytest.mark.parametrize("batch", [(4,), (2, 3)])
+def test_the_same_clients_under_several_weights(batch):
+    rng = np.random.default_rng(8)
+    grams, weights = covariances(rng, 3, size=2), rng.uniform(0.5, 1.5, (*batch, 3))
+    found = barycenter(grams, weights)
+    assert found.gram.shape == (*batch, 2, 2)
+    for at in np.ndindex(batch):
+        assert psd.relative_error(found.gram[at], barycenter(grams, weights[at]).gram) < 2e-14
+
+
 def test_large_batches_are_cut_to_size(monkeypatch):
     grams = covariances(np.random.default_rng(0), 100, 4, size=3)
     whole = barycenter(grams)
@@ -227,6 +237,7 @@ def test_the_recursion_ends_there():
         (np.eye(2), None, r"grams must have shape \(..., clients, C, C\)"),
         (np.zeros((0, 2, 2)), None, r"grams must have shape \(..., clients, C, C\)"),
         ([np.eye(2)] * 3, [1.0, 2.0], "There are 3 clients but 2 client weights"),
+        ([np.eye(2)] * 3, 2.0, "There are 3 clients but 1 client weights"),
         ([np.eye(2)] * 2, [1.0, 0.0], "Every client weight must be a finite positive number"),
         ([np.eye(2)] * 2, "equal", "client_weights must be an array of numbers"),
         ([np.eye(2)] * 2, [1.0, np.inf], "Every client weight must be a finite positive number"),

@@ -254,6 +254,7 @@ BAD_CALLS = [
     (["predict", "{moments}", "--lambda-h", "9", "--lambda-w", "9"], "No client is active"),
     (["predict", "{moments}", "--weights", "1,2"], "3 clients but 2 weights"),
     (["predict", "{moments}", "--weights", "1,0,2"], "weight of client 'ridge'"),
+    (["predict", "{moments}", "--weights", "1,ridge=2,3"], "'ridge' must be a positive number, not 'r"),
     (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "no client 'a'"),
     (["predict", "{moments}", "--weights", "coast=1,ridge=2"], "Client 'valley' has no weight"),
     (["predict", "{moments}", "--weights", "coast=1,ridge=2,valley=1,coast=9"], "'coast' has more than one"),

@@ -119,6 +119,7 @@ def test_what_is_not_worth_a_feature_is_said():
     assert correct(moments, Penalty(1, 1)).notes == ()
     (note,) = correct(moments, Penalty(1, 2)).notes
     assert note.startswith("The pooled data are not fully active: along target 'y' the target variance 1.75")
+    assert note.endswith("a product below 1.75 would make them active.")
     (note,) = correct(moments, Penalty(1, 1), strength=0.2).notes
     assert note.startswith("With the correction client 'client 1' is not fully active: along target 'y'")
 

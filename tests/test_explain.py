@@ -1,5 +1,7 @@
 """The three terms of the gap: Proposition 1, the pairwise bounds, and who causes what."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,6 +70,8 @@ def test_equal_means_remove_the_mean_term_and_equal_covariances_the_others():
     np.testing.assert_allclose(same_covariance.traces, [full.traces[0], 0, 0], atol=2e-14)
     np.testing.assert_allclose(same.traces, 0, atol=2e-14)
     assert same.relative < 1e-14
+    assert same.chain_holds
+    assert same.bounds_hold
 
 
 SIZES = st.floats(0.01, 1.0)
@@ -106,6 +110,9 @@ def test_one_covariance_that_differs_leaves_a_gap(seed, clients, size, stretch):
 def test_two_clients_attain_the_lower_bound():
     gap = gap_of(random_moments(np.random.default_rng(2), clients=2))
     assert gap.traces[2] == pytest.approx(float(gap.dispersion), rel=1e-10)
+    assert gap.bounds_hold
+    for factor in (1 - 1e-6, 2 + 1e-6):
+        assert not replace(gap, averaging=factor * gap.averaging).bounds_hold
 
 
 def test_dispersion_is_the_double_sum():
@@ -115,6 +122,23 @@ def test_dispersion_is_the_double_sum():
         p[m] * p[n] * psd.distance(grams[m], grams[n]) ** 2 for m in range(4) for n in range(m + 1, 4)
     )
     assert pairwise_dispersion(grams, p) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["by_client", "shares", "client_shares", "target_shares", "dispersion", "chain_holds", "bounds_hold"],
+)
+def test_a_batch_is_explained_as_its_problems_are(field):
+    moments = random_moments(np.random.default_rng(4), clients=4, size=2, batch=(5,))
+    ones = (
+        gap_of(Moments(moments.count, mean, covariance, client_weights=weights))
+        for mean, covariance, weights in zip(
+            moments.mean, moments.covariance, moments.client_weights, strict=True
+        )
+    )
+    np.testing.assert_allclose(
+        getattr(gap_of(moments), field), [getattr(one, field) for one in ones], rtol=1e-9, atol=1e-12
+    )
 
 
 def test_the_fixed_instance_of_the_paper():
@@ -137,6 +161,7 @@ def test_parts_of_clients_that_are_not_fully_active_add_up_and_keep_their_sign()
     gap = explain(prediction)
     np.testing.assert_allclose(gap.by_client.sum(axis=-1), gap.traces, atol=1e-13)
     assert not gap.one_sided
+    assert not gap.chain_holds
     # tr φ is concave where all are active; its graph leaves the tangent at zero from below elsewhere
     variances, within = np.array([[4.0, 0.02], [3.0, 0.5], [9.0, 6.0]]), np.array([16, 6.52]) / 3
     root2 = np.sqrt(2)

@@ -90,7 +90,7 @@ def test_against_plain_recomputation(tmp_path):
     weights = np.array([24, 20, 16]) / 60
     grams = [root(covariance) - 0.01 * np.eye(2) for covariance in covariances]  # λ_H = λ_W = 0.01
     heads = [run.initial[0], *(each.head for each in rounds)]
-    recursion = [heads[0]]
+    recursion, apart_from_it = [heads[0]], []
     for t, round in enumerate(rounds):
         gram, star = heads[t + 1] @ heads[t + 1].T, found.prediction.barycenter.gram
         apart = np.linalg.norm(gram - star) / np.linalg.norm(star)
@@ -103,6 +103,7 @@ def test_against_plain_recomputation(tmp_path):
         exact = recursion[-1] @ recursion[-1].T
         apart = np.linalg.norm(gram - exact) / np.linalg.norm(exact)
         assert found.trajectory_error[t + 1] == pytest.approx(apart, rel=1e-10)
+        apart_from_it.append(apart)
         for m, covariance in enumerate(covariances):
             variances = np.linalg.eigvalsh(covariance)
             least = (np.sqrt(penalty.threshold * variances) - penalty.threshold / 2).sum()
@@ -113,6 +114,7 @@ def test_against_plain_recomputation(tmp_path):
             (5 * round.test_mse[0] + 3 * round.test_mse[1]) / 8, rel=1e-12
         )
     assert found.last_delta == found.delta[2]
+    assert found.median_trajectory_error == pytest.approx(np.median(apart_from_it), rel=1e-10)
     assert found.median_objective_gap == np.median(found.objective_gap[2])
     assert found.last_mse == (found.train_mse[2, 0], found.test_mse[2, 0])
 
@@ -154,6 +156,19 @@ def test_a_client_that_is_not_fully_active_is_flagged(tmp_path):
     found = measure(replace(run, setup=replace(run.setup, data=rows)))
     assert "Client 'narrow' is not fully active" in found.warnings[0]
     assert np.isfinite(found.trajectory_error).all()
+
+
+def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):
+    found = measure(exact_run(tmp_path, rounds=2))
+    found.objective_gap[0, 1] = found.test_mse[1, 2] = np.nan
+    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert document["objective_gap"][0][1] is None
+    assert document["test_mse"]["offset"][1] is None
+    read = np.array(document["objective_gap"], dtype=float)
+    np.testing.assert_array_equal(read, found.objective_gap)
+    for part in ("train_mse", "test_mse"):
+        read = np.array([document[part][rule] for rule in ("shared", "private", "offset")], dtype=float)
+        np.testing.assert_array_equal(read.T, getattr(found, part))
 
 
 def test_errors_without_test_rows():

@@ -201,6 +201,17 @@ def test_too_few_features_are_refused():
     assert refused.value.field == "features"
 
 
+@pytest.mark.parametrize(("batch", "client"), [(39, 0), (26, 1), (17, 2)])
+def test_one_row_left_for_a_minibatch_is_refused_where_there_is_batchnorm(batch, client):
+    settings, name = replace(SETTINGS, batch=batch), problem().clients[client]
+    said = rf"^Client '{name}' has \d+ rows, which leaves one .* choose a batch other than {batch}\.$"
+    with pytest.raises(InputError, match=said) as refused:
+        Federation(problem(), NETS["own with BatchNorm"], GOOD, settings, CPU)
+    assert (refused.value.client, refused.value.field) == (name, "batch")
+    Federation(problem(), NETS["own"], GOOD, settings, CPU)
+    Federation(problem(), NETS["own with BatchNorm"], GOOD, replace(settings, batch=batch + 1), CPU)
+
+
 def test_images_go_through_a_round_in_single_precision_without_test_rows():
     data = replace(pictures(rows=(6, 5), shape=(16, 16, 3)), test={})
     short = replace(SETTINGS, rounds=1, epochs=1, batch=6, precision="tf32")

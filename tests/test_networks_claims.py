@@ -123,7 +123,17 @@ CONTRADICTIONS = {
         {"direction_error": lambda run: {**run.direction_error, "centralized": np.zeros(9)}},
     ),
     "main-active": ("dnn-main", "ordinary", {"least_variance": lambda run: Penalty().threshold}),
-    "means-positive": ("dnn-means", "centered", {"grams": lambda run: 3 * run.grams}),
+    "main-to-barycenter": (
+        "dnn-main",
+        "proximal",
+        {"error": lambda run: {**run.error, "centralized": np.zeros(9)}},
+    ),
+    "means-positive": (
+        "dnn-means",
+        "centered",
+        {"grams": lambda run: np.concatenate([run.grams[:-1], 3 * run.grams[-1:]])},
+    ),
+    "rho-endpoint-falls": ("dnn-rho", "proximal", {"error": far}),
     "rho-delta-falls": ("dnn-rho", "proximal", {"delta": lambda run: run.delta + 1}),
     "alignment-below-ordinary-endpoint": ("dnn-alignment", "aligned", {"error": far}),
     "mismatched-common-lower": ("dnn-alignment", "aligned", {"shared_objective": lambda run: np.ones(8)}),
@@ -154,6 +164,16 @@ def test_a_median_of_another_order_misses():
     assert verdicts("dnn-rho", results)["rho-0.001-endpoint"].verdict == "miss"
 
 
+def in_round_1(field, value):
+    """A field whose entry to G_cen after round 1 alone is another."""
+
+    def other(run):
+        found = getattr(run, field)
+        return {**found, "centralized": np.array([found["centralized"][0], value, *found["centralized"][2:]])}
+
+    return {field: other}
+
+
 def early(run):
     return {**run.error, "centralized": run.error["centralized"][[0, 3, 3, 3, 4, 5, 6, 7, 8]]}
 
@@ -167,6 +187,12 @@ def early(run):
         ("alignment-three-rounds", "dnn-alignment", "proximal+corrected", {"error": far}),
         ("rho-objective-rises", "dnn-rho", "proximal=0.1",
          {"objective_gap": lambda run: 0 * run.objective_gap}),
+        ("rho-objective-least", "dnn-rho", "proximal=0.1",
+         {"objective_gap": lambda run: 0 * run.objective_gap}),
+        ("main-corrected-improves", "dnn-main", "proximal+corrected", in_round_1("error", 0.0)),
+        ("main-proximal-medians", "dnn-main", "proximal", {"delta": lambda run: run.delta + 1}),
+        ("main-proximal-medians", "dnn-main", "proximal+corrected", in_round_1("error", 9.0)),
+        ("main-proximal-medians", "dnn-main", "proximal+corrected", in_round_1("direction_error", 9.0)),
     ],
 )  # fmt: skip
 def test_medians_that_contradict_a_statement_make_it_miss(claim, name, procedure, fields):
@@ -254,6 +280,14 @@ def test_unpaired_runs_are_left_out_of_pairs():
     assert found["main-proximal-closer"].reason.startswith("20 of 100 runs")
     assert found["main-ordinary-endpoint"].verdict == "match"
     assert found["main-proximal-endpoint"].reason.startswith("10 of 50 runs")
+
+
+@pytest.mark.parametrize("epochs", [400, 4000])
+def test_claims_about_whole_models_are_about_their_own_epochs(epochs):
+    kept = Results(run for run in exact_results("dnn-full-model") if run.epochs != epochs)
+    found = verdicts("dnn-full-model", kept)
+    assert found[f"full-{epochs}-closer"].verdict == "not run"
+    assert found[f"full-{4400 - epochs}-closer"].verdict != "not run"
 
 
 def test_the_papers_number_of_runs():

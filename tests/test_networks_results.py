@@ -9,11 +9,12 @@ import pytest
 
 from fedgram import InputError
 from fedgram.nets.procedure import Procedure
-from fedgram.paper.networks.collection import result
+from fedgram.paper.networks.collection import collect, result, settings_of
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.tables import read_table, write_table
-from tests.small_runs import exact_run
+from fedgram.runs.files import write_arrays
+from tests.small_runs import exact_run, small_problem
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,32 @@ def test_what_a_run_found_is_kept(few):
     np.testing.assert_allclose(run.gap_terms.sum(), np.trace(run.centralized - run.barycenter))
     np.testing.assert_array_equal(run.target_error, run.error["within"])
     assert run.target_error[-1] < 1e-12
+    variances = [
+        np.linalg.eigvalsh(np.cov(split.targets.T, bias=True)) for split in small_problem().train.values()
+    ]
+    assert run.least_variance == pytest.approx(np.min(variances), rel=1e-12)
     assert few.select(procedure="centralized")[0].returned_grams.shape == (3, 1, 2, 2)
+
+
+def test_only_complete_runs_by_the_settings_of_the_scale_are_collected(tmp_path):
+    scale = SCALES["smoke"]
+    dataset, settings = scale.source("hopper").dataset, scale.settings(1, 3)
+
+    def stored(seed, rounds=3, settings=settings):
+        run = exact_run(tmp_path / f"place {seed}", rounds=3, seed=seed)
+        setup = replace(run.setup, settings=settings, data=replace(run.setup.data, name=dataset))
+        run = replace(run, setup=setup, account=replace(run.account, seconds=(1.0,) * rounds))
+        run.save()
+        return run
+
+    stored(0)
+    stored(1, rounds=2)
+    stored(2, settings=replace(settings, batch=7))
+    write_arrays(stored(3).folder.parents[1] / "stack-1.safetensors", {"finished": np.ones(1)})
+    found = collect(tmp_path, scale)
+    assert {run.setting for run in found} == set(settings_of(dataset, scale))
+    assert {run.seed for run in found} == {0}
+    assert len(collect(tmp_path, scale, known=[run.key for run in found])) == 0
 
 
 def test_selection(few):

@@ -28,19 +28,29 @@ def claim(comparison, value=None, tolerance=0.0):
     [
         (claim("equal", 2.0, 0.01), 2.01, "match"),
         (claim("equal", 2.0, 0.01), 2.03, "miss"),
+        (claim("equal", -2.0, 0.01), -2.01, "match"),
         (claim("equal", 0.0), 0.0, "match"),
         (claim("equal", 0.0), 1e-300, "miss"),
         (claim("equal", (1.0, 1.0), 0.05), (0.97, 1.06), "miss"),
         (claim("range", (1.0, 2.0)), (1.2, 1.9), "match"),
         (claim("range", (1.0, 2.0)), 2.1, "miss"),
         (claim("range", (1.0, 2.0), 0.1), 2.1, "match"),
+        (claim("range", (1.0, 2.0), 0.1), 0.95, "match"),
+        (claim("range", (1.0, 2.0)), (0.9, 1.5), "miss"),
+        (claim("range", (1.0, 2.0)), (1.5, 2.1), "miss"),
+        (claim("range", (-2.0, -1.0), 0.1), (-2.1, -0.95), "match"),
         (claim("bound", 1e-3), 9e-4, "match"),
         (claim("bound", 1e-3), 1.1e-3, "miss"),
+        (claim("bound", 1e-3), (9e-4, 1.1e-3), "miss"),
+        (claim("bound", -1.0, 0.1), -0.95, "match"),
         (claim("order", 1.0), 3.0, "match"),
+        (claim("order", 1.0), 0.32, "match"),
+        (claim("order", 1.0), 0.3, "miss"),
         (claim("order", 1.0), 4.0, "miss"),
         (claim("order", (1.0, 10.0)), (0.5, 40.0), "miss"),
         (claim("rounding"), -9e-14, "match"),
         (claim("rounding"), 2e-13, "miss"),
+        (claim("rounding"), (1e-14, -2e-13), "miss"),
         (claim("always"), True, "match"),
         (claim("always"), False, "miss"),
     ],
@@ -60,7 +70,9 @@ def test_a_spread_of_our_own_draws_is_compared_and_said():
     inside = judge(claim("equal", 3.9), Measured(3.5, spread=((3.0, 4.0),)))
     assert inside.verdict == "match"
     assert "our own draws spread over 3 – 4" in inside.reason
-    assert judge(claim("equal", 4.1), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
+    for number in (2.9, 4.1):
+        assert judge(claim("equal", number), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
+        assert judge(claim("equal", number, 0.05), Measured(3.5, spread=((3.0, 4.0),))).verdict == "match"
     assert (
         judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict
         == "miss"

@@ -118,6 +118,7 @@ def test_factor_of_a_singular_matrix_drops_only_rounding():
     [
         (np.ones((2, 3)), "must be square"),
         (np.ones(3), "must be square"),
+        (np.zeros((0, 0)), "must be square"),
         ([[1.0, np.nan], [np.nan, 1.0]], "not finite"),
         ([[1.0, 0.5], [0.4, 1.0]], "not symmetric"),
         ([[1.0, 2.0], [2.0, 1.0]], "negative eigenvalue"),
@@ -128,7 +129,29 @@ def test_matrices_that_are_not_semidefinite_are_refused(matrix, words):
         psd.checked(matrix, "The matrix")
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_rounding_is_that_of_each_matrix_of_a_batch(size):
+    skew = np.triu(np.full((size, size), 1e-8), 1)
+    large = 1e6 * np.eye(size) + skew
+    np.testing.assert_array_equal(
+        psd.checked([large, np.eye(size)], "Both"), [psd.symmetric(large), np.eye(size)]
+    )
+    with pytest.raises(InputError, match="Both is not symmetric"):
+        psd.checked([1e6 * np.eye(size), np.eye(size) + skew], "Both")
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_square_root_is_that_of_scipy_also_of_small_and_singular_matrices(size):
+    matrices = covariances(np.random.default_rng(7), 3, size=size, low=1e-3, high=0.5)
+    for matrix, root in zip(matrices, psd.sqrt(matrices), strict=True):
+        np.testing.assert_allclose(root, scipy.linalg.sqrtm(matrix), atol=1e-13)
+    np.testing.assert_array_equal(psd.sqrt(np.diag([9.0, 0.0])), np.diag([3.0, 0.0]))
+
+
 def test_definite_matrices_can_be_asked_for():
+    np.testing.assert_array_equal(
+        psd.checked(np.diag([1.0, 0.1]), "The matrix", definite=True), np.diag([1.0, 0.1])
+    )
     with pytest.raises(InputError, match="must be positive definite"):
         psd.checked(np.diag([1.0, 0.0]), "The matrix", definite=True)
 

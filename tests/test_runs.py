@@ -250,3 +250,9 @@ def test_settings_survive_the_manifest():
     procedure = Procedure.parse("proximal=0.5+private")
     setup = Setup(procedure, 3, settings, "net", 7, "a0", Data.of(small_problem()))
     assert Setup.parse(json.loads(json.dumps(setup.document()))) == setup
+
+
+def test_rows_are_counted_by_client_also_where_none_are_for_testing():
+    for problem, tested in ((small_problem(), (5, 3, 0)), (replace(small_problem(), test={}), (0, 0, 0))):
+        data = Data.of(problem)
+        assert (data.train_rows, data.test_rows) == ((24, 20, 16), tested)

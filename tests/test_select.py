@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, Penalty, align, closest_head, phi, psd, solve
 from fedgram.predict import profiled_objective
+from fedgram.select import unshrunk
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.2)
@@ -137,3 +139,45 @@ def test_shapes_that_do_not_fit_are_refused():
         closest_head(np.ones((2, 5)), np.eye(3))
     with pytest.raises(InputError, match="gram must be square"):
         closest_head(np.ones((2, 5)), np.ones((2, 3)))
+
+
+def test_the_map_behind_optimal_features_is_found_again():
+    rng = np.random.default_rng(9)
+    head, wanted = rng.standard_normal((2, 5)), rng.standard_normal((2, 6))
+    features = head.T @ np.linalg.solve(head @ head.T + PENALTY.features * np.eye(2), wanted)
+    np.testing.assert_allclose(unshrunk(head, features, PENALTY), wanted, atol=1e-13)
+
+
+def test_a_direction_that_the_head_hardly_uses_is_blown_up_a_hundred_times():
+    head, layer = np.diag([1.0, 1e-5]), np.random.default_rng(10).standard_normal((2, 3))
+    shown = unshrunk(head, layer, PENALTY) / (head @ layer)
+    np.testing.assert_allclose(shown, [[1 + PENALTY.features] * 3, [100] * 3], rtol=1e-6)
+
+
+def solved_map(*given, **options):
+    solved = solve(*given, PENALTY, **options)
+    assert solved.clipped == 0
+    return unshrunk(solved.head, solved.layer_weight, PENALTY)
+
+
+def test_of_maps_that_fit_as_well_the_one_closest_to_the_trained_one_is_taken():
+    rng = np.random.default_rng(11)
+    u, y, broadcast = rng.standard_normal((20, 30)), rng.standard_normal((20, 2)), rng.standard_normal((2, 4))
+    trained = rng.standard_normal((2, 30))
+    found, centered = solved_map(u, y, broadcast, trained=trained), u - u.mean(axis=0)
+    np.testing.assert_allclose(centered @ found.T, y - y.mean(axis=0), atol=1e-10)
+    unseen = scipy.linalg.null_space(centered)
+    np.testing.assert_allclose((found - trained) @ unseen, 0, atol=1e-11)
+
+
+def test_weak_directions_of_the_inputs_stay_as_they_were_trained():
+    u, y, broadcast, rng = client(13)
+    u[:, 5] = u[:, 5].mean() + 1e-3 * (u[:, 5] - u[:, 5].mean())
+    trained = rng.standard_normal((2, 6))
+    _, strength, directions = np.linalg.svd(u - u.mean(axis=0))
+    assert strength[5] < 1e-2 * strength[0] < strength[4]
+    kept = solved_map(u, y, broadcast, trained=trained, weak=1e-2)
+    np.testing.assert_allclose((kept - trained) @ directions[5], 0, atol=1e-12)
+    least = solved_map(u, y, broadcast)
+    np.testing.assert_allclose((kept - least) @ directions[:5].T, 0, atol=1e-12)
+    assert np.abs((kept - least) @ directions[5]).max() > 1

@@ -419,6 +419,22 @@ def test_noncommuting_clients_return_optimal_but_not_closest_heads() -> None:
     assert (psd.frobenius(update.next_head(found.head) - found.head) > 1e-6).all()
 
 
+def test_return_errors_are_those_of_the_worst_client_of_each_problem() -> None:
+    clients, heads = clients_of("generic", 3), instances.initial_heads(np.random.default_rng(1), 3)
+    update = update_of(clients, 0.5, 3)
+    errors = return_errors(update, heads)
+    assert errors.gram.shape == errors.selection.shape == (3,)
+    for k, head in enumerate(heads):
+        grams, returned = phi(clients.covariance[k], PENALTY), update.client_heads(heads)[k]
+        closest = psd.transport(head @ head.T, grams) @ head
+        off_gram = np.linalg.norm(returned @ transpose(returned) - grams, axis=(1, 2))
+        off_head = np.linalg.norm(returned - closest, axis=(1, 2))
+        assert errors.gram[k] == pytest.approx((off_gram / np.linalg.norm(grams, axis=(1, 2))).max())
+        assert errors.selection[k] == pytest.approx(
+            (off_head / np.linalg.norm(closest, axis=(1, 2))).max(), rel=1e-6
+        )
+
+
 # ---- instances and input ----
 
 
@@ -437,8 +453,30 @@ def test_families_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
+    ("draw", "signs"), [(instances.commuting, [-1, -1, -1]), (instances.commuting_both_signs, [1, -1, -1])]
+)
+def test_displacements_of_commuting_families_have_the_signs_that_they_say(
+    draw: Callable[[np.random.Generator, int], instances.CommutingClients], signs: list[int]
+) -> None:
+    clients = draw(np.random.default_rng(0), 50)
+    moved = theory.commuting_displacement(clients.eigenvalues, clients.client_weights, PENALTY)
+    np.testing.assert_array_equal(np.sign(moved), np.tile(signs, (50, 1)))
+
+
+def test_client_weights_of_the_families_are_dirichlet() -> None:
+    weights = clients_of("generic", 5000).client_weights
+    np.testing.assert_allclose(weights.mean(axis=0), 1 / 4, rtol=0.03)
+    np.testing.assert_allclose(weights.var(axis=0), 1 / 48, rtol=0.1)  # all four parameters are 2
+
+
+@pytest.mark.parametrize(
     ("change", "field"),
-    [({"steps": 0}, "steps"), ({"rate": -0.1}, "rate"), ({"covariance": 0.01 * np.eye(3)}, "covariance")],
+    [
+        ({"steps": 0}, "steps"),
+        ({"rate": -0.1}, "rate"),
+        ({"covariance": 0.01 * np.eye(3)}, "covariance"),
+        ({"covariance": np.diag([0.01, 2.0, 3.0])}, "covariance"),
+    ],
 )
 def test_unusable_updates_are_refused(change: dict[str, float | Array], field: str) -> None:
     clients = clients_of("generic", 1)
