@@ -72,6 +72,13 @@ def test_clients_of_one_name_are_one_client():
     assert {client: len(split) for client, split in problem.train.items()} == {"1": 2, "b": 2}
 
 
+def test_names_of_clients_are_text():
+    inputs, targets = (dict(enumerate(values.values(), start=1)) for values in clients())
+    assert Problem.from_arrays(inputs, targets).clients == ("1", "2", "3")
+    with pytest.raises(InputError, match="The client name '1' appears more than once"):
+        Problem.from_arrays({**inputs, "1": inputs[1]}, targets)
+
+
 def test_a_dataset_without_items_is_named():
     with pytest.raises(InputError, match="The dataset of client 'b' has no items"):
         Problem.from_datasets({"a": [([0.0], [1.0])], "b": []})

@@ -276,3 +276,16 @@ def test_moments_of_many_problems_are_neither_saved_nor_merged(tmp_path):
         with pytest.raises(InputError, match=rf"leading axes \(5,\), and cannot be {done}; take those"):
             refused()
     assert not list(tmp_path.iterdir())
+
+
+def test_clients_of_one_name_are_refused_whatever_its_type():
+    rows = np.random.default_rng(0).standard_normal((3, 20, 2))
+    with pytest.raises(InputError, match="The client name '1' appears more than once"):
+        Moments.from_arrays({1: rows[0], "1": rows[1], 2: rows[2]})
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0)])
+def test_moments_of_nobody_or_of_nothing_are_refused(shape):
+    clients, targets = shape
+    with pytest.raises(InputError, match="with one of each at least"):
+        Moments(np.full(clients, 9.0), np.zeros(shape), np.zeros((*shape, targets)))

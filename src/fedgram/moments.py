@@ -51,8 +51,11 @@ class Moments:
 
     def __post_init__(self) -> None:
         mean = psd.numbers(self.mean, "mean")
-        if mean.ndim < 2:
-            raise InputError(f"mean must have shape (clients, targets), not {mean.shape}.", field="mean")
+        if mean.ndim < 2 or 0 in mean.shape[-2:]:
+            raise InputError(
+                f"mean must have shape (clients, targets), with one of each at least, not {mean.shape}.",
+                field="mean",
+            )
         clients, targets = mean.shape[-2:]
         fill = {
             "count": psd.numbers(self.count, "count"),
@@ -91,20 +94,22 @@ class Moments:
         """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name."""
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
-        arrays = {
-            str(name): checks.checked_targets(values, str(name), target_names)
-            for name, values in targets.items()
-        }
-        widths = {array.shape[1] for array in arrays.values()}
+        clients = tuple(map(str, targets))
+        checks.check_names(clients, len(targets), "client")  # 1 and '1' are one name
+        arrays = [
+            checks.checked_targets(values, client, target_names)
+            for client, values in zip(clients, targets.values(), strict=True)
+        ]
+        widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
-        count = np.array([len(array) for array in arrays.values()], dtype=np.float64)
-        checks.check_counts(count, tuple(arrays), max(widths, default=0))  # no rows have no mean
+        count = np.array([len(array) for array in arrays], dtype=np.float64)
+        checks.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
         return cls(
             count=count,
-            mean=np.array([array.mean(axis=0) for array in arrays.values()]),
-            covariance=np.array([_scatter(array) for array in arrays.values()]),
-            clients=tuple(arrays),
+            mean=np.array([array.mean(axis=0) for array in arrays]),
+            covariance=np.array([_scatter(array) for array in arrays]),
+            clients=clients,
             targets=tuple(target_names),
             client_weights=client_weights,
         )

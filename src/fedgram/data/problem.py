@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedgram.checks import check_names
 from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.psd import Array
@@ -177,9 +178,10 @@ class Problem:
 
 
 def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-    if isinstance(values, Mapping):
-        return values
-    return {f"client {m + 1}": value for m, value in enumerate(values)}
+    if not isinstance(values, Mapping):
+        return {f"client {m + 1}": value for m, value in enumerate(values)}
+    check_names(tuple(map(str, values)), len(values), "client")  # 1 and '1' are one name
+    return {str(name): value for name, value in values.items()}
 
 
 def _split(inputs: Any, targets: Any, client: str) -> Split:
