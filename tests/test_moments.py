@@ -289,3 +289,14 @@ def test_moments_of_nobody_or_of_nothing_are_refused(shape):
     clients, targets = shape
     with pytest.raises(InputError, match="with one of each at least"):
         Moments(np.full(clients, 9.0), np.zeros(shape), np.zeros((*shape, targets)))
+
+
+def test_weights_may_be_given_by_name():
+    data = sample()
+    by_name = Moments.from_arrays(data, client_weights={"site 2": 1, "site 0": 2, "site 1": 5})
+    np.testing.assert_array_equal(by_name.client_weights, [2 / 8, 5 / 8, 1 / 8])
+    assert by_name.weighted(dict.fromkeys(data, 1)).client_weights.tolist() == [1 / 3] * 3
+    with pytest.raises(InputError, match="There is no client 'nobody'; the clients are site 0, site 1"):
+        by_name.weighted({"nobody": 1})
+    with pytest.raises(InputError, match="Client 'site 1' has no weight"):
+        by_name.weighted({"site 0": 1, "site 2": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,20 @@ import numpy as np
 from fedgram import psd
 from fedgram.errors import InputError
 from fedgram.psd import Array
+
+
+def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
+    """Weights by client name as a list (M) in the order of the clients; every one has a weight."""
+    unknown = next((name for name in weights if name not in clients), None)
+    missing = next((name for name in clients if name not in weights), None)
+    if unknown is not None or missing is not None:
+        what = (
+            f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
+        )
+        raise InputError(
+            f"{what}; the clients are {', '.join(clients)}.", client=unknown or missing, field="weight"
+        )
+    return [weights[name] for name in clients]
 
 
 def normalised(client_weights: Any, clients: int) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgram import checks, interchange, psd
-from fedgram.averaging import average, normalised
+from fedgram.averaging import average, in_client_order, normalised
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
@@ -37,9 +37,10 @@ class Pooled:
 class Moments:
     """Count, target mean and target covariance (1/N) of each of M clients with C targets; of one, at a site.
 
-    count (M,); mean (..., M, C); covariance (..., M, C, C); client_weights (..., M), scaled to sum to one,
-    N_m/N when left out. Leading axes hold independent problems of one size, with the same counts; what is
-    given without them is the same in all. Only moments without them can be saved or merged.
+    count (M,); mean (..., M, C); covariance (..., M, C, C); client_weights (..., M), or a dict by name,
+    scaled to sum to one; N_m/N when left out. Leading axes hold independent problems of one size, with the
+    same counts; what is given without them is the same in all. Only moments without them can be saved or
+    merged.
     """
 
     count: Array
@@ -69,8 +70,9 @@ class Moments:
         checks.check_counts(self.count, self.clients, targets)
         checks.check_mean(mean, self.clients)
         covariance = checks.checked_covariance(self.covariance, self.clients, targets)
-        weights = normalised(self.count if self.client_weights is None else self.client_weights, clients)
-        self._fill_problems(mean, covariance, weights)
+        given: Any = self.count if self.client_weights is None else self.client_weights
+        weights = in_client_order(given, self.clients) if isinstance(given, Mapping) else given
+        self._fill_problems(mean, covariance, normalised(weights, clients))
         with np.errstate(over="ignore", invalid="ignore"):
             checks.check_range(psd.frobenius(self.pooled.covariance), self.targets)
 

@@ -43,7 +43,8 @@ def read_moments(
     `source` is a CSV, TSV (both also .gz) or Parquet file, a folder of these (searched in depth), a glob, a
     list of paths, or a table in memory (pandas, pyarrow). A file counts once, however often it is named.
     `where` is an SQL condition on the columns, to which clients in CSV files are text. True and false are 1
-    and 0. Clients come in order of name, numbers first and by their size.
+    and 0. Clients come in order of name, numbers first and by their size; client_weights (M,) are in that
+    order, or a dict by name.
     """
     import duckdb  # here, because it takes longer to import than all the rest
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedgram.averaging import in_client_order
 from fedgram.errors import InputError
 from fedgram.psd import Array
 
@@ -28,23 +29,14 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 def _in_order(pairs: Sequence[tuple[str, str]], clients: Sequence[str]) -> list[str]:
-    given = dict(pairs)
-    unknown = next((name for name in given if name not in clients), None)
-    missing = next((name for name in clients if name not in given), None)
-    if unknown is not None or missing is not None:
-        what = (
-            f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
-        )
-        raise InputError(
-            f"{what}; the clients are {', '.join(clients)}.", client=unknown or missing, field="weight"
-        )
-    if len(given) < len(pairs):
+    ordered = in_client_order(dict(pairs), clients)
+    if len(ordered) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
         raise InputError(
             f"Client '{repeated}' has more than one weight; give it one.", client=repeated, field="weight"
         )
-    return [given[name] for name in clients]
+    return ordered
 
 
 def _number(text: str, client: str) -> float:
