@@ -126,7 +126,7 @@ def test_sites_of_similar_names_keep_to_folders_of_their_own():
 
 def test_a_run_that_another_server_leads_is_left_to_it(tmp_path):
     def again(sentence):
-        with pytest.raises(InputError, match="Another process trains the run in"):
+        with pytest.raises(InputError, match="Another process writes to"):
             serve(grid_of(tmp_path))
         heard.append(sentence)
 

@@ -193,6 +193,19 @@ def test_only_drafts_of_killed_runs_are_removed(tmp_path):
     assert sorted(folder.glob(".*")) == sorted(kept)
 
 
+def test_an_experiment_that_another_process_runs_is_left_to_it(tmp_path):
+    experiments, refused = [toy(tmp_path / "log")], []
+
+    def again(name):
+        with pytest.raises(InputError, match="Another process writes to"):
+            run(experiments, tmp_path, "full")
+        refused.append(name)
+
+    run(experiments, tmp_path, "full", advanced=again)
+    assert len(refused) == 2
+    run(experiments, tmp_path, "full")  # which is free again
+
+
 def test_a_table_that_cannot_be_written_leaves_nothing(tmp_path):
     (tmp_path / "table.parquet").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
     def again(now):
         if (now.round, now.epoch) == (1, 1):
-            with pytest.raises(InputError, match=r"Another process trains the run in '.*': wait for it"):
+            with pytest.raises(InputError, match=r"Another process writes to '.*': wait for it"):
                 trained(tmp_path / "runs")
 
     trained(tmp_path / "runs", progress=again)

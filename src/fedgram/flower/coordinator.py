@@ -19,11 +19,11 @@ from fedgram.flower.member import setup_of
 from fedgram.flower.members import Members, Office
 from fedgram.flower.memory import Memory
 from fedgram.flower.plan import Plan
+from fedgram.holding import holding
 from fedgram.nets.record import Round
 from fedgram.predict import predict
 from fedgram.psd import Array
 from fedgram.runs import Account, Runs, StoredRun
-from fedgram.runs.holding import holding
 
 MEMORY = "federation.safetensors"
 

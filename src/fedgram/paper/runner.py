@@ -19,6 +19,7 @@ from typing import Any
 from fedgram.drafts import remove_drafts
 from fedgram.drawing import pyplot, rendered
 from fedgram.errors import InputError
+from fedgram.holding import holding
 from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
@@ -75,12 +76,13 @@ def run(
     ends, `warned` each result file that had to be redone.
     """
     pyplot()  # better to miss matplotlib now than after minutes of work
-    jobs = [job for experiment in experiments for job in _jobs(experiment, out, scale)]
-    waiting = [job for job in jobs if fresh or not _finished(job, warned)]
-    started(len(jobs) - len(waiting), len(jobs))
-    for job in _run_all(waiting):
-        advanced(f"{job.experiment.name} {job.name}")
-    return [finish(experiment, out, scale) for experiment in experiments]
+    with holding(folder_of(experiment, out, scale) for experiment in experiments):
+        jobs = [job for experiment in experiments for job in _jobs(experiment, out, scale)]
+        waiting = [job for job in jobs if fresh or not _finished(job, warned)]
+        started(len(jobs) - len(waiting), len(jobs))
+        for job in _run_all(waiting):
+            advanced(f"{job.experiment.name} {job.name}")
+        return [finish(experiment, out, scale) for experiment in experiments]
 
 
 def folder_of(experiment: Experiment, out: Path, scale: Scale) -> Path:

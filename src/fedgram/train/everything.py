@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
+from fedgram.holding import holding
 from fedgram.nets.model import Backbone, Model, example, fingerprint, name_of, operations_per_row
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
@@ -20,7 +21,6 @@ from fedgram.nets.settings import Settings
 from fedgram.phrases import counted
 from fedgram.predict import predict
 from fedgram.runs import Runs, Setup, StoredRun
-from fedgram.runs.holding import holding
 from fedgram.runs.manifest import Data
 from fedgram.train import devices
 from fedgram.train.plan import planned

@@ -1,4 +1,4 @@
-"""Folders that one process holds alone, so that a command given twice cannot mix what two trainings write."""
+"""Folders that one process holds alone, so that a command given twice cannot mix what both write."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _lock(opened: int, folder: Path) -> None:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(
-            f"Another process trains the run in '{folder}': wait for it, or choose another folder.",
+            f"Another process writes to '{folder}': wait for it, or choose another folder.",
             field=str(folder),
         ) from None
     except OSError:  # a file system without locks
