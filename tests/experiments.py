@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import matplotlib
 import pytest
 
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.experiment import settings_of
+from fedgram.paper.style import SETTINGS
 from fedgram.paper.tables import read_table, write_table
 
 
@@ -28,6 +30,19 @@ def verdicts_of(experiment, results, complete=False):
         measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
     judged = judge_all(load_claims(experiment.name), measured)
     return {each.claim.id: each.verdict for each in judged}
+
+
+def spoiled(results, part, column, wrong):
+    """The same tables with one column of a part changed."""
+    return results | {part: results[part] | {column: wrong(results[part][column])}}
+
+
+def drawn(experiment, results):
+    """The figure of an experiment, drawn in the look of the report."""
+    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
+        figure = experiment.draw(results)
+        figure.canvas.draw()
+    return figure
 
 
 def from_disk(parts, results, folder):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from fedgram.paper.experiment import settings_of
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_barycenter import EXPERIMENT, WEIGHTS, exact_rounds, proximal_rounds
 from fedgram.paper.ufm_barycenter_figure import by_size, median_curve
 from fedgram.ufm.instances import BARYCENTER_SIZES
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 results = quick_results(EXPERIMENT)
@@ -72,14 +71,12 @@ def test_tables_survive_the_disk(results, tmp_path):
 )
 def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
     name = f"targets4_clients3_{part}_batch0"
-    changed = results | {name: results[name] | {column: wrong(results[name][column])}}
+    changed = spoiled(results, name, column, wrong)
     assert verdicts(changed, complete=True)[claim] == "miss"
 
 
 def test_figure_has_six_panels_and_shows_what_was_run(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     sizes = sorted(BARYCENTER_SIZES)
     assert [axis.get_title(loc="left") for axis in figure.axes] == [f"$C={c}$, $M={m}$" for c, m in sizes]
     lines = {size: len(axis.lines) for size, axis in zip(sizes, figure.axes, strict=True)}

@@ -8,13 +8,12 @@ import pytest
 
 from fedgram import psd
 from fedgram.paper import ufm_correction_claims
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_correction import EXPERIMENT, proximal_heads
 from fedgram.paper.ufm_correction_claims import errors_of
 from fedgram.predict import predict
 from fedgram.select import closest_head
 from fedgram.ufm.instances import WEAK, sweep_moments
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 results = quick_results(EXPERIMENT)
@@ -92,7 +91,7 @@ def test_proximal_heads_approach_the_closest_optimal_head_as_the_weight_falls():
 )
 @pytest.mark.usefixtures("enough")
 def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
-    changed = results | {part: results[part] | {column: wrong(results[part][column])}}
+    changed = spoiled(results, part, column, wrong)
     assert verdicts(changed)[claim] == "miss"
 
 
@@ -112,9 +111,7 @@ def test_rounding_claims_hold_on_complete_counts(results):
 
 
 def test_figure_has_a_panel_for_each_size(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert titles == [f"$C={targets}$, $M={clients}$" for clients in (3, 8) for targets in (2, 4, 8)]
     none, *_, full = figure.axes[0].lines

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import load_claims
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_finite import EXPERIMENT, RATES, STEPS
 from fedgram.ufm.finite_instances import FAMILIES
 from fedgram.ufm.fixed_point import RESIDUAL
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-finite")
@@ -78,14 +77,12 @@ def test_tables_survive_the_disk(results, tmp_path):
     ],
 )
 def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
-    changed = results | {part: results[part] | {column: wrong(results[part][column])}}
+    changed = spoiled(results, part, column, wrong)
     assert verdicts(changed)[claim] == "miss"
 
 
 def test_figure_has_five_panels(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert [title[:3] for title in titles] == ["(a)", "(b)", "(c)", "(d)", "(e)"]
     # Two distances for each rate in panel a; the same and a guide in panel b.

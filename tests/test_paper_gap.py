@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from fedgram.paper import ufm_gap_claims
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_gap import EXPERIMENT, composition
 from fedgram.ufm.instances import GAP_SIZES
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 results = quick_results(EXPERIMENT)
@@ -102,15 +101,13 @@ def test_shares_add_up_and_instances_of_a_setting_differ():
 )
 @pytest.mark.usefixtures("enough")
 def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
-    changed = results | {part: results[part] | {column: wrong(results[part][column])}}
+    changed = spoiled(results, part, column, wrong)
     assert verdicts(results)[claim] == "match"
     assert verdicts(changed)[claim] == "miss"
 
 
 def test_figure_has_ten_panels_that_show_zeros_and_the_floor(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     axes = figure.axes
     assert [axis.get_title(loc="left")[:3] for axis in axes] == [f"({letter})" for letter in "abcdefghij"]
     assert {axis.get_yscale() for axis in axes[:2]} == {"symlog"}

@@ -9,9 +9,8 @@ import pytest
 from fedgram import psd
 from fedgram.barycenter import barycenter
 from fedgram.paper.experiment import settings_of
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_instance import EXPERIMENT, variational_barycenter
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 from tests.instances import covariances
 
 PARTS = EXPERIMENT.parts("quick")
@@ -93,14 +92,12 @@ def test_variational_barycenter_agrees_with_the_recursion():
     ],
 )
 def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
-    changed = results | {part: results[part] | {column: wrong(results[part][column])}}
+    changed = spoiled(results, part, column, wrong)
     assert verdicts(changed)[claim] == "miss"
 
 
 def test_figure_has_six_panels_on_one_scale_with_a_floor(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     axes = figure.axes
     assert [axis.get_title(loc="left")[:3] for axis in axes] == [f"({letter})" for letter in "abcdef"]
     assert axes[0].get_xlim() == axes[3].get_xlim() == axes[0].get_ylim() == axes[3].get_ylim()

@@ -8,14 +8,13 @@ import pytest
 
 from fedgram import psd
 from fedgram.paper.experiment import settings_of
-from fedgram.paper.style import SETTINGS
 from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selection
 from fedgram.paper.ufm_selection_figure import by_size, by_weight
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import proximal_path
-from tests.experiments import from_disk, quick_results, verdicts_of
+from tests.experiments import drawn, from_disk, quick_results, verdicts_of
 
 PARTS = EXPERIMENT.parts("quick")
 results = quick_results(EXPERIMENT)
@@ -106,9 +105,7 @@ def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
 
 
 def test_figure_has_six_panels_with_a_slot_for_zero(results):
-    with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
-        figure = EXPERIMENT.draw(results)
-        figure.canvas.draw()
+    figure = drawn(EXPERIMENT, results)
     assert [axis.get_title(loc="left") for axis in figure.axes] == [
         f"$C={targets}$, $P={width}$" for targets, width in sorted(SELECTION_SIZES)
     ]
