@@ -247,7 +247,7 @@ def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
         InputError, match=r"^Row \d+ that --where keeps of .* no number in 'b'.*--drop-missing"
     ):
         read_table(str(table), replace(reading, drop_missing=False), 0)
-    with pytest.raises(InputError, match='The condition --where "a > 99" leaves no rows of'):
+    with pytest.raises(InputError, match='The condition "a > 99" leaves no rows of'):
         read_table(str(table), replace(reading, where="a > 99"), 0)
 
 

@@ -88,7 +88,7 @@ def test_the_cost_of_the_smoke_scale_counts_what_settings_share_once():
     sources = {(name, larger): scale.source(name) for name, larger in EVERYTHING}
     small = cost_of(STUDIES["dnn-main"].keys(scale, sources))
     assert (small.runs, small.trainings, small.hours) == (80, 16, None)
-    words = "80 small runs to train (16 trainings: settings share data), minutes on a CPU"
+    words = "80 small runs to train (16 trainings: settings share data), a minute on a CPU"
     assert str(small) == words
 
 

@@ -141,6 +141,17 @@ def test_shapes_that_do_not_fit_are_refused():
         closest_head(np.ones((2, 5)), np.ones((2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("place", "shape", "needed"), [("deficit", (3, 3), (2, 2)), ("trained", (2, 5), (2, 6))]
+)
+def test_what_is_added_fits_the_rows(place, shape, needed):
+    u, y, broadcast, _ = client(9)
+    with pytest.raises(InputError) as caught:
+        solve(u, y, broadcast, PENALTY, **{place: np.zeros(shape)})
+    assert caught.value.message == f"{place} must have shape {needed} for these rows, not {shape}."
+    assert caught.value.field == place
+
+
 def test_the_map_behind_optimal_features_is_found_again():
     rng = np.random.default_rng(9)
     head, wanted = rng.standard_normal((2, 5)), rng.standard_normal((2, 6))

@@ -273,7 +273,7 @@ def test_text_that_means_missing_is_missing(text):
         file.write(f"east,{text},1.0,2010\n")
     assert refusal("data.csv").message == (
         "1 of 91 rows has a missing value in 'PM2.5' (client 'east': 1); "
-        "pass --drop-missing to leave them out, or fill them first."
+        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
     )
     assert_same(read("data.csv", drop_missing=True), expected(frame()))
 
@@ -292,7 +292,7 @@ def test_missing_values_are_counted_and_named(convert):
     error = refusal(convert(with_gaps()))
     assert error.message == (
         "324 of 2,000 rows have a missing value in 'PM2.5' (client 'b': 300, client 'c': 20, client 'e': 3, "
-        "...); pass --drop-missing to leave them out, or fill them first."
+        "...); leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
     )
     assert (error.client, error.field) == ("b", "PM2.5")
     assert_same(read(convert(with_gaps()), drop_missing=True), expected(with_gaps().dropna()))
@@ -316,7 +316,7 @@ def test_rows_without_a_client_are_missing(missing):
     error = refusal(table)
     assert error.message == (
         "3 of 90 rows have a missing value in 'it's \"odd\"', 'site' (no client: 2, client 'west': 1); "
-        "pass --drop-missing to leave them out, or fill them first."
+        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
     )
     assert error.client is None
     assert_same(read(table, drop_missing=True), expected(table.drop(index=[0, 1, 5])))
@@ -408,11 +408,11 @@ def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
     ({"client": "PM2.5"}, "The column 'PM2.5' is both the client and a target; choose one."),
     ({"site": "north"}, "The rows belong to the clients in 'site' or to the site 'north'; name one of both."),
     ({"client": None}, "Name the column that holds each row's client, or the site that all rows belong to."),
-    ({"where": "year >"}, 'The condition --where "year >" cannot be used (syntax error at or near ")"); '
+    ({"where": "year >"}, 'The condition "year >" cannot be used (syntax error at or near ")"); '
                           "correct it."),
-    ({"where": "sum(year) > 1"}, 'The condition --where "sum(year) > 1" cannot be used '
+    ({"where": "sum(year) > 1"}, 'The condition "sum(year) > 1" cannot be used '
                                  "(WHERE clause cannot contain aggregates); correct it."),
-    ({"where": "year < 0"}, 'The condition --where "year < 0" leaves no rows of the table; widen it.'),
+    ({"where": "year < 0"}, 'The condition "year < 0" leaves no rows of the table; widen it.'),
 ])  # fmt: skip
 def test_a_question_that_cannot_be_answered_is_explained(options, message):
     assert refusal(frame(), **options).message == message
@@ -424,7 +424,7 @@ def test_a_question_that_cannot_be_answered_is_explained(options, message):
 ])  # fmt: skip
 def test_the_reason_why_where_fails_is_given(where, reason):
     error = refusal(frame(), where=where)
-    assert error.message.startswith(f'The condition --where "{where}" cannot be used ({reason}')
+    assert error.message.startswith(f'The condition "{where}" cannot be used ({reason}')
     assert error.message.endswith("); correct it.")
     assert error.field == "where"
 

@@ -104,13 +104,14 @@ def solve(
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
-    nothing = np.zeros((targets.shape[1], inputs.shape[1]))
-    before = nothing if trained is None else psd.finite(trained, "trained")
+    maps = (targets.shape[1], inputs.shape[1])
+    before = np.zeros(maps) if trained is None else _shaped(psd.finite(trained, "trained"), maps, "trained")
     rest = targets - bias - (inputs - center) @ before.T
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
-    desired = explained if deficit is None else explained + psd.checked_symmetric(deficit, "deficit")
+    added = np.zeros_like(explained) if deficit is None else psd.checked_symmetric(deficit, "deficit")
+    desired = explained + _shaped(added, explained.shape, "deficit")
     head = closest_head(broadcast, phi(desired, penalty))
     weight = head.T @ np.linalg.solve(regularised_gram(head, penalty), fitted)
     clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
@@ -126,6 +127,12 @@ def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     values, basis = np.linalg.eigh(psd.gram(head))
     gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
+
+
+def _shaped(array: Array, shape: tuple[int, ...], name: str) -> Array:
+    if array.shape != shape:
+        raise InputError(f"{name} must have shape {shape} for these rows, not {array.shape}.", field=name)
+    return array
 
 
 def _rows(values: Any, name: str) -> Array:

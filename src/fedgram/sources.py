@@ -243,7 +243,7 @@ def _not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
 
 
 def _bad_where(table: SourceTable, error: Exception) -> InputError:
-    problem = f'The condition --where "{table.where}" cannot be used ({_reason(error)}); correct it.'
+    problem = f'The condition "{table.where}" cannot be used ({_reason(error)}); correct it.'
     return InputError(problem, field="where")
 
 

@@ -157,7 +157,7 @@ def _unpacked(clients: list[str | None], values: Array, targets: int) -> _Sums:
 
 def _check_clients(table: SourceTable, clients: tuple[str, ...]) -> None:
     if not clients and table.where:
-        problem = f'The condition --where "{table.where}" leaves no rows of {table}; widen it.'
+        problem = f'The condition "{table.where}" leaves no rows of {table}; widen it.'
         raise InputError(problem, field="where")
     if not clients:
         raise InputError(f"There are no rows with a client in {table}; add some.", field="source")
@@ -185,7 +185,7 @@ def _missing_values(columns: list[str], clients: list[str | None], missing: Arra
     have = "has" if missing.sum() == 1 else "have"
     return InputError(
         f"{missing.sum():,.0f} of {rows:,.0f} rows {have} a missing value in {listed(columns)} ({places}); "
-        "pass --drop-missing to leave them out, or fill them first.",
+        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first.",
         client=clients[worst[0]],
         field=columns[0],
     )

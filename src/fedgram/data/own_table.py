@@ -145,7 +145,7 @@ def _check_named_once(columns: list[str]) -> None:
 def _check_clients(names: list[str | None], reading: Reading, path: str) -> None:
     client = reading.client
     if not names and reading.where:
-        problem = f"The condition --where \"{reading.where}\" leaves no rows of '{path}'; widen it."
+        problem = f"The condition \"{reading.where}\" leaves no rows of '{path}'; widen it."
         raise InputError(problem, field="where")
     if not names and client is None:
         raise InputError(f"There are no rows in '{path}'; add some.", field="source")

@@ -45,7 +45,7 @@ class Cost:
         shared = f" ({self.trainings:,} trainings: settings share data)" if self.trainings < self.runs else ""
         runs = counted(self.runs, f"{small}run")
         time = (
-            "minutes on a CPU"
+            "a minute on a CPU"
             if self.hours is None
             else f"{self.model_steps:.2g} model-steps, about {_hours(self.hours)} of one H200"
         )
