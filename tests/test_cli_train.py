@@ -286,10 +286,10 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
         (["--client", "site", "--inputs", "twice", "--targets", "y"], "'twice' could be any of the columns"),
         ([*COLUMNS, "--variant", "new"], "--variant is for a dataset with a name, and '"),
         ([*COLUMNS, "--larger"], "--larger is for a dataset with a name, and '"),
-        ([*COLUMNS, "--test-fraction", "1"], "--test-fraction must be at least 0 and below 1"),
+        ([*COLUMNS, "--test-fraction", "1"], "The test fraction must be at least 0 and below 1, not 1"),
         (
             [*COLUMNS, "--test-fraction", "0.99"],
-            "--test-fraction 0.99 leaves 0 of the 30 rows of client '9' for training, which needs at least "
+            "A test fraction of 0.99 leaves 0 of the 30 rows of client '9' for training, which needs at least "
             "3; lower it, or add rows.",
         ),
         (

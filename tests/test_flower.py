@@ -452,7 +452,7 @@ def test_what_a_client_refuses_reaches_the_server(tmp_path):
     def broken(site: Site) -> Site:
         return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
 
-    with pytest.raises(InputError, match="A client could not introduce: the log of site 'ridge' says why"):
+    with pytest.raises(InputError, match="A client could not introduce itself: the log of site 'ridge' says why"):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
 
 
@@ -471,7 +471,7 @@ def test_a_client_that_cannot_go_on_is_away_once_training_is_under_way(tmp_path)
     serve(grid)
     assert stored(tmp_path).complete
     assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 0]
-    with pytest.raises(InputError, match="A client could not introduce: the log of site 'ridge'"):
+    with pytest.raises(InputError, match="A client could not introduce itself: the log of site 'ridge'"):
         serve(grid_of(tmp_path / "anew", app=full))
 
 

@@ -47,13 +47,16 @@ def checked_targets(values: Any, client: str, names: Sequence[str]) -> Array:
 
 
 def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
-    """Names of clients or targets: as many as expected, each once."""
+    """Names of clients or targets: as many as expected, each once, and not again with a blank more."""
     if len(names) != expected:
         raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
-    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
+    repeated = next(
+        (name for name, times in Counter(str(name).strip() for name in names).items() if times > 1), None
+    )
     if repeated is not None:
         raise InputError(
-            f"The {kind} name '{repeated}' appears more than once; give each {kind} its own name.",
+            f"The {kind} name '{repeated}' appears more than once, perhaps with blanks around it; give each "
+            f"{kind} its own name.",
             client=repeated if kind == "client" else None,
             field=f"{kind}s",
         )

@@ -122,7 +122,8 @@ class Setting:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the numbers do not say by themselves."""
-        return *self.groups[0].runs[0].warnings, *self._unfinished()
+        of_runs = (warning for group in self.groups for run in group.runs for warning in run.warnings)
+        return *dict.fromkeys(of_runs), *self._unfinished()
 
     def _unfinished(self) -> list[str]:
         """Which procedures' clients are far from their least objectives, where no prediction applies."""

@@ -15,6 +15,9 @@ from fedgram.penalty import Penalty, number
 from fedgram.predict import Activity, phi, regularised_gram
 from fedgram.psd import Array
 
+# Variance beside the second moment about the origin: below this fraction half of its digits are lost.
+LEAST_KEPT = 1e-8
+
 BiasRule = Literal["shared", "private", "offset"]
 
 
@@ -47,10 +50,12 @@ class Correction:
 
     def value(self, head: Array) -> Array:
         """γ C_m(W) = γ λ_H/2 tr((Σ_cen - Σ_m) A⁻¹): head (..., C, P) -> (..., M)."""
+        head = self._checked(head)
         return correction_value(head[..., None, :, :], self.strength * self.deficit, self.penalty)
 
     def gradient(self, head: Array) -> Array:
         """-γ λ_H A⁻¹ (Σ_cen - Σ_m) A⁻¹ W: head (..., C, P) -> (..., M, C, P)."""
+        head = self._checked(head)
         inverse = np.linalg.inv(self._gram(head))
         return (
             -self.strength * self.penalty.features * inverse @ self.deficit @ inverse @ head[..., None, :, :]
@@ -61,7 +66,7 @@ class Correction:
 
         head (..., C, P) -> (..., C, C); equal to G_cen when γ = 1, whatever the head.
         """
-        moved = next_head(head, self.grams, self.moments.client_weights)
+        moved = next_head(self._checked(head), self.grams, self.moments.client_weights)
         return psd.gram(moved)
 
     def feature_offset(self, head: Array) -> Array:
@@ -70,6 +75,7 @@ class Correction:
         A client that adds this to the bias of its last feature layer predicts, with the shared bias, as
         centralized training does; d_m is known to it after the same exchange.
         """
+        head = self._checked(head)
         return np.einsum("...cp,...mc->...mp", head, self._solved_offset(head))
 
     def prediction_difference(self, head: Array, bias: BiasRule) -> Array:
@@ -84,7 +90,12 @@ class Correction:
         offset = self.feature_offset(head)
         features = -offset + (offset if bias == "offset" else 0.0)  # eq. (18), and what the client adds
         shift = self.moments.offset if bias == "private" else 0.0
-        return np.einsum("...cp,...mp->...mc", head, features) + shift
+        return np.einsum("...cp,...mp->...mc", self._checked(head), features) + shift
+
+    def _checked(self, head: Array) -> Array:
+        array = psd.finite(head, "head")
+        psd.check_head(array, len(self.moments.targets))
+        return array
 
     def _gram(self, head: Array) -> Array:
         return regularised_gram(head, self.penalty)[..., None, :, :]
@@ -119,22 +130,38 @@ def correction_value(head: Array, deficit: Array, penalty: Penalty) -> Array:
     return 0.5 * penalty.features * psd.trace(np.linalg.solve(regularised_gram(head, penalty), deficit))
 
 
-def contributions(moments: Moments) -> Array:
+def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
     """What each client adds to the sum that the server needs: (M, 1 + C + C²).
 
-    Rows hold N_m, N_m μ_m and N_m (Σ_m + μ_m μ_mᵀ), which a client knows by itself. Only their sum over
-    clients is needed to know μ_g and Σ_cen (Appendix C.2), so the exchange can run through secure
-    aggregation. Targets should be roughly centered first: these are raw second moments.
+    With μ_m taken from an origin (C,), rows hold N_m, N_m μ_m and N_m (Σ_m + μ_m μ_mᵀ), which a client knows
+    by itself. Only their sum over clients is needed to know μ_g and Σ_cen (Appendix C.2), so the exchange
+    can run through secure aggregation. All agree on the origin, a guess of the mean: far from it second
+    moments lose the digits of the covariance. Clients count by their rows.
     """
-    second = moments.covariance + moments.mean[..., :, None] * moments.mean[..., None, :]
+    if not np.allclose(moments.client_weights, moments.count / moments.count.sum(), rtol=1e-12, atol=0):
+        raise InputError(
+            "A sum over rows weighs clients by their rows, but these moments have client weights of their "
+            "own; leave those out.",
+            field="client_weights",
+        )
+    mean = moments.mean - origin
+    second = moments.covariance + mean[..., :, None] * mean[..., None, :]
     flat = second.reshape(*second.shape[:-2], -1)
-    ones = np.ones((*moments.mean.shape[:-1], 1))
-    return moments.count[..., None] * np.concatenate([ones, moments.mean, flat], axis=-1)
+    ones = np.ones((*mean.shape[:-1], 1))
+    return moments.count[..., None] * np.concatenate([ones, mean, flat], axis=-1)
 
 
-def pooled_from_sum(total: Array) -> tuple[Array, Array]:
+def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, Array]:
     """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
     size = round((np.sqrt(4 * total.shape[-1] - 3) - 1) / 2)  # C of 1 + C + C²
     scaled = total[..., 1:] / total[..., :1]
     mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
-    return mean, psd.symmetric(second - mean[..., :, None] * mean[..., None, :])
+    covariance = psd.symmetric(second - mean[..., :, None] * mean[..., None, :])
+    variance, square = (np.einsum("...ii->...i", matrix) for matrix in (covariance, second))
+    if (variance < LEAST_KEPT * square).any():
+        raise InputError(
+            "The targets lie so far from the origin of this sum that their covariance is lost in it; agree "
+            "on an origin near their mean.",
+            field="origin",
+        )
+    return mean + origin, covariance

@@ -95,6 +95,8 @@ def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
     """`fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
     moments = correction.moments
     return {
+        "targets": list(moments.targets),
+        "penalty": {"features": correction.penalty.features, "head": correction.penalty.head},
         "strength": correction.strength,
         "pooled_mean": moments.pooled.mean.tolist(),
         "pooled_covariance": moments.pooled.covariance.tolist(),

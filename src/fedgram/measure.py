@@ -88,8 +88,17 @@ class Measured:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the numbers do not say by themselves; empty in the fully active regime."""
-        return self.prediction.notes
+        """What the numbers do not say by themselves; empty in the fully active regime, with all clients."""
+        return *self.prediction.notes, *self._absences()
+
+    def _absences(self) -> list[str]:
+        """Which clients did not answer, and when."""
+        missed = np.isnan(self.objective_gap).T
+        return [
+            f"Client '{client}' did not answer in {_rounds(rounds)}; fit and errors there are of the others."
+            for client, rounds in zip(self.setup.data.clients, missed, strict=False)
+            if rounds.any()
+        ]
 
     def document(self) -> dict[str, Any]:
         """What `fedgram runs show --json` prints for one run; NaN becomes null."""
@@ -177,6 +186,12 @@ def _rows(setup: Setup) -> tuple[Array, Array]:
     if setup.procedure.centralized:
         rows = rows.sum(axis=1, keepdims=True)
     return rows[0], rows[1]
+
+
+def _rounds(chosen: Array) -> str:
+    """The rounds that are chosen (T,), in words."""
+    numbers = [str(number + 1) for number in np.flatnonzero(chosen)]
+    return f"{'round' if len(numbers) == 1 else 'rounds'} {', '.join(numbers)}"
 
 
 def _without_nan(values: Array) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import checks, interchange, psd
+from fedgram import checks, frames, interchange, psd
 from fedgram.averaging import average, in_client_order, normalised
 from fedgram.errors import InputError
 from fedgram.psd import Array
@@ -93,15 +93,18 @@ class Moments:
         target_names: Sequence[str] = (),
         client_weights: Any = None,
     ) -> Moments:
-        """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name."""
+        """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name.
+
+        Of data frames the columns have names, and are taken in one order.
+        """
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
         clients = tuple(map(str, targets))
         checks.check_names(clients, len(targets), "client")  # 1 and '1' are one name
-        arrays = [
-            checks.checked_targets(values, client, target_names)
-            for client, values in zip(clients, targets.values(), strict=True)
-        ]
+        values, target_names = frames.in_one_order(
+            dict(zip(clients, targets.values(), strict=True)), target_names, "targets"
+        )
+        arrays = [checks.checked_targets(each, client, target_names) for client, each in values.items()]
         widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")

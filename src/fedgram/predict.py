@@ -28,7 +28,7 @@ def phi(covariance: Array, penalty: Penalty) -> Array:
         root = penalty.scale * np.sqrt(np.maximum(variance, 0.0))
         return np.maximum(variance - penalty.threshold, 0.0) * penalty.scale**2 / (root + penalty.features)
 
-    return psd.spectral(optimum, covariance)
+    return psd.spectral(optimum, psd.checked_symmetric(covariance, "covariance"))
 
 
 def local_optimum(covariance: Array, penalty: Penalty) -> Array:

@@ -68,6 +68,10 @@ def sqrt(matrix: Array) -> Array:
 
 def numbers(values: Any, name: str, **place: str) -> Array:
     """Return `values` as float64, or say that they are none; place is the client or field to name."""
+    if np.ma.is_masked(values):
+        raise InputError(
+            f"{name} has masked values; leave their rows out or fill them first.", **{"field": name, **place}
+        )
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

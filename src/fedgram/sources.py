@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgram.errors import InputError
 from fedgram.psd import Array
-from fedgram.table_files import files_of, own_columns, paths_of, rows_of, sql_text
+from fedgram.table_files import expanded, files_of, own_columns, paths_of, rows_of, sql_text
 
 if TYPE_CHECKING:
     import duckdb
@@ -157,6 +157,8 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
 
     rows = f"SELECT * FROM source WHERE ({table.where or True}\n)"  # the new line ends a comment
     try:
+        if len(table.connection.extract_statements(f"{rows} LIMIT 0")) > 1:
+            raise duckdb.ProgrammingError("it is more than one condition")
         table.connection.execute(f"{rows} LIMIT 0")
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
         raise _bad_where(table, error) from None
@@ -206,8 +208,22 @@ def explained(table: SourceTable) -> Iterator[None]:
         if table.where and isinstance(error, duckdb.ConversionException):
             raise _bad_where(table, error) from None
         raise InputError(
-            f"Cannot read {table} ({_reason(error)}); check that it is whole and readable.", field="source"
+            f"Cannot read {_unreadable(table) or table} ({_reason(error)}); check that it is whole and "
+            "readable, and UTF-8 if it is text.",
+            field="source",
         ) from None
+
+
+def _unreadable(table: SourceTable) -> str | None:
+    """The first of the files that cannot be read alone."""
+    import duckdb
+
+    for file in expanded(paths_of(table.source)):
+        try:
+            table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows_of([file], {})})")
+        except (duckdb.Error, OSError):
+            return f"'{file}'"
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +13,13 @@ from fedgram.psd import Array
 
 
 def parse_weights(text: str, clients: Sequence[str]) -> Array:
-    """'equal', numbers in client order ('1,2,1'), or pairs ('north=1,south=2') as an array (M,)."""
+    """'equal', numbers in client order ('1,2,1'), or pairs ('north=1,south=2') as an array (M,).
+
+    A pair whose name has a comma stands in quotes.
+    """
     if text.strip() == "equal":
         return np.ones(len(clients))
-    parts = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
     if all("=" in part for part in parts):
         parts = _in_order([_pair(part) for part in parts], clients)
     if len(parts) != len(clients):

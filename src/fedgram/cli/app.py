@@ -10,9 +10,10 @@ import click
 import typer
 
 import fedgram
+from fedgram.cli.once import App
 from fedgram.errors import AccuracyError, InputError
 
-app = typer.Typer(
+app = App(
     name="fedgram",
     no_args_is_help=True,
     add_completion=False,

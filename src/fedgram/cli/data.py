@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgram.cli.app import Json, app, print_json
+from fedgram.cli.once import App
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
     from fedgram.data.dataset import Dataset
 
-data_app = typer.Typer(
+data_app = App(
     no_args_is_help=True,
     help="Datasets: which there are, whether their files are here and sound, and how to get them.",
 )

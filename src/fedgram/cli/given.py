@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce, wraps
 from inspect import Parameter, Signature, signature
+from os.path import realpath
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from fedgram.errors import InputError
-from fedgram.table_files import columns_of, each_once
+from fedgram.table_files import columns_of, each_once, expanded
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -27,7 +28,10 @@ Client = Annotated[str | None, typer.Option(help="Column that names the client (
 Site = Annotated[
     str | None, typer.Option(help="Name of the one client (site) that all rows belong to, if no column does.")
 ]
-Targets = Annotated[str | None, typer.Option(help="Target columns, separated by commas.")]
+Targets = Annotated[
+    str | None,
+    typer.Option(help="Target columns, with commas between them; quotes around one that has a comma."),
+]
 Where = Annotated[
     str | None, typer.Option(help="Keep only rows that meet this SQL condition: 'year = 2016'.")
 ]
@@ -44,10 +48,23 @@ Weights = Annotated[
 
 @dataclass(frozen=True)
 class Given:
-    """The moments that a command works on, and the files they come from, in words."""
+    """The moments that a command works on, and the paths that they come from."""
 
     moments: Moments
-    source: str
+    paths: list[str]
+
+    @property
+    def source(self) -> str:
+        """Where they come from, in words."""
+        return ", ".join(self.paths)
+
+    def check_kept(self, output: str | None) -> None:
+        """Refuse to write over a file that was read."""
+        if output is not None and realpath(output) in map(realpath, expanded(self.paths)):
+            raise InputError(
+                f"'{output}' is what is read here, and would be lost; name another file to write.",
+                field="output",
+            )
 
 
 def with_data(command: Callable[..., None]) -> Callable[..., None]:
@@ -105,7 +122,7 @@ def load(
         )
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
-    return Given(summary, ", ".join(data))
+    return Given(summary, data)
 
 
 def _of_moments(data: list[str]) -> bool:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from fedgram.cli.app import Json, app, print_json
+from fedgram.cli.once import App
 from fedgram.errors import InputError
 
-runs_app = typer.Typer(
+runs_app = App(
     no_args_is_help=True,
     help="Trained runs: which there are, what each found round by round, and all of them beside the "
     "prediction. They are measured from the files that training wrote; no data and no network is needed.",

@@ -41,6 +41,7 @@ def moments(
     of --client, and the other commands join the files of all.
     """
     summary = given.moments
+    given.check_kept(output)
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -67,7 +68,7 @@ def predict(
 
     prediction, gap = _predict(given.moments, lambda_h, lambda_w)
     path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
-    _draw(prediction, gap, figure, given.source)
+    _draw(prediction, gap, figure, given)
     if as_json:
         print_json(documents.prediction_document(prediction, gap, path))
     else:
@@ -88,7 +89,7 @@ def explain(
     from fedgram import documents, terminal
 
     prediction, gap = _predict(given.moments, lambda_h, lambda_w)
-    _draw(prediction, gap, figure, given.source)
+    _draw(prediction, gap, figure, given)
     if as_json:
         print_json(documents.explanation_document(prediction, gap))
     else:
@@ -114,6 +115,7 @@ def correct(
     from fedgram.correct import correct as correction_of
     from fedgram.predict import initial_head
 
+    given.check_kept(output)
     summary = given.moments
     correction = correction_of(summary, Penalty(lambda_h, lambda_w), strength)
     targets = len(summary.targets)
@@ -151,11 +153,12 @@ def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None)
     return prediction.trajectory(_initial_gram(initial, len(prediction.moments.targets)), rounds)
 
 
-def _draw(prediction: Prediction, gap: Any, path: str | None, source: str) -> None:
+def _draw(prediction: Prediction, gap: Any, path: str | None, given: Given) -> None:
+    given.check_kept(path)
     if path is not None:
         from fedgram.figure import draw_prediction
 
-        draw_prediction(prediction, gap, path, source=f"Predicted from {source}")
+        draw_prediction(prediction, gap, path, source=f"Predicted from {given.source}")
         typer.echo(f"Wrote {path}.", err=True)
 
 

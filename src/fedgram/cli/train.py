@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -11,6 +11,7 @@ from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
+from fedgram.data.problem import Kind
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.penalty import Penalty
 from fedgram.phrases import counted
@@ -75,6 +76,9 @@ def train(
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Own table: leave out rows without a client or a number.")
     ] = False,
+    kind: Annotated[
+        str | None, typer.Option(help=f"Own table: {', '.join(get_args(Kind))}; REAL if not given.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a federation of networks, and hold what it learns beside the prediction.
@@ -97,7 +101,10 @@ def train(
         learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
         precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
-    reading = Reading(client, columns_of(inputs), columns_of(targets), test_fraction, where, drop_missing)
+    reading = Reading(
+        client, columns_of(inputs), columns_of(targets), test_fraction, where, drop_missing,
+        kind=kind,  # type: ignore[arg-type]  # checked with the problem
+    )  # fmt: skip
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
     if left_out := problem.provenance.get("rows_left_out"):
         typer.echo(f"Left out for a missing value: {counted(left_out, 'row')}.", err=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgram.data.problem import Problem, Split
+from fedgram.data.held_out import divided
+from fedgram.data.problem import Kind, Problem, Split
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Reading:
     where: str | None = None
     drop_missing: bool = False
     site: str = ""
+    kind: Kind | None = None
 
     @property
     def needed(self) -> dict[str, object]:
@@ -42,7 +44,7 @@ class Reading:
     def given(self) -> dict[str, object]:
         """All that was said."""
         chosen = {"--where": self.where, "--drop-missing": self.drop_missing}
-        return self.needed | chosen | {"--test-fraction": self.test_fraction is not None}
+        return self.needed | chosen | {"--test-fraction": self.test_fraction is not None, "--kind": self.kind}
 
     @property
     def tested(self) -> float:
@@ -62,26 +64,15 @@ def read_table(path: str, reading: Reading, seed: int) -> Problem:
         "file": str(path), "inputs": reading.inputs, "where": reading.where, "rows_left_out": dropped,
         "test_fraction": reading.tested, "seed": seed,
     }  # fmt: skip
-    return Problem(Path(path).stem, "REAL", train, test, tuple(reading.targets), made)
+    return Problem(Path(path).stem, reading.kind or "REAL", train, test, tuple(reading.targets), made)
 
 
 def read_splits(path: str, reading: Reading, seed: int) -> tuple[dict[str, Split], dict[str, Split], int]:
     """Training and test rows by client, the latter empty if none are kept, and how many were left out."""
-    test_fraction = reading.tested
-    if not 0.0 <= test_fraction < 1.0:
-        raise InputError(
-            f"--test-fraction must be at least 0 and below 1, not {test_fraction:g}.", field="test_fraction"
-        )
     _check_named_once([*([reading.client] if reading.client else []), *reading.numbers])
     rows, dropped = _rows(path, reading)
-    rng, train, test = np.random.default_rng(seed), {}, {}
-    for name, values in rows.items():
-        order = rng.permutation(len(values)) if test_fraction else np.arange(len(values))
-        tested = round(test_fraction * len(values))
-        train[name] = _split(values[order[tested:]], len(reading.inputs))
-        test[name] = _split(values[order[:tested]], len(reading.inputs))
-        _check_left(train[name], len(values), name, test_fraction)
-    return train, test if test_fraction else {}, dropped
+    splits = {name: _split(values, len(reading.inputs)) for name, values in rows.items()}
+    return *divided(splits, reading.tested, seed), dropped
 
 
 def _split(values: Array, inputs: int) -> Split:
@@ -179,16 +170,4 @@ def _check_numbers(values: Array, rows: Array, client: str, reading: Reading, pa
             "values: --drop-missing).",
             client=client,
             field=name,
-        )
-
-
-def _check_left(train: Split, rows: int, client: str, test_fraction: float) -> None:
-    """Refuse a test part that takes the rows which the covariance of the targets needs."""
-    needed = train.targets.shape[1] + 1
-    if len(train) < min(needed, rows):
-        raise InputError(
-            f"--test-fraction {test_fraction:g} leaves {len(train):,} of the {rows:,} rows of client "
-            f"'{client}' for training, which needs at least {needed}; lower it, or add rows.",
-            client=client,
-            field="test_fraction",
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedgram.checks import check_names
 from fedgram.errors import InputError
+from fedgram.frames import in_one_order
 from fedgram.moments import Moments
 from fedgram.psd import Array
 
@@ -71,6 +72,7 @@ class Problem:
                 f"A federation needs at least two clients, not {len(self.train)}; add the rows of others.",
                 field="clients",
             )
+        check_names(self.clients, len(self.train), "client")
         if self.test and list(self.test) != list(self.train):
             raise InputError("Test rows must name the same clients as training rows.", field="test")
         first = next(iter(self.train.values()))
@@ -93,8 +95,12 @@ class Problem:
         kind: Kind = "REAL",
         target_names: Sequence[str] = (),
     ) -> Problem:
-        """A problem from one input and one target array per client, in lists or dicts by client name."""
-        given, wanted = _named(inputs), _named(targets)
+        """A problem from one input and one target array per client, in lists or dicts by client name.
+
+        Of data frames the columns have names, and are taken in one order.
+        """
+        given, _ = in_one_order(_named(inputs), (), "inputs")
+        wanted, target_names = in_one_order(_named(targets), target_names, "targets")
         _check_pairs(given, wanted)
         train = {client: _split(given[client], wanted[client], client) for client in given}
         return cls(name, kind, train, target_names=tuple(target_names))
@@ -108,6 +114,7 @@ class Problem:
         inputs: Sequence[str],
         targets: Sequence[str],
         name: str = "own table",
+        kind: Kind = "REAL",
     ) -> Problem:
         """A problem from a table with one row per sample, split by its column `client`."""
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
@@ -125,10 +132,12 @@ class Problem:
             name: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
             for name, part in parts.items()
         }
-        return cls(name, "REAL", train, target_names=tuple(targets))
+        return cls(name, kind, train, target_names=tuple(targets))
 
     @classmethod
-    def from_datasets(cls, datasets: Mapping[str, Any], *, name: str = "own datasets") -> Problem:
+    def from_datasets(
+        cls, datasets: Mapping[str, Any], *, name: str = "own datasets", kind: Kind = "REAL"
+    ) -> Problem:
         """A problem from one map-style dataset per client, with items (input, target), as torch has them."""
         for client, dataset in datasets.items():
             if not len(dataset):
@@ -142,7 +151,7 @@ class Problem:
             client: Split(*(np.stack([np.asarray(item) for item in column]) for column in pair))
             for client, pair in columns.items()
         }
-        return cls(name, "REAL", train)
+        return cls(name, kind, train)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -195,6 +204,12 @@ def _split(inputs: Any, targets: Any, client: str) -> Split:
 
 def _numbers(values: Any, client: str, what: str) -> Array:
     """One client's values as an array of the type that they have."""
+    if np.ma.is_masked(values):
+        raise InputError(
+            f"The {what} of client '{client}' have masked values; leave their rows out or fill them first.",
+            client=client,
+            field=what,
+        )
     try:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths

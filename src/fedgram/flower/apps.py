@@ -76,10 +76,10 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
             participant = Participant(here, Plan.of(context.run_config))
             letter = what(participant, Letter.of(message.content))
         except InputError as error:
-            letter = _refusal(context)
+            letter = _refusal(context, named=site is not None or "site" in context.node_config)
             log.error(error.message)
         except Exception:  # the server need not know more of a mistake in the program either
-            letter = _refusal(context)
+            letter = _refusal(context, named=True)
             log.exception("fedgram failed.")
         return Message(content=letter.records(), reply_to=message)
 
@@ -98,7 +98,12 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
     return app
 
 
-def _refusal(context: Context) -> Letter:
+def _refusal(context: Context, named: bool) -> Letter:
     """An answer that names the site and not the reason, which may hold values of its rows."""
+    if not named:
+        return Letter.refusing(
+            f"the configuration of node {context.node_id} names no 'site' and 'table', as one of a SuperNode "
+            "does (--node-config); a simulation has no such nodes."
+        )
     name = context.node_config.get("site", f"at node {context.node_id}")
     return Letter.refusing(f"the log of site '{name}' says why.")

@@ -18,6 +18,9 @@ from fedgram.runs import StoredRun
 PAUSE = 1.0
 """Seconds between two looks at which nodes there are."""
 
+DOING = {"introduce": "introduce itself", "train": "train", "evaluate": "measure its errors"}
+"""What the server asks, in words."""
+
 _OTHER_ROWS = "Client '{}' has other rows than at the start; give it back its rows, or begin anew."
 
 
@@ -88,7 +91,7 @@ class Members:
         answers = self.office.ask(what, letters)
         for answer in answers.values():
             if answer.refusal:
-                self._object(f"A client could not {what}: {answer.refusal}")
+                self._object(f"A client could not {DOING[what]}: {answer.refusal}")
         return {node: answer for node, answer in answers.items() if not answer.refusal}
 
     def unchanged(self, client: str, answer: Letter) -> bool:

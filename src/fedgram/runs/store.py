@@ -133,7 +133,7 @@ class Runs:
             fields = [each.split(" ")[0] for each in different]
             raise InputError(
                 f"'{folder}' was made by other settings: {'; '.join(different)}. Choose another folder, or "
-                f"delete that one.{OWN_WEIGHTS if 'network' in fields else ''}",
+                f"delete that one.{OWN_WEIGHTS if fields == ['network'] else ''}",
                 field=fields[0],
             )
         return stored

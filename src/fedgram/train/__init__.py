@@ -9,5 +9,6 @@ except ImportError:
 
 from fedgram.train.everything import train
 from fedgram.train.stack import Status
+from fedgram.train.trained import predictions
 
-__all__ = ["Status", "train"]
+__all__ = ["Status", "predictions", "train"]
