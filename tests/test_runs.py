@@ -205,7 +205,8 @@ def test_other_settings_are_refused_field_by_field(whole):
     assert "settings.epochs is 2 there and 3 here" in refused.value.message
     assert "settings.penalty.head is 0.01 there and 0.02 here" in refused.value.message
     assert "batch" not in refused.value.message
-    with pytest.raises(InputError, match=r"data.digest is .* there and .* here"):
+    words = r"data.digest is \w{16}\.\.\. there .*; data.train_rows is 24, 20, 16 there and 23, 21, 16 here"
+    with pytest.raises(InputError, match=words):
         trained(whole, problem=small_problem(rows=(23, 21, 16)))
     other_net = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
     with pytest.raises(InputError, match=r"parameters is 75 there and 86 here; network is \w+ there and"):
@@ -218,6 +219,20 @@ def test_strides_do_not_matter(tmp_path):
     read = files.read_arrays(tmp_path / "a")
     np.testing.assert_array_equal(read["a"], array)
     assert read["scalar"].shape == ()
+
+
+def test_drafts_of_other_files_are_left_to_their_writers(tmp_path):
+    left = [tmp_path / f".{name}.0123abcd.draft" for name in ("a[1]", "a1", "b")]
+    for draft in left:
+        draft.touch()
+    files.write_arrays(tmp_path / "a[1]", {"a": np.zeros(1)})
+    assert [draft.exists() for draft in left] == [False, True, True]
+
+
+def test_documents_hold_only_numbers_that_json_has(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_document(tmp_path / "document", {"error": float("nan")})
+    assert not list(tmp_path.iterdir())
 
 
 def test_bad_files_are_named(tmp_path):

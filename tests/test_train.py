@@ -176,6 +176,14 @@ def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
         np.testing.assert_array_equal(ours[place], array)
 
 
+def test_the_same_rows_go_on_wherever_they_came_from(tmp_path):
+    with pytest.raises(Interrupted):
+        trained(tmp_path, ["ordinary"], [0], progress=stopping(2))
+    moved, said = replace(small_problem(), provenance={"file": "elsewhere"}), []
+    trained(tmp_path, ["ordinary"], [0], problem=moved, warned=said.append)
+    assert said == ["Runs that go on after round 1: 1."]
+
+
 def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
     with pytest.raises(Interrupted):
         trained(tmp_path / "a", seeds=[0], progress=stopping(2))

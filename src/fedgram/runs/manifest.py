@@ -89,9 +89,9 @@ class Setup:
         """Every field in which another setup differs, as 'field is ours there, theirs here'."""
         ours, theirs = dict(_fields(self.document())), dict(_fields(other.document()))
         return [
-            f"{name} is {_shown(ours.get(name))} there and {_shown(theirs.get(name))} here"
-            for name in {**ours, **theirs}
-            if ours.get(name) != theirs.get(name) and not name.startswith("data.provenance")
+            f"{name} is {_shown(value)} there and {_shown(theirs.get(name))} here"
+            for name, value in ours.items()
+            if value != theirs.get(name) and not name.startswith("data.provenance")
         ]
 
 
