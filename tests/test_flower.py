@@ -521,6 +521,12 @@ def test_tables_at_the_sites_are_read_there(tmp_path):
     assert run.setup.data.test_rows == (8, 6, 4)
 
 
+def test_a_table_without_rows_is_a_sentence(tmp_path):
+    (tmp_path / "empty.csv").write_text("a,y\n")
+    with pytest.raises(InputError, match=r"There are no rows in '.*empty\.csv'; add some\."):
+        Site.from_table(str(tmp_path / "empty.csv"), "coast", inputs=["a"], targets=["y"])
+
+
 @pytest.mark.parametrize("key", ["table", "site", "inputs", "targets"])
 def test_a_configuration_that_lacks_something_says_what(key):
     given = {"table": "a.csv", "site": "coast", "inputs": "a", "targets": "y"}

@@ -246,9 +246,19 @@ def test_bad_files_are_named(tmp_path):
     manifest.write_text(json.dumps({"format": "fedgram-run/1", "setup": {}}))
     with pytest.raises(InputError, match="is no manifest of a run"):
         Runs(tmp_path).require()
-    manifest.write_text(json.dumps({"experiment": "another program's"}))
-    with pytest.raises(InputError, match="There are no runs in"):
-        Runs(tmp_path).require()
+    for others in ({"experiment": "another program's"}, ["another program's"]):
+        manifest.write_text(json.dumps(others))
+        with pytest.raises(InputError, match="There are no runs in"):
+            Runs(tmp_path).require()
+
+
+def test_runs_of_before_networks_were_recorded_are_read(tmp_path):
+    manifest = exact_run(tmp_path, rounds=1).folder / "manifest.json"
+    document = json.loads(manifest.read_text())
+    del document["setup"]["network"]
+    manifest.write_text(json.dumps(document))
+    (run,) = Runs(tmp_path).require()
+    assert run.setup.network == "not recorded"
 
 
 def test_names_that_no_file_may_have(tmp_path):
