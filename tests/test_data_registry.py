@@ -14,7 +14,7 @@ import pytest
 
 from fedgram import InputError
 from fedgram.data import cache, registry
-from fedgram.data.dataset import Dataset, Options
+from fedgram.data.dataset import Dataset, Options, data_directory
 from fedgram.data.inspection import inspected, presence
 from fedgram.data.problem import Problem, Split
 from tests import published_files as published
@@ -77,6 +77,19 @@ def test_the_data_directory_is_given_or_in_the_environment(tmp_path, monkeypatch
     monkeypatch.setenv("FEDGRAM_DATA", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError, match="elsewhere"):
         registry.load("hopper-rollouts")
+    assert registry.load("hopper-rollouts", str(tmp_path)).digest == given.digest
+
+
+@pytest.mark.parametrize(
+    ("platform", "place"),
+    [("linux", "cache/fedgram"), ("win32", "local/fedgram"), ("darwin", "Library/Caches/fedgram")],
+)
+def test_the_data_directory_is_where_the_platform_keeps_caches(tmp_path, monkeypatch, platform, place):
+    monkeypatch.delenv("FEDGRAM_DATA", raising=False)
+    for name, folder in (("XDG_CACHE_HOME", "cache"), ("LOCALAPPDATA", "local"), ("HOME", "")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert data_directory() == tmp_path / place
 
 
 # Cache
@@ -115,8 +128,10 @@ def toy(tmp_path):
     return Toy(tmp_path)
 
 
-def test_a_second_load_reads_the_cache_only(toy):
-    first, second = toy.load(), toy.load()
+def test_a_second_load_reads_the_cache_only(toy, monkeypatch):
+    first = toy.load()
+    monkeypatch.setattr(cache, "checksum", None)  # would fail if the source were read
+    second = toy.load()
     assert toy.reads == 1
     assert second.digest == first.digest
     assert (second.name, second.kind, second.target_names) == (first.name, first.kind, first.target_names)
@@ -137,6 +152,19 @@ def test_other_options_sources_or_code_load_again(toy, monkeypatch):
     monkeypatch.setattr(cache, "_code_checksum", lambda: "another")
     toy.load()
     assert toy.reads == 4
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(toy):
+    folder = toy.file.parent
+    paths = [folder / person / "day.npy" for person in ("p00", "p01")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(toy.file.read_bytes())
+    dataset = replace(toy.dataset, find=lambda *_: paths)
+    first = cache.load(dataset, folder, Options())
+    toy.write(7)
+    paths[0].write_bytes(toy.file.read_bytes())
+    assert cache.load(dataset, folder, Options()).digest != first.digest
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "replaced", "empty"])

@@ -198,6 +198,15 @@ def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
     trained(tmp_path / "runs")  # which is free again
 
 
+def test_where_the_file_system_has_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    (run,) = trained(tmp_path, ["ordinary"], [0])
+    assert run.complete
+
+
 def test_other_settings_are_refused_field_by_field(whole):
     other = replace(SETTINGS, epochs=3, penalty=Penalty(0.01, 0.02))
     with pytest.raises(InputError) as refused:
@@ -205,6 +214,8 @@ def test_other_settings_are_refused_field_by_field(whole):
     assert "settings.epochs is 2 there and 3 here" in refused.value.message
     assert "settings.penalty.head is 0.01 there and 0.02 here" in refused.value.message
     assert "batch" not in refused.value.message
+    assert "weights" not in refused.value.message
+    assert refused.value.field == "settings.epochs"
     words = r"data.digest is \w{16}\.\.\. there .*; data.train_rows is 24, 20, 16 there and 23, 21, 16 here"
     with pytest.raises(InputError, match=words):
         trained(whole, problem=small_problem(rows=(23, 21, 16)))
@@ -268,6 +279,7 @@ def test_names_that_no_file_may_have(tmp_path):
     )
     folder = Runs(tmp_path).folder_of(named)
     assert folder == tmp_path / "own-data-a-b" / "lambda-..-x" / "ordinary" / "seed-0"
+    assert Runs(tmp_path).place("..", "?", run.setup.run).parts[-4:-2] == ("unnamed", "unnamed")
 
 
 def test_settings_survive_the_manifest():
