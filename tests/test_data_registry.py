@@ -1,5 +1,6 @@
 """Datasets by name, their cache, and the commands `data list` and `data check`."""
 
+import hashlib
 import json
 import logging
 import os
@@ -257,8 +258,18 @@ def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monke
     monkeypatch.setattr(registry, "dataset", lambda name: without)
     inspection = inspected("beijing", tmp_path, Options())
     assert inspection.files[0].as_published is None
-    assert inspection.document()["train"] == {f"client {m}": 2250 for m in (1, 2, 3, 4)}
+    document = inspection.document()
+    assert document["train"] == {f"client {m}": 2250 for m in (1, 2, 3, 4)}
+    assert sum(document["test"].values()) == 3000
+    least = np.linalg.eigvalsh(inspection.problem.moments.covariance).min()
+    assert document["smallest_eigenvalue"] == pytest.approx(least, rel=1e-9)
     assert not (tmp_path / "cache").exists()
+    md5 = f"md5:{hashlib.md5(archive.read_bytes()).hexdigest()}"
+    with_md5 = replace(entry, downloads=(replace(entry.downloads[0], checksum=md5),))
+    monkeypatch.setattr(registry, "dataset", lambda name: with_md5)
+    assert inspected("beijing", tmp_path, Options()).files[0].as_published
+    with pytest.raises(InputError, match="'beijing' has no variant 'new'"):
+        inspected("beijing", tmp_path, Options(variant="new"))
 
 
 # Commands

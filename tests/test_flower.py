@@ -16,10 +16,12 @@ from fedgram.errors import InputError
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate
+from fedgram.flower.member import Member, setup_of
 from fedgram.flower.memory import SHARED, Memory
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import folder_name
 from fedgram.measure import measure
+from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
 from fedgram.nets.settings import Settings
 from fedgram.psd import closest_factor
@@ -111,6 +113,7 @@ def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, pr
     assert run.complete
     assert run.setup.procedure == reference.setup.procedure
     assert run.setup.data.test_rows == (8, 8, 8)
+    assert run.setup.data.kind == "GENERATED"
     np.testing.assert_array_equal(run.initial[0], reference.initial[0])
     assert_same_rounds(run.rounds(), reference.rounds())
     np.testing.assert_allclose(measure(run).target_error, measure(reference).target_error, rtol=1e-8)
@@ -291,8 +294,9 @@ def test_who_comes_after_the_start_does_not_take_part(tmp_path):
             grid.configs[13] = late
         return False
 
-    grid.silent = arriving
-    serve(grid)
+    grid.silent, said = arriving, list[str]()
+    serve(grid, said.append)
+    assert "Client 'valley' came after the start, and does not take part." in said
     assert stored(tmp_path).setup.data.clients == ("coast", "ridge")
     assert grid.asked.count(("valley", "query")) == 1
     assert ("valley", "train") not in grid.asked
@@ -325,10 +329,39 @@ def test_a_restarted_server_goes_on_with_those_who_are_there(tmp_path):
     serve(fewer)
     run = stored(tmp_path)
     assert run.setup.data.clients == SITES
-    assert np.isnan([each.local_objective[1] for each in run.rounds()]).tolist() == [0, 1, 1]
+    first, *later = run.rounds()
+    for each in later:
+        assert np.isnan(each.local_objective[1])
+        np.testing.assert_array_equal(each.returned_heads[1], first.returned_heads[1])
     nobody = grid_of(tmp_path)
     nobody.configs = {}
     serve(nobody)  # all is finished
+
+
+def test_a_server_that_stopped_in_its_first_round_waits_for_all(tmp_path):
+    with pytest.raises(InputError, match="No client answered in round 1"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train"))
+    fewer = grid_of(tmp_path)
+    del fewer.configs[12]
+    with pytest.raises(InputError, match=r"Only 2 of 3 clients are there after 0 s \(coast, valley\)"):
+        serve(fewer)
+
+
+def test_a_server_that_stops_before_it_remembers_anything_begins_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "write", None)
+        with pytest.raises(TypeError):
+            serve(grid_of(tmp_path))
+    serve(grid_of(tmp_path))
+    assert stored(tmp_path).complete
+
+
+def test_clients_are_in_order_of_name_whatever_their_nodes(tmp_path):
+    grid, said = grid_of(tmp_path, **{"lambda-h": 0.55, "lambda-w": 0.55, "rounds": 1}), list[str]()
+    grid.configs = {number: {"site": name} for number, name in enumerate(reversed(SITES))}
+    serve(grid, said.append)
+    assert stored(tmp_path).setup.data.clients == SITES
+    assert any("is not fully active" in each for each in said)
 
 
 def test_other_settings_do_not_go_on_from_a_run(tmp_path):
@@ -418,6 +451,10 @@ def test_nobody_answering_is_a_sentence_and_nothing_is_lost(tmp_path):
             "Client 'ridge' has targets up, down, but client",
         ),
         (lambda site: replace(site, backbone="resmlp"), r"Client 'ridge' has parameters \d+, but client"),
+        (
+            lambda site: replace(site, backbone=ResMLP(3, width=64, blocks=2)),
+            r"Client 'ridge' has network \w+, but client",
+        ),
     ],
 )
 def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
@@ -428,9 +465,6 @@ def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
 @pytest.mark.parametrize("node", [12, 99], ids=["at the same node", "at another"])
 def test_a_client_with_other_rows_than_at_the_start_is_away(tmp_path, node):
     grid, held = grid_of(tmp_path), problem()
-    grid.silent = lambda site, kind, n: (
-        (site, kind) == ("ridge", "train") and grid.configs.pop(12, None) is None
-    )
 
     def fewer(site: Site) -> Site:
         return replace(site, train=held.train["coast"])
@@ -519,6 +553,36 @@ def test_tables_at_the_sites_are_read_there(tmp_path):
     assert run.setup.data.targets == ("y1", "y2")
     assert run.setup.data.train_rows == (22, 18, 14)
     assert run.setup.data.test_rows == (8, 6, 4)
+    assert run.setup.parameters < 50_000  # of the backbone that the configuration names
+    assert {path.name for path in (tmp_path / "private").iterdir()} == set(SITES)
+
+
+def test_rows_for_testing_are_drawn_at_the_site_by_its_seed(tmp_path):
+    np.savetxt(tmp_path / "own.csv", np.arange(60).reshape(30, 2), delimiter=",", header="a,y", comments="")
+
+    def tested(seed):
+        table = str(tmp_path / "own.csv")
+        return Site.from_table(table, "coast", inputs=["a"], targets=["y"], seed=seed).test.targets.tolist()
+
+    assert tested(0) == tested(0) != tested(1)
+
+
+def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
+    plan = Plan.of(config(tmp_path))
+    member = Member("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
+    assert member.same_targets(replace(member, test_rows=0))
+    for change in ({"rows": 31}, {"own_mean": np.zeros(1)}, {"own_covariance": 2 * np.eye(1)}):
+        other = replace(member, **change)
+        assert not member.same_targets(other)
+        assert setup_of([member], plan).data.digest != setup_of([other], plan).data.digest
+
+
+def test_values_that_are_not_finite_are_refused_at_the_site():
+    rows = problem().train["coast"]
+    broken = Split(rows.inputs * np.nan, rows.targets)
+    for given in ((broken, rows), (rows, broken)):
+        with pytest.raises(InputError, match="Client 'coast' has a value in its inputs that is not finite"):
+            Site("coast", *given)
 
 
 def test_a_table_without_rows_is_a_sentence(tmp_path):

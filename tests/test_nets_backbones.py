@@ -160,8 +160,8 @@ def test_a_convolutional_block_adds_its_shortcut_before_the_last_relu(channels, 
 
 
 def test_convolutions_start_as_he_et_al_do():
-    weight = resnet(3, (1, 1, 1, 1)).stages[0].first.weight
-    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    weight = resnet(3, (1, 1, 1, 1)).stages[1].first.weight
+    assert weight.std().item() == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
     assert weight.mean().item() == pytest.approx(0, abs=1e-3)
 
 

@@ -263,13 +263,17 @@ def test_bad_files_are_named(tmp_path):
             Runs(tmp_path).require()
 
 
-def test_runs_of_before_networks_were_recorded_are_read(tmp_path):
+def test_runs_of_earlier_versions_are_read_and_those_of_later_ones_refused(tmp_path):
     manifest = exact_run(tmp_path, rounds=1).folder / "manifest.json"
     document = json.loads(manifest.read_text())
     del document["setup"]["network"]
     manifest.write_text(json.dumps(document))
     (run,) = Runs(tmp_path).require()
     assert run.setup.network == "not recorded"
+    document["setup"]["settings"]["momentum"] = 0.9
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(InputError, match="is no manifest of a run that this version reads"):
+        Runs(tmp_path).require()
 
 
 def test_names_that_no_file_may_have(tmp_path):

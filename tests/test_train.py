@@ -1,5 +1,6 @@
 """Training into folders: stacks, devices, progress, and runs that go wrong."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedgram.nets import memory
 from fedgram.nets.batches import Batches
 from fedgram.nets.federation import Federation
 from fedgram.nets.fit import Fit
-from fedgram.nets.model import Model, operations_per_row
+from fedgram.nets.model import Model, explained, operations_per_row
 from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -149,6 +150,40 @@ def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr(Fit, "round", exhausted)
     with pytest.raises(InputError, match="ran out of memory with 4 runs at once; finished rounds are kept"):
         trained(tmp_path)
+
+
+def test_memory_is_counted_by_the_formula():
+    rows, clients, number, width, features, targets, layers = 60, 3, 8, 5, 6, 2, 5 + 5 + 6 + 2
+    held = (rows + 8) * number * (4 + 2 * targets)
+    returned = number * (rows * width + 24 * (width + features) + 2 * clients * features * (width + targets))
+    activations = 2 * number * SETTINGS.batch * layers * clients
+    needed = memory.footprint(small_problem(), net, False, SETTINGS)
+    run = 4 * number * clients * 75 + returned
+    assert [needed.of(count) for count in (1, 3)] == [
+        held + run + activations,
+        held + 3 * (run + activations),
+    ]
+    assert replace(needed, shared_activations=True).of(3) == held + 3 * run + activations
+
+
+def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
+    needed, runs = (
+        memory.footprint(small_problem(), net, False, SETTINGS),
+        [Run(Procedure(), s) for s in range(4)],
+    )
+    for free, fits in ((needed.of(2), 2), (needed.of(3) - 2, 2), (needed.of(9), 4)):
+        monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / memory.RESERVE))
+        assert memory.fitting(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
+
+
+def test_free_memory_is_some_of_the_memory():
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert whole / 500 < memory.available(torch.device("cpu")) <= whole
+
+
+def test_memory_that_runs_out_is_not_put_down_to_the_backbone():
+    with pytest.raises(torch.OutOfMemoryError), explained(16):
+        raise torch.OutOfMemoryError
 
 
 class Interrupted(BaseException):
@@ -327,6 +362,7 @@ def test_nothing_is_trained_when_all_runs_have_diverged(tmp_path, monkeypatch):
     runs = trained(tmp_path, progress=told.append)
     assert max(now.round for now in told) == 2
     assert all(run.over and not run.complete for run in runs)
+    assert not list(tmp_path.rglob("model*"))
 
 
 def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
