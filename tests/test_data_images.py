@@ -76,6 +76,17 @@ def test_blocks_that_end_early_are_refused():
         images.picked([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
 
 
+def test_many_files_have_one_checksum_whatever_their_order(tmp_path):
+    files = [tmp_path / name for name in ("a", "b")]
+    for path in files:
+        path.write_text(path.name)
+    whole = images.combined_checksum(files, tmp_path)
+    assert list(whole) == ["2 files"]
+    assert images.combined_checksum(files[::-1], tmp_path) == whole
+    renamed = files[1].rename(tmp_path / "c")
+    assert images.combined_checksum([files[0], renamed], tmp_path) != whole
+
+
 def test_a_missing_library_is_named():
     with pytest.raises(InputError, match=r"Reading 3D Shapes needs h5py: pip install 'fedgram\[data\]'\."):
         images.needed("no_such_library", "h5py", "3D Shapes")

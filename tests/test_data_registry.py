@@ -296,6 +296,7 @@ def test_list_shows_every_dataset(tmp_path):
     assert datasets["beijing"]["state"] == "missing"
     assert "fedgram data fetch beijing" in datasets["beijing"]["missing"]
     assert datasets["gaussian"]["state"] == "embedded"
+    assert [datasets[name]["can_fetch"] for name in ("beijing", "gaussian")] == [True, False]
     table = fedgram("data", "list", FEDGRAM_DATA=str(tmp_path)).stdout
     assert str(tmp_path) in table
     for name, each in datasets.items():

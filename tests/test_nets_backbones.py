@@ -57,6 +57,8 @@ def test_the_residual_mlp_has_as_many_parameters_as_its_layers(inputs):
     expected = 1024 * inputs + 1024 + 3 * block + 512 * 1024 + 512
     assert with_features("resmlp", (inputs,)) == expected
     assert expected == pytest.approx(6.84e6, rel=3e-3)
+    small = 64 * inputs + 64 + 2 * (2 * (64 * 64 + 64) + 2) + 512 * 64 + 512
+    assert with_features("resmlp-small", (inputs,)) == small
 
 
 @pytest.mark.parametrize("shape", IMAGES)
