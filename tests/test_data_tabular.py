@@ -197,6 +197,11 @@ def test_episodes_behind_the_last_transition_are_not_read(tmp_path):
     assert sum(map(len, loaded(JAT["hopper-rollouts"], tmp_path).test.values())) == 2000
 
 
+def test_names_of_folders_are_taken_literally(tmp_path):
+    published.write_episodes(tmp_path / "[1]" / "mujoco_hopper_ppo_stoch.parquet", published.episodes(11, 3))
+    assert len(loaded(JAT["hopper-rollouts"], tmp_path / "[1]").clients) == 4
+
+
 def test_both_parquet_libraries_read_the_same(tmp_path, monkeypatch):
     write_jat(tmp_path, "swimmer")
     with_duckdb = loaded(JAT["swimmer"], tmp_path)

@@ -529,6 +529,7 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
         ({"epochs": 0}, "epochs must be positive"),
         ({"clip": "5"}, "'clip' in the configuration must be a number"),
         ({"rounds": True}, "'rounds' in the configuration must be a number"),
+        ({"patience": -1.0}, "'patience' in the configuration must be a number from 0, not -1.0"),
         ({"seed": 1.7}, "'seed' in the configuration must be a whole number"),
         ({"learning_rate": 1e-3}, "The configuration has 'learning_rate'; did you mean 'learning-rate'"),
     ],
@@ -536,6 +537,13 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
 def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):
     with pytest.raises(InputError, match=words):
         Plan.of(config(tmp_path) | changes)
+
+
+def test_a_plan_is_read_from_a_configuration_that_may_hold_more(tmp_path):
+    plan = Plan.of(config(tmp_path) | {"lambda-h": 0.1, "lambda-w": 0.2, "seed": 4, "batch-note": "ours"})
+    assert plan.settings == Settings(**SETTINGS, penalty=Penalty(0.1, 0.2))
+    assert plan.run.name == "proximal+corrected/seed-4"
+    assert Plan.of({"clients": 2}).settings == Settings()
 
 
 def test_tables_at_the_sites_are_read_there(tmp_path):
