@@ -179,6 +179,16 @@ def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
     assert json.dumps(measured.document(), allow_nan=False).count("null") == 1
 
 
+def test_who_did_not_answer_and_who_did_not_measure_is_told(tmp_path):
+    missed = (("ridge", "train", 2), ("coast", "evaluate", 2))
+    said: list[str] = []
+    serve(grid_of(tmp_path, silent=lambda *asked: asked in missed), said.append)
+    assert said[1].startswith(
+        "Round 2 of 3: 2 of 3 clients; ridge did not answer; coast did not measure it; the"
+    )
+    assert np.isnan(stored(tmp_path).rounds()[1].test_mse).all(axis=1).tolist() == [True, True, False]
+
+
 def test_a_client_that_never_answered_is_left_out_until_it_does(tmp_path):
     serve(grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("coast", "train", 1)))
     first, second, _ = stored(tmp_path).rounds()
@@ -223,11 +233,14 @@ def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
     with pytest.raises(Stopped):
         serve(grid_of(tmp_path / "twice", silent=stopping))
     assert stored(tmp_path / "twice").account.rounds == 1
-    again = grid_of(tmp_path / "twice")
-    serve(again)
+    again, said = grid_of(tmp_path / "twice"), list[str]()
+    serve(again, said.append)
+    assert said[0] == "Going on after round 1 of 3."
     assert again.asked.count(("coast", "train")) == 2  # rounds 2, answered from its file, and 3
     assert_same_rounds(stored(tmp_path / "twice").rounds(), stored(tmp_path / "whole").rounds(), 0)
-    serve(again)  # nothing is left
+    said.clear()
+    serve(again, said.append)
+    assert said == []  # nothing is left
     assert again.asked.count(("coast", "train")) == 2
 
 
