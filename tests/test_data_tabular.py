@@ -198,8 +198,11 @@ def test_episodes_behind_the_last_transition_are_not_read(tmp_path):
 
 
 def test_names_of_folders_are_taken_literally(tmp_path):
-    published.write_episodes(tmp_path / "[1]" / "mujoco_hopper_ppo_stoch.parquet", published.episodes(11, 3))
-    assert len(loaded(JAT["hopper-rollouts"], tmp_path / "[1]").clients) == 4
+    for seed, folder in enumerate(("[1]", "1")):
+        pairs = published.episodes(11, 3, seed=seed)
+        published.write_episodes(tmp_path / folder / "mujoco_hopper_ppo_stoch.parquet", pairs)
+    ours, theirs = (loaded(JAT["hopper-rollouts"], tmp_path / folder) for folder in ("[1]", "1"))
+    assert ours.digest != theirs.digest
 
 
 def test_both_parquet_libraries_read_the_same(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from fedgram import Moments, Penalty, predict, psd
 from fedgram.data.problem import Problem, Split
@@ -16,6 +16,7 @@ from fedgram.errors import InputError
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate
+from fedgram.flower.letter import Letter
 from fedgram.flower.member import Member, setup_of
 from fedgram.flower.memory import SHARED, Memory
 from fedgram.flower.plan import Plan
@@ -245,7 +246,6 @@ def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
 
 
 def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
-    from fedgram.flower.letter import Letter
     from fedgram.flower.participant import Participant
 
     held, plan = problem(), Plan.of(config(tmp_path))
@@ -504,6 +504,51 @@ def test_what_a_client_refuses_reaches_the_server(tmp_path):
 
     with pytest.raises(InputError, match="A client could not introduce: the log of site 'ridge' says why"):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
+
+
+def test_a_mistake_at_a_client_is_told_in_its_log_alone(tmp_path, caplog):
+    def mistaken(site: Site) -> Site:
+        raise ZeroDivisionError("of the value 42")
+
+    with pytest.raises(InputError, match="could not introduce: the log of site 'ridge' says why") as refused:
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=mistaken)))
+    assert "42" not in refused.value.message
+    assert "of the value 42" in caplog.text
+
+
+def test_a_node_that_fails_is_told_of_and_left_out(tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    app = grid.app
+
+    def failing(message, context):
+        if (context.node_id, message.metadata.message_type) == (12, "train"):
+            return Message(Error(0, "it was killed"), reply_to=message)
+        return app(message, context)
+
+    grid.app = failing
+    serve(grid)
+    assert "A node did not answer: it was killed" in caplog.text
+    assert np.isnan([each.local_objective for each in stored(tmp_path).rounds()]).any(axis=0).tolist() == [
+        0,
+        1,
+        0,
+    ]
+
+
+def test_a_message_of_something_else_is_refused():
+    with pytest.raises(InputError, match="A message does not hold what fedgram sends"):
+        Letter.of(RecordDict())
+
+
+def test_a_client_that_loses_its_files_after_training_cannot_measure(tmp_path):
+    def losing(site, kind, n):
+        if (site, kind, n) == ("ridge", "evaluate", 2):
+            shutil.rmtree(tmp_path / "private" / "ridge")
+        return False
+
+    said: list[str] = []
+    serve(grid_of(tmp_path, silent=losing), said.append)
+    assert "A client could not evaluate: it has not trained this round" in said
 
 
 def refusing(site: Site) -> Site:
