@@ -480,6 +480,14 @@ def test_a_backbone_that_cannot_be_stacked_is_refused(tmp_path, backbone, batch,
     assert words in refused.value.message
 
 
+def test_counts_stay_whole_numbers_in_stored_models(tmp_path):
+    backbone = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
+    (run,) = train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path)
+    counts = run.model()["backbone.1.num_batches_tracked"]
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [3 * 2 * steps for steps in (2, 2, 1)]
+
+
 def test_frozen_parameters_stay(tmp_path):
     frozen, free = nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 3)
     backbone = nn.Sequential(frozen, nn.Tanh(), free)
