@@ -241,14 +241,46 @@ def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
     problem, kept = read_table(str(table), reading, 0), own[(own["a"] > -1) & own["b"].notna()]
     missing = (own["a"] > -1) & own["b"].isna()
     assert problem.provenance["rows_left_out"] == missing.sum() > 0
+    assert problem.test == {}
     for client, split in problem.train.items():
         np.testing.assert_allclose(split.targets[:, 0], kept["y"][kept["site"] == client], rtol=1e-15)
+    number = 1 + (own["a"][:5] > -1).sum()
     with pytest.raises(
-        InputError, match=r"^Row \d+ that --where keeps of .* no number in 'b'.*--drop-missing"
+        InputError, match=rf"^Row {number} that --where keeps of .* no number in 'b'.*--drop-missing"
     ):
         read_table(str(table), replace(reading, drop_missing=False), 0)
     with pytest.raises(InputError, match='The condition "a > 99" leaves no rows of'):
         read_table(str(table), replace(reading, where="a > 99"), 0)
+
+
+def test_rows_for_testing_are_drawn_by_the_seed(own, tmp_path):
+    own.to_parquet(tmp_path / "own.parquet")
+    reading = Reading("site", ["a"], ["y"], 0.3)
+    drawn, again, other = (read_table(str(tmp_path / "own.parquet"), reading, seed) for seed in (3, 3, 4))
+    assert drawn.digest == again.digest != other.digest
+    assert drawn.provenance["seed"] == 3
+    for client, split in drawn.train.items():
+        rows, tested = own["y"][own["site"] == client], drawn.test[client].targets[:, 0]
+        assert sorted([*split.targets[:, 0], *tested]) == sorted(rows)
+        assert set(tested) != set(rows[: len(tested)])
+        assert split.inputs.dtype == np.float32
+
+
+def test_too_few_rows_are_not_put_down_to_the_test_fraction(own, tmp_path):
+    few = own.drop(own.index[own["site"] == "9"][2:])
+    few.to_parquet(tmp_path / "own.parquet")
+    problem = read_table(str(tmp_path / "own.parquet"), Reading("site", ["a"], ["y", "z"]), 0)
+    with pytest.raises(InputError, match="Client '9' has 2 rows, but it needs at least 3"):
+        _ = problem.moments
+
+
+def test_a_value_is_found_in_a_long_table(tmp_path):
+    rows = np.arange(200_000.0)
+    table = pd.DataFrame({"site": np.char.mod("%d", rows % 3), "a": rows, "y": rows})
+    table.loc[150_000, "a"] = np.nan
+    table.to_parquet(tmp_path / "long.parquet")
+    with pytest.raises(InputError, match=r"^Data row 150,001 of .* has no number in 'a'"):
+        read_table(str(tmp_path / "long.parquet"), Reading("site", ["a"], ["y"]), 0)
 
 
 @pytest.mark.parametrize("missing", [None, " "])

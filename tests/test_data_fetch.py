@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import socket
 import sys
 import threading
 import warnings
@@ -25,16 +26,19 @@ MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one file under every address, as its attributes say, and notes each request's range."""
+    """Serves one file under every address, as its attributes say, and notes what it was asked and answered.
+
+    Requests are noted by their range and the encodings that they take, answers by their status.
+    """
 
     daemon_threads = True
-    content, version = CONTENT, '"1"'
-    ranges, tells_length = True, True
+    content, version, version_header = CONTENT, '"1"', "ETag"
+    ranges, keeps_to_ranges, tells_length = True, True, True
     cut_after = None
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests = []
+        self.requests, self.encodings, self.answers = [], [], []
 
     @property
     def url(self):
@@ -45,15 +49,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server, asked = self.server, self.headers.get("Range")
         server.requests.append(asked)
+        server.encodings.append(self.headers["Accept-Encoding"])
         if self.path != "/file.bin":
             self.send_error(404)
             return
-        goes_on = server.ranges and asked and self.headers["If-Range"] == server.version
+        same = self.headers["If-Range"] == server.version
+        goes_on = server.ranges and server.keeps_to_ranges and asked and same
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if goes_on else 0
-        self.send_response(206 if goes_on else 200)
+        server.answers.append(206 if goes_on else 200)
+        self.send_response(server.answers[-1])
         if server.ranges:
             self.send_header("Accept-Ranges", "bytes")
-            self.send_header("ETag", server.version)
+            self.send_header(server.version_header, server.version)
         if server.tells_length:
             self.send_header("Content-Length", str(len(server.content) - start))
         self.end_headers()
@@ -103,10 +110,12 @@ def test_a_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path, checksu
     assert [received for _, received, _ in heard] == sorted(received for _, received, _ in heard)
     fetched(server, tmp_path, checksum=checksum)
     assert len(server.requests) == 1
+    assert server.encodings == ["identity"]
 
 
-def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path):
-    server.cut_after = 2_000_000
+@pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
+def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, header):
+    server.cut_after, server.version_header = 2_000_000, header
     with pytest.raises(InputError, match=r"stopped after [\d,]+ of 3,000,000 bytes: fetch it again to go on"):
         fetched(server, tmp_path)
     assert not (tmp_path / "folder/file.bin").exists()
@@ -118,7 +127,26 @@ def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path):
     (path,) = fetched(server, tmp_path)
     assert path.read_bytes() == CONTENT
     assert server.requests[-1] == f"bytes={held}-"
+    assert server.answers[-1] == 206
     assert left(tmp_path) == ["file.bin"]
+
+
+def test_a_server_that_sends_the_whole_where_the_rest_was_asked_for(server, tmp_path):
+    server.cut_after, server.keeps_to_ranges = 2_000_000, False
+    with pytest.raises(InputError, match="stopped"):
+        fetched(server, tmp_path)
+    server.cut_after = None
+    assert fetched(server, tmp_path)[0].read_bytes() == CONTENT
+    assert server.requests[-1] is not None
+
+
+def test_a_server_that_does_not_answer_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("fedgram.data.fetch.TIMEOUT_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin"
+        with pytest.raises(InputError, match=r"Cannot reach .* \(ReadTimeout\)"):
+            fetched(None, tmp_path, url=url)
 
 
 def test_a_part_that_is_complete_is_not_fetched_again(server, tmp_path):
@@ -132,13 +160,22 @@ def test_a_part_that_is_complete_is_not_fetched_again(server, tmp_path):
     assert server.requests == [None, None]
 
 
-def test_a_cut_download_that_cannot_go_on_leaves_nothing(server, tmp_path):
-    server.ranges, server.cut_after = False, 2_000_000
+@pytest.mark.parametrize("without", [{"ranges": False}, {"version": 'W/"1"'}, {"version": ""}])
+def test_a_cut_download_that_cannot_go_on_leaves_nothing(server, tmp_path, without):
+    vars(server).update(without, cut_after=2_000_000)
     with pytest.raises(InputError, match="nothing was kept, because the server cannot resume"):
         fetched(server, tmp_path)
     assert left(tmp_path) == []
     server.cut_after = None
     assert fetched(server, tmp_path)[0].read_bytes() == CONTENT
+
+
+def test_what_a_killed_process_left_of_a_download_that_cannot_go_on_is_removed(server, tmp_path):
+    server.ranges = False
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / ".file.bin.whole.part").write_bytes(b"left")
+    assert fetched(server, tmp_path)[0].read_bytes() == CONTENT
+    assert server.requests == [None]
 
 
 def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(server, tmp_path):

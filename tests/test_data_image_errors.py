@@ -101,6 +101,14 @@ def test_files_of_something_else(name, folder):
     assert f"'{folder / FILES[name]}' cannot be read as" in sentence(name, folder)
 
 
+@pytest.mark.parametrize(("name", "usual", "larger"), [("3dshapes", 15, 51), ("cifar-geo", 15, 43)])
+def test_as_many_rows_as_the_paper_has(name, usual, larger, folder):
+    entry = registry.dataset(name)
+    for options, thousands in ((DEFAULT, usual), (Options(larger=True), larger)):
+        with pytest.raises(InputError, match=f"'{name}' needs {thousands},000 images, but its files have 24"):
+            entry.load(entry.find(folder, options), options)
+
+
 @pytest.mark.parametrize("name", ["mpiigaze", "300w-lp", "dsprites", "sprites", "swimmer-mini"])
 def test_a_larger_variant_that_does_not_exist(name):
     with pytest.raises(InputError, match=f"'{name}' has no larger training set"):

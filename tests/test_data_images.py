@@ -76,6 +76,17 @@ def test_blocks_that_end_early_are_refused():
         images.picked([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
 
 
+def test_many_files_have_one_checksum_whatever_their_order(tmp_path):
+    files = [tmp_path / name for name in ("a", "b")]
+    for path in files:
+        path.write_text(path.name)
+    whole = images.combined_checksum(files, tmp_path)
+    assert list(whole) == ["2 files"]
+    assert images.combined_checksum(files[::-1], tmp_path) == whole
+    renamed = files[1].rename(tmp_path / "c")
+    assert images.combined_checksum([files[0], renamed], tmp_path) != whole
+
+
 def test_a_missing_library_is_named():
     with pytest.raises(InputError, match=r"Reading 3D Shapes needs h5py: pip install 'fedgram\[data\]'\."):
         images.needed("no_such_library", "h5py", "3D Shapes")
@@ -160,7 +171,7 @@ def test_a_face_is_cropped_to_its_landmarks_with_a_margin(face_folder):
 
 
 def test_a_crop_over_the_edge_is_square_and_known_landmarks_count():
-    landmarks = np.array([[0.0, 40.0, -1.0], [10.0, 20.0, -1.0]])
+    landmarks = np.array([[0.0, 40.0, -1.0, -1.0], [10.0, 20.0, -1.0, 90.0]])
     assert w300lp.face_box(landmarks) == (-10, -15, 50, 45)
 
 
@@ -257,7 +268,8 @@ def test_cifar_images_from_every_published_form(form, planes, tmp_path):
     other = {"batches.meta": b"?", "test_batch": b"?", "test_batch.bin": b"?"}
     if form.endswith("tar"):
         folder = next(iter(files)).partition("/")[0]
-        members = {f"{folder}/{name}": content for name, content in other.items()} | files
+        members = {f"{folder}/{name}": content for name, content in other.items()}
+        members |= dict(reversed(files.items()))  # the published archives have them in no order
         published.tar_gz(tmp_path / f"cifar-10-{form.removesuffix(' tar')}.tar.gz", members)
     else:
         for name, content in (files | other).items():

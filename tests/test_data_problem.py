@@ -94,7 +94,8 @@ def test_map_style_datasets_are_read_item_by_item():
 def test_centering_removes_the_mean_term_and_keeps_covariances():
     inputs, targets = clients()
     given_test = {name: Split(inputs[name][:5], targets[name][:5]) for name in inputs}
-    problem = Problem("mine", "REAL", Problem.from_arrays(inputs, targets).train, given_test)
+    train = Problem.from_arrays(inputs, targets).train
+    problem = Problem("mine", "REAL", train, given_test, provenance={"seed": 3})
     centered = problem.centered()
     np.testing.assert_allclose(centered.moments.mean, 0, atol=1e-14)
     np.testing.assert_allclose(centered.moments.covariance, problem.moments.covariance, rtol=1e-12)
@@ -102,7 +103,7 @@ def test_centering_removes_the_mean_term_and_keeps_covariances():
     np.testing.assert_allclose(centered.test["site 2"].targets, targets["site 2"][:5] - shift, atol=1e-14)
     gap = explain(predict(centered.moments))
     assert abs(gap.traces[0]) < 1e-12 < gap.traces[1]
-    assert "centered" in centered.provenance["targets"]
+    assert centered.provenance == {"seed": 3, "targets": "centered at each client's mean"}
 
 
 def test_the_digest_tells_problems_apart():
@@ -113,6 +114,11 @@ def test_the_digest_tells_problems_apart():
     assert Problem.from_arrays(inputs, moved).digest != digest
     single = {name: values.astype(np.float32) for name, values in inputs.items()}
     assert Problem.from_arrays(single, targets).digest != digest
+    images = {name: values[:, None] for name, values in inputs.items()}
+    assert Problem.from_arrays(images, targets).digest != digest
+    assert Problem.from_arrays(list(inputs.values()), list(targets.values())).digest != digest
+    train = Problem.from_arrays(inputs, targets).train
+    assert Problem("mine", "REAL", train, train).digest != digest
 
 
 def test_bad_problems_are_refused_in_a_sentence():
@@ -124,12 +130,32 @@ def test_bad_problems_are_refused_in_a_sentence():
     with pytest.raises(InputError, match="at least two clients, not 1; add the rows of others"):
         Problem.from_arrays([inputs["site 0"]], [targets["site 0"]])
     train = Problem.from_arrays(inputs, targets).train
-    with pytest.raises(InputError, match="same clients"):
-        Problem("mine", "REAL", train, {"site 0": train["site 0"]})
+    for test in ({"site 0": train["site 0"]}, dict(reversed(train.items()))):
+        with pytest.raises(InputError, match="same clients"):
+            Problem("mine", "REAL", train, test)
+    with pytest.raises(InputError, match="There are 2 targets but 3 target names"):
+        Problem.from_arrays(inputs, targets, target_names=("east", "north", "up"))
     targets["site 1"][7, 1] = np.nan
     with pytest.raises(InputError, match=r"'site 1' has a value in its targets .* row 8, column 2") as caught:
         Problem.from_arrays(inputs, targets)
     assert (caught.value.client, caught.value.field) == ("site 1", "targets")
+
+
+def test_rows_for_testing_are_checked_as_well():
+    train = Problem.from_arrays(*clients()).train
+    broken = Split(np.full((2, 3), np.nan), np.zeros((2, 2)))
+    with pytest.raises(InputError, match="'site 2' has a value in its inputs that is not finite, in row 1"):
+        Problem("mine", "REAL", train, train | {"site 2": broken})
+    narrow = Split(np.zeros((2, 1)), np.zeros((2, 2)))
+    with pytest.raises(InputError, match=r"A row of client 'site 2' has inputs of shape \(1,\)"):
+        Problem("mine", "REAL", train, train | {"site 2": narrow})
+
+
+def test_a_value_of_an_image_has_a_row_and_no_column():
+    images = np.zeros((5, 4, 4, 1))
+    images[2, 1, 3] = np.inf
+    with pytest.raises(InputError, match="that is not finite, in row 3; drop or fill it first"):
+        Problem.from_arrays([images, images], [np.zeros((5, 1))] * 2)
 
 
 def test_inputs_and_targets_belong_to_clients_by_name():
@@ -146,7 +172,10 @@ def test_inputs_and_targets_belong_to_clients_by_name():
 
 
 @pytest.mark.parametrize("what", ["inputs", "targets"])
-@pytest.mark.parametrize("values", [np.full((60, 2), "a"), [["1.5"]] * 60, [[1.0, 2.0], [3.0]], None, 7.0])
+@pytest.mark.parametrize(
+    "values",
+    [np.full((60, 2), "a"), [["1.5"]] * 60, np.ones((60, 2), complex), [[1.0, 2.0], [3.0]], None, 7.0],
+)
 def test_only_numbers_are_taken(what, values):
     inputs, targets = clients()
     (inputs if what == "inputs" else targets)["site 1"] = values
@@ -206,6 +235,7 @@ def test_projection_groups_do_not_depend_on_rotation_scale_or_order(seed, size, 
     rotation, _ = np.linalg.qr(rng.standard_normal((size, size)))
     order = rng.permutation(len(targets))
     changed = by_projection(2.5 * (targets @ rotation)[order], count)
+    assert changed.direction[np.abs(changed.direction).argmax()] > 0
     groups = [set(order[rows]) for rows in changed.rows]
     expected = [set(rows) for rows in by_projection(targets, count).rows]
     assert groups in (expected, expected[::-1])  # the direction has a sign by convention only

@@ -1,5 +1,6 @@
 """Datasets by name, their cache, and the commands `data list` and `data check`."""
 
+import hashlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import pytest
 
 from fedgram import InputError
 from fedgram.data import cache, registry
-from fedgram.data.dataset import Dataset, Options
+from fedgram.data.dataset import Dataset, Options, data_directory
 from fedgram.data.inspection import inspected, presence
 from fedgram.data.problem import Problem, Split
 from tests import published_files as published
@@ -77,6 +78,19 @@ def test_the_data_directory_is_given_or_in_the_environment(tmp_path, monkeypatch
     monkeypatch.setenv("FEDGRAM_DATA", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError, match="elsewhere"):
         registry.load("hopper-rollouts")
+    assert registry.load("hopper-rollouts", str(tmp_path)).digest == given.digest
+
+
+@pytest.mark.parametrize(
+    ("platform", "place"),
+    [("linux", "cache/fedgram"), ("win32", "local/fedgram"), ("darwin", "Library/Caches/fedgram")],
+)
+def test_the_data_directory_is_where_the_platform_keeps_caches(tmp_path, monkeypatch, platform, place):
+    monkeypatch.delenv("FEDGRAM_DATA", raising=False)
+    for name, folder in (("XDG_CACHE_HOME", "cache"), ("LOCALAPPDATA", "local"), ("HOME", "")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert data_directory() == tmp_path / place
 
 
 # Cache
@@ -115,8 +129,10 @@ def toy(tmp_path):
     return Toy(tmp_path)
 
 
-def test_a_second_load_reads_the_cache_only(toy):
-    first, second = toy.load(), toy.load()
+def test_a_second_load_reads_the_cache_only(toy, monkeypatch):
+    first = toy.load()
+    monkeypatch.setattr(cache, "checksum", None)  # would fail if the source were read
+    second = toy.load()
     assert toy.reads == 1
     assert second.digest == first.digest
     assert (second.name, second.kind, second.target_names) == (first.name, first.kind, first.target_names)
@@ -137,6 +153,19 @@ def test_other_options_sources_or_code_load_again(toy, monkeypatch):
     monkeypatch.setattr(cache, "_code_checksum", lambda: "another")
     toy.load()
     assert toy.reads == 4
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(toy):
+    folder = toy.file.parent
+    paths = [folder / person / "day.npy" for person in ("p00", "p01")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(toy.file.read_bytes())
+    dataset = replace(toy.dataset, find=lambda *_: paths)
+    first = cache.load(dataset, folder, Options())
+    toy.write(7)
+    paths[0].write_bytes(toy.file.read_bytes())
+    assert cache.load(dataset, folder, Options()).digest != first.digest
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "replaced", "empty"])
@@ -229,8 +258,18 @@ def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monke
     monkeypatch.setattr(registry, "dataset", lambda name: without)
     inspection = inspected("beijing", tmp_path, Options())
     assert inspection.files[0].as_published is None
-    assert inspection.document()["train"] == {f"client {m}": 2250 for m in (1, 2, 3, 4)}
+    document = inspection.document()
+    assert document["train"] == {f"client {m}": 2250 for m in (1, 2, 3, 4)}
+    assert sum(document["test"].values()) == 3000
+    least = np.linalg.eigvalsh(inspection.problem.moments.covariance).min()
+    assert document["smallest_eigenvalue"] == pytest.approx(least, rel=1e-9)
     assert not (tmp_path / "cache").exists()
+    md5 = f"md5:{hashlib.md5(archive.read_bytes()).hexdigest()}"
+    with_md5 = replace(entry, downloads=(replace(entry.downloads[0], checksum=md5),))
+    monkeypatch.setattr(registry, "dataset", lambda name: with_md5)
+    assert inspected("beijing", tmp_path, Options()).files[0].as_published
+    with pytest.raises(InputError, match="'beijing' has no variant 'new'"):
+        inspected("beijing", tmp_path, Options(variant="new"))
 
 
 # Commands
@@ -257,6 +296,7 @@ def test_list_shows_every_dataset(tmp_path):
     assert datasets["beijing"]["state"] == "missing"
     assert "fedgram data fetch beijing" in datasets["beijing"]["missing"]
     assert datasets["gaussian"]["state"] == "embedded"
+    assert [datasets[name]["can_fetch"] for name in ("beijing", "gaussian")] == [True, False]
     table = fedgram("data", "list", FEDGRAM_DATA=str(tmp_path)).stdout
     assert str(tmp_path) in table
     for name, each in datasets.items():

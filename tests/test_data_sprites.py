@@ -1,5 +1,7 @@
 """Our own sprites: shapes, factors, and agreement with the frames that dSprites publishes."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,13 @@ def one(shape, scale=1.0, angle=0.0, x=0.5, y=0.5):
 @pytest.fixture(scope="module")
 def problem():
     return sprites.load((), Options())
+
+
+def test_no_pixel_of_a_shape_is_out_of_reach(monkeypatch):
+    largest = np.array(list(product([1.0], sprites.SHAPES, [1.0], *sprites.VALUES[3:5], [0.5])))
+    images = sprites.render(largest)
+    monkeypatch.setattr(sprites, "REACH", 15)
+    np.testing.assert_array_equal(sprites.render(largest), images)
 
 
 def test_as_many_images_as_the_paper_has(problem):

@@ -26,6 +26,14 @@ def test_rows_and_clients(problem):
     assert (first.targets.shape, first.targets.dtype) == ((1_000, 2), np.float64)
 
 
+def test_the_last_episode_tests(problem):
+    with np.load(str(files("fedgram.data") / "embedded" / swimmer_mini.FILE)) as arrays:
+        *trained, tested = arrays["observations"]
+    for splits, episodes in ((problem.train, trained), (problem.test, [tested])):
+        rows = np.concatenate([split.inputs for split in splits.values()])
+        assert {row.tobytes() for row in rows} == {row.tobytes() for row in np.concatenate(episodes)}
+
+
 def test_every_client_is_fully_active(problem):
     prediction = predict(problem.moments, Penalty(0.01, 0.01))
     assert prediction.activity.eigenvalue.min() > 50 * prediction.activity.threshold

@@ -1,10 +1,8 @@
 """Beijing, MuJoCo and Gaussian: loaders on files in the published form, and on the files at hand."""
 
 import io
-import os
 import tarfile
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,13 +17,6 @@ from tests import published_files as published
 
 JAT = {each.name: each for each in mujoco.DATASETS}
 SIZES = {"swimmer": (8, 2), "hopper": (11, 3), "halfcheetah": (17, 6), "walker": (17, 6)}
-
-
-@pytest.fixture(scope="session")
-def shared_data():
-    if "FEDGRAM_DATA" not in os.environ:
-        pytest.skip("FEDGRAM_DATA names no folder with the published files.")
-    return Path(os.environ["FEDGRAM_DATA"])
 
 
 def loaded(dataset, folder, options=DEFAULT):
@@ -197,6 +188,21 @@ def test_test_transitions_are_those_that_are_left(tmp_path):
     assert sum(map(len, loaded(JAT["hopper"], tmp_path).test.values())) == 100
     write_jat(tmp_path, "hopper", lengths=(2000, 2000))
     assert loaded(JAT["hopper"], tmp_path).test == {}
+
+
+def test_episodes_behind_the_last_transition_are_not_read(tmp_path):
+    pairs = published.episodes(11, 3, lengths=(4000, 2000, 10))
+    pairs[2][0][:] = np.nan
+    published.write_episodes(tmp_path / "mujoco_hopper_ppo_stoch.parquet", pairs)
+    assert sum(map(len, loaded(JAT["hopper-rollouts"], tmp_path).test.values())) == 2000
+
+
+def test_names_of_folders_are_taken_literally(tmp_path):
+    for seed, folder in enumerate(("[1]", "1")):
+        pairs = published.episodes(11, 3, seed=seed)
+        published.write_episodes(tmp_path / folder / "mujoco_hopper_ppo_stoch.parquet", pairs)
+    ours, theirs = (loaded(JAT["hopper-rollouts"], tmp_path / folder) for folder in ("[1]", "1"))
+    assert ours.digest != theirs.digest
 
 
 def test_both_parquet_libraries_read_the_same(tmp_path, monkeypatch):

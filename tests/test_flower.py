@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from fedgram import Moments, Penalty, predict, psd
 from fedgram.data.problem import Problem, Split
@@ -16,10 +16,13 @@ from fedgram.errors import InputError
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate
+from fedgram.flower.letter import Letter
+from fedgram.flower.member import Member, setup_of
 from fedgram.flower.memory import SHARED, Memory
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import folder_name
 from fedgram.measure import measure
+from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
 from fedgram.nets.settings import Settings
 from fedgram.psd import closest_factor
@@ -111,6 +114,7 @@ def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, pr
     assert run.complete
     assert run.setup.procedure == reference.setup.procedure
     assert run.setup.data.test_rows == (8, 8, 8)
+    assert run.setup.data.kind == "GENERATED"
     np.testing.assert_array_equal(run.initial[0], reference.initial[0])
     assert_same_rounds(run.rounds(), reference.rounds())
     np.testing.assert_allclose(measure(run).target_error, measure(reference).target_error, rtol=1e-8)
@@ -165,14 +169,25 @@ def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
     np.testing.assert_array_equal(second.returned_heads[1], first.returned_heads[1])
     weights = np.array([30, 24, 18]) / 72
     np.testing.assert_allclose(second.head, np.tensordot(weights, second.returned_heads, 1), rtol=1e-12)
-    kept = sorted(path.name for path in (tmp_path / "private" / "ridge").rglob("round-*"))
-    assert kept == ["round-01.safetensors", "round-03.safetensors"]  # it went on from what it had
+    for site, rounds in (("ridge", "13"), ("coast", "23")):  # ridge went on from what it had
+        kept = sorted(path.name for path in (tmp_path / "private" / site).rglob("round-*"))
+        assert kept == [f"round-0{number}.safetensors" for number in rounds]
     measured = measure(stored(tmp_path))
     np.testing.assert_allclose(
         measured.train_mse[1], (30 * second.train_mse[0] + 18 * second.train_mse[2]) / 48
     )
     assert np.isfinite(measured.median_objective_gaps).all()
     assert json.dumps(measured.document(), allow_nan=False).count("null") == 1
+
+
+def test_who_did_not_answer_and_who_did_not_measure_is_told(tmp_path):
+    missed = (("ridge", "train", 2), ("coast", "evaluate", 2))
+    said: list[str] = []
+    serve(grid_of(tmp_path, silent=lambda *asked: asked in missed), said.append)
+    assert said[1].startswith(
+        "Round 2 of 3: 2 of 3 clients; ridge did not answer; coast did not measure it; the"
+    )
+    assert np.isnan(stored(tmp_path).rounds()[1].test_mse).all(axis=1).tolist() == [True, True, False]
 
 
 def test_a_client_that_never_answered_is_left_out_until_it_does(tmp_path):
@@ -219,16 +234,18 @@ def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
     with pytest.raises(Stopped):
         serve(grid_of(tmp_path / "twice", silent=stopping))
     assert stored(tmp_path / "twice").account.rounds == 1
-    again = grid_of(tmp_path / "twice")
-    serve(again)
+    again, said = grid_of(tmp_path / "twice"), list[str]()
+    serve(again, said.append)
+    assert said[0] == "Going on after round 1 of 3."
     assert again.asked.count(("coast", "train")) == 2  # rounds 2, answered from its file, and 3
     assert_same_rounds(stored(tmp_path / "twice").rounds(), stored(tmp_path / "whole").rounds(), 0)
-    serve(again)  # nothing is left
+    said.clear()
+    serve(again, said.append)
+    assert said == []  # nothing is left
     assert again.asked.count(("coast", "train")) == 2
 
 
 def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
-    from fedgram.flower.letter import Letter
     from fedgram.flower.participant import Participant
 
     held, plan = problem(), Plan.of(config(tmp_path))
@@ -273,7 +290,9 @@ def test_a_client_that_lost_its_files_begins_again_with_the_shared_head(tmp_path
 
     said: list[str] = []
     serve(grid_of(tmp_path, silent=losing), said.append)
-    assert "Client 'ridge' had no network, and began with the one that the seed draws." in said
+    assert [each for each in said if "had no network" in each] == [
+        "Client 'ridge' had no network, and began with the one that the seed draws."
+    ]
     serve(grid_of(tmp_path / "whole"))
     ours, whole = stored(tmp_path).rounds()[1], stored(tmp_path / "whole").rounds()[1]
     assert stored(tmp_path).complete
@@ -291,8 +310,9 @@ def test_who_comes_after_the_start_does_not_take_part(tmp_path):
             grid.configs[13] = late
         return False
 
-    grid.silent = arriving
-    serve(grid)
+    grid.silent, said = arriving, list[str]()
+    serve(grid, said.append)
+    assert "Client 'valley' came after the start, and does not take part." in said
     assert stored(tmp_path).setup.data.clients == ("coast", "ridge")
     assert grid.asked.count(("valley", "query")) == 1
     assert ("valley", "train") not in grid.asked
@@ -325,10 +345,39 @@ def test_a_restarted_server_goes_on_with_those_who_are_there(tmp_path):
     serve(fewer)
     run = stored(tmp_path)
     assert run.setup.data.clients == SITES
-    assert np.isnan([each.local_objective[1] for each in run.rounds()]).tolist() == [0, 1, 1]
+    first, *later = run.rounds()
+    for each in later:
+        assert np.isnan(each.local_objective[1])
+        np.testing.assert_array_equal(each.returned_heads[1], first.returned_heads[1])
     nobody = grid_of(tmp_path)
     nobody.configs = {}
     serve(nobody)  # all is finished
+
+
+def test_a_server_that_stopped_in_its_first_round_waits_for_all(tmp_path):
+    with pytest.raises(InputError, match="No client answered in round 1"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train"))
+    fewer = grid_of(tmp_path)
+    del fewer.configs[12]
+    with pytest.raises(InputError, match=r"Only 2 of 3 clients are there after 0 s \(coast, valley\)"):
+        serve(fewer)
+
+
+def test_a_server_that_stops_before_it_remembers_anything_begins_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "write", None)
+        with pytest.raises(TypeError):
+            serve(grid_of(tmp_path))
+    serve(grid_of(tmp_path))
+    assert stored(tmp_path).complete
+
+
+def test_clients_are_in_order_of_name_whatever_their_nodes(tmp_path):
+    grid, said = grid_of(tmp_path, **{"lambda-h": 0.55, "lambda-w": 0.55, "rounds": 1}), list[str]()
+    grid.configs = {number: {"site": name} for number, name in enumerate(reversed(SITES))}
+    serve(grid, said.append)
+    assert stored(tmp_path).setup.data.clients == SITES
+    assert any("is not fully active" in each for each in said)
 
 
 def test_other_settings_do_not_go_on_from_a_run(tmp_path):
@@ -418,6 +467,10 @@ def test_nobody_answering_is_a_sentence_and_nothing_is_lost(tmp_path):
             "Client 'ridge' has targets up, down, but client",
         ),
         (lambda site: replace(site, backbone="resmlp"), r"Client 'ridge' has parameters \d+, but client"),
+        (
+            lambda site: replace(site, backbone=ResMLP(3, width=64, blocks=2)),
+            r"Client 'ridge' has network \w+, but client",
+        ),
     ],
 )
 def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
@@ -428,9 +481,6 @@ def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
 @pytest.mark.parametrize("node", [12, 99], ids=["at the same node", "at another"])
 def test_a_client_with_other_rows_than_at_the_start_is_away(tmp_path, node):
     grid, held = grid_of(tmp_path), problem()
-    grid.silent = lambda site, kind, n: (
-        (site, kind) == ("ridge", "train") and grid.configs.pop(12, None) is None
-    )
 
     def fewer(site: Site) -> Site:
         return replace(site, train=held.train["coast"])
@@ -454,6 +504,51 @@ def test_what_a_client_refuses_reaches_the_server(tmp_path):
 
     with pytest.raises(InputError, match="A client could not introduce itself: the log of site 'ridge' says why"):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
+
+
+def test_a_mistake_at_a_client_is_told_in_its_log_alone(tmp_path, caplog):
+    def mistaken(site: Site) -> Site:
+        raise ZeroDivisionError("of the value 42")
+
+    with pytest.raises(InputError, match="could not introduce: the log of site 'ridge' says why") as refused:
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=mistaken)))
+    assert "42" not in refused.value.message
+    assert "of the value 42" in caplog.text
+
+
+def test_a_node_that_fails_is_told_of_and_left_out(tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    app = grid.app
+
+    def failing(message, context):
+        if (context.node_id, message.metadata.message_type) == (12, "train"):
+            return Message(Error(0, "it was killed"), reply_to=message)
+        return app(message, context)
+
+    grid.app = failing
+    serve(grid)
+    assert "A node did not answer: it was killed" in caplog.text
+    assert np.isnan([each.local_objective for each in stored(tmp_path).rounds()]).any(axis=0).tolist() == [
+        0,
+        1,
+        0,
+    ]
+
+
+def test_a_message_of_something_else_is_refused():
+    with pytest.raises(InputError, match="A message does not hold what fedgram sends"):
+        Letter.of(RecordDict())
+
+
+def test_a_client_that_loses_its_files_after_training_cannot_measure(tmp_path):
+    def losing(site, kind, n):
+        if (site, kind, n) == ("ridge", "evaluate", 2):
+            shutil.rmtree(tmp_path / "private" / "ridge")
+        return False
+
+    said: list[str] = []
+    serve(grid_of(tmp_path, silent=losing), said.append)
+    assert "A client could not evaluate: it has not trained this round" in said
 
 
 def refusing(site: Site) -> Site:
@@ -480,7 +575,7 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
     with pytest.raises(InputError, match=r"given up: client 'coast' diverged in round 1"):
         serve(grid)
     assert stored(tmp_path).account.stopped == "client 'coast' diverged in round 1"
-    with pytest.raises(InputError, match="was given up"):
+    with pytest.raises(InputError, match=r"The run in '.*' was given up: client 'coast' diverged"):
         serve(grid)
 
 
@@ -495,6 +590,7 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
         ({"epochs": 0}, "epochs must be positive"),
         ({"clip": "5"}, "'clip' in the configuration must be a number"),
         ({"rounds": True}, "'rounds' in the configuration must be a number"),
+        ({"patience": -1.0}, "'patience' in the configuration must be a number from 0, not -1.0"),
         ({"seed": 1.7}, "'seed' in the configuration must be a whole number"),
         ({"learning_rate": 1e-3}, "The configuration has 'learning_rate'; did you mean 'learning-rate'"),
     ],
@@ -502,6 +598,13 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
 def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):
     with pytest.raises(InputError, match=words):
         Plan.of(config(tmp_path) | changes)
+
+
+def test_a_plan_is_read_from_a_configuration_that_may_hold_more(tmp_path):
+    plan = Plan.of(config(tmp_path) | {"lambda-h": 0.1, "lambda-w": 0.2, "seed": 4, "batch-note": "ours"})
+    assert plan.settings == Settings(**SETTINGS, penalty=Penalty(0.1, 0.2))
+    assert plan.run.name == "proximal+corrected/seed-4"
+    assert Plan.of({"clients": 2}).settings == Settings()
 
 
 def test_tables_at_the_sites_are_read_there(tmp_path):
@@ -519,6 +622,42 @@ def test_tables_at_the_sites_are_read_there(tmp_path):
     assert run.setup.data.targets == ("y1", "y2")
     assert run.setup.data.train_rows == (22, 18, 14)
     assert run.setup.data.test_rows == (8, 6, 4)
+    assert run.setup.parameters < 50_000  # of the backbone that the configuration names
+    assert {path.name for path in (tmp_path / "private").iterdir()} == set(SITES)
+
+
+def test_rows_for_testing_are_drawn_at_the_site_by_its_seed(tmp_path):
+    np.savetxt(tmp_path / "own.csv", np.arange(60).reshape(30, 2), delimiter=",", header="a,y", comments="")
+
+    def tested(seed):
+        table = str(tmp_path / "own.csv")
+        return Site.from_table(table, "coast", inputs=["a"], targets=["y"], seed=seed).test.targets.tolist()
+
+    assert tested(0) == tested(0) != tested(1)
+
+
+def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
+    plan = Plan.of(config(tmp_path))
+    member = Member("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
+    assert member.same_targets(replace(member, test_rows=0))
+    for change in ({"rows": 31}, {"own_mean": np.zeros(1)}, {"own_covariance": 2 * np.eye(1)}):
+        other = replace(member, **change)
+        assert not member.same_targets(other)
+        assert setup_of([member], plan).data.digest != setup_of([other], plan).data.digest
+
+
+def test_values_that_are_not_finite_are_refused_at_the_site():
+    rows = problem().train["coast"]
+    broken = Split(rows.inputs * np.nan, rows.targets)
+    for given in ((broken, rows), (rows, broken)):
+        with pytest.raises(InputError, match="Client 'coast' has a value in its inputs that is not finite"):
+            Site("coast", *given)
+
+
+def test_a_table_without_rows_is_a_sentence(tmp_path):
+    (tmp_path / "empty.csv").write_text("a,y\n")
+    with pytest.raises(InputError, match=r"There are no rows in '.*empty\.csv'; add some\."):
+        Site.from_table(str(tmp_path / "empty.csv"), "coast", inputs=["a"], targets=["y"])
 
 
 @pytest.mark.parametrize("key", ["table", "site", "inputs", "targets"])

@@ -57,6 +57,8 @@ def test_the_residual_mlp_has_as_many_parameters_as_its_layers(inputs):
     expected = 1024 * inputs + 1024 + 3 * block + 512 * 1024 + 512
     assert with_features("resmlp", (inputs,)) == expected
     assert expected == pytest.approx(6.84e6, rel=3e-3)
+    small = 64 * inputs + 64 + 2 * (2 * (64 * 64 + 64) + 2) + 512 * 64 + 512
+    assert with_features("resmlp-small", (inputs,)) == small
 
 
 @pytest.mark.parametrize("shape", IMAGES)
@@ -160,8 +162,8 @@ def test_a_convolutional_block_adds_its_shortcut_before_the_last_relu(channels, 
 
 
 def test_convolutions_start_as_he_et_al_do():
-    weight = resnet(3, (1, 1, 1, 1)).stages[0].first.weight
-    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    weight = resnet(3, (1, 1, 1, 1)).stages[1].first.weight
+    assert weight.std().item() == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
     assert weight.mean().item() == pytest.approx(0, abs=1e-3)
 
 

@@ -199,6 +199,7 @@ def test_too_few_features_are_refused():
     with pytest.raises(InputError, match=said) as refused:
         Federation(problem(), NETS["own"], GOOD, replace(SETTINGS, features=1), CPU)
     assert refused.value.field == "features"
+    Federation(problem(), NETS["own"], GOOD, replace(SETTINGS, features=2), CPU)
 
 
 @pytest.mark.parametrize(("batch", "client"), [(39, 0), (26, 1), (17, 2)])

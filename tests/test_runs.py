@@ -78,7 +78,7 @@ def test_a_run_is_read_back_as_it_was_written(whole):
         rounds[1].head,
         atol=1e-15,
     )
-    assert np.isnan(rounds[0].test_mse[2]).all()
+    assert np.isnan(rounds[0].test_mse).all(axis=1).tolist() == [False, False, True]
     assert run.model()["backbone.0.weight"].shape == (3, 5, 4)
     account = run.account
     assert account.stack == 4
@@ -198,6 +198,15 @@ def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
     trained(tmp_path / "runs")  # which is free again
 
 
+def test_where_the_file_system_has_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    (run,) = trained(tmp_path, ["ordinary"], [0])
+    assert run.complete
+
+
 def test_other_settings_are_refused_field_by_field(whole):
     other = replace(SETTINGS, epochs=3, penalty=Penalty(0.01, 0.02))
     with pytest.raises(InputError) as refused:
@@ -205,7 +214,10 @@ def test_other_settings_are_refused_field_by_field(whole):
     assert "settings.epochs is 2 there and 3 here" in refused.value.message
     assert "settings.penalty.head is 0.01 there and 0.02 here" in refused.value.message
     assert "batch" not in refused.value.message
-    with pytest.raises(InputError, match=r"data.digest is .* there and .* here"):
+    assert "weights" not in refused.value.message
+    assert refused.value.field == "settings.epochs"
+    words = r"data.digest is \w{16}\.\.\. there .*; data.train_rows is 24, 20, 16 there and 23, 21, 16 here"
+    with pytest.raises(InputError, match=words):
         trained(whole, problem=small_problem(rows=(23, 21, 16)))
     other_net = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
     with pytest.raises(InputError, match=r"parameters is 75 there and 86 here; network is \w+ there and"):
@@ -220,6 +232,20 @@ def test_strides_do_not_matter(tmp_path):
     assert read["scalar"].shape == ()
 
 
+def test_drafts_of_other_files_are_left_to_their_writers(tmp_path):
+    left = [tmp_path / f".{name}.0123abcd.draft" for name in ("a[1]", "a1", "b")]
+    for draft in left:
+        draft.touch()
+    files.write_arrays(tmp_path / "a[1]", {"a": np.zeros(1)})
+    assert [draft.exists() for draft in left] == [False, True, True]
+
+
+def test_documents_hold_only_numbers_that_json_has(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_document(tmp_path / "document", {"error": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
 def test_bad_files_are_named(tmp_path):
     with pytest.raises(InputError, match="There are no runs in"):
         Runs(tmp_path).require()
@@ -231,8 +257,22 @@ def test_bad_files_are_named(tmp_path):
     manifest.write_text(json.dumps({"format": "fedgram-run/1", "setup": {}}))
     with pytest.raises(InputError, match="is no manifest of a run"):
         Runs(tmp_path).require()
-    manifest.write_text(json.dumps({"experiment": "another program's"}))
-    with pytest.raises(InputError, match="There are no runs in"):
+    for others in ({"experiment": "another program's"}, ["another program's"]):
+        manifest.write_text(json.dumps(others))
+        with pytest.raises(InputError, match="There are no runs in"):
+            Runs(tmp_path).require()
+
+
+def test_runs_of_earlier_versions_are_read_and_those_of_later_ones_refused(tmp_path):
+    manifest = exact_run(tmp_path, rounds=1).folder / "manifest.json"
+    document = json.loads(manifest.read_text())
+    del document["setup"]["network"]
+    manifest.write_text(json.dumps(document))
+    (run,) = Runs(tmp_path).require()
+    assert run.setup.network == "not recorded"
+    document["setup"]["settings"]["momentum"] = 0.9
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(InputError, match="is no manifest of a run that this version reads"):
         Runs(tmp_path).require()
 
 
@@ -243,6 +283,7 @@ def test_names_that_no_file_may_have(tmp_path):
     )
     folder = Runs(tmp_path).folder_of(named)
     assert folder == tmp_path / "own-data-a-b" / "lambda-..-x" / "ordinary" / "seed-0"
+    assert Runs(tmp_path).place("..", "?", run.setup.run).parts[-4:-2] == ("unnamed", "unnamed")
 
 
 def test_settings_survive_the_manifest():

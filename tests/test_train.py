@@ -1,5 +1,6 @@
 """Training into folders: stacks, devices, progress, and runs that go wrong."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,10 @@ from fedgram import InputError, Penalty
 from fedgram.data.problem import Problem
 from fedgram.measure import measure
 from fedgram.nets import memory
+from fedgram.nets.batches import Batches
 from fedgram.nets.federation import Federation
 from fedgram.nets.fit import Fit
-from fedgram.nets.model import Model, operations_per_row
+from fedgram.nets.model import Model, explained, operations_per_row
 from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -150,6 +152,40 @@ def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch):
         trained(tmp_path)
 
 
+def test_memory_is_counted_by_the_formula():
+    rows, clients, number, width, features, targets, layers = 60, 3, 8, 5, 6, 2, 5 + 5 + 6 + 2
+    held = (rows + 8) * number * (4 + 2 * targets)
+    returned = number * (rows * width + 24 * (width + features) + 2 * clients * features * (width + targets))
+    activations = 2 * number * SETTINGS.batch * layers * clients
+    needed = memory.footprint(small_problem(), net, False, SETTINGS)
+    run = 4 * number * clients * 75 + returned
+    assert [needed.of(count) for count in (1, 3)] == [
+        held + run + activations,
+        held + 3 * (run + activations),
+    ]
+    assert replace(needed, shared_activations=True).of(3) == held + 3 * run + activations
+
+
+def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
+    needed, runs = (
+        memory.footprint(small_problem(), net, False, SETTINGS),
+        [Run(Procedure(), s) for s in range(4)],
+    )
+    for free, fits in ((needed.of(2), 2), (needed.of(3) - 2, 2), (needed.of(9), 4)):
+        monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / memory.RESERVE))
+        assert memory.fitting(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
+
+
+def test_free_memory_is_some_of_the_memory():
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert whole / 500 < memory.available(torch.device("cpu")) <= whole
+
+
+def test_memory_that_runs_out_is_not_put_down_to_the_backbone():
+    with pytest.raises(torch.OutOfMemoryError), explained(16):
+        raise torch.OutOfMemoryError
+
+
 class Interrupted(BaseException):
     """Ctrl-C."""
 
@@ -176,6 +212,14 @@ def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
         np.testing.assert_array_equal(ours[place], array)
 
 
+def test_the_same_rows_go_on_wherever_they_came_from(tmp_path):
+    with pytest.raises(Interrupted):
+        trained(tmp_path, ["ordinary"], [0], progress=stopping(2))
+    moved, said = replace(small_problem(), provenance={"file": "elsewhere"}), []
+    trained(tmp_path, ["ordinary"], [0], problem=moved, warned=said.append)
+    assert said == ["Runs that go on after round 1: 1."]
+
+
 def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
     with pytest.raises(Interrupted):
         trained(tmp_path / "a", seeds=[0], progress=stopping(2))
@@ -186,6 +230,20 @@ def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
     trained(tmp_path / "b", seeds=[0])
     trained(tmp_path / "b", seeds=[0, 1])
     assert_same_contents(tmp_path / "b", tmp_path / "a")
+
+
+def test_runs_that_go_on_are_held_and_finished_ones_are_not(tmp_path):
+    trained(tmp_path, ["ordinary"], [0])
+    with pytest.raises(Interrupted):
+        trained(tmp_path, ["ordinary"], [1], progress=stopping(2))
+
+    def again(now):
+        assert trained(tmp_path, ["ordinary"], [0])
+        with pytest.raises(InputError, match="Another process writes to"):
+            trained(tmp_path, ["ordinary"], [1])
+
+    trained(tmp_path, ["ordinary"], [0, 1], progress=again)
+    assert not list(tmp_path.rglob("stack-*"))
 
 
 def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path):
@@ -216,6 +274,40 @@ def test_progress_says_how_far_it_is(tmp_path):
     assert told[-1].peak_memory > 1e7
 
 
+def test_progress_compares_each_run_with_its_own_target(tmp_path):
+    told = []
+    runs = trained(tmp_path, seeds=[0], progress=told.append)
+    assert told[-1].errors == {run.setup.run: measure(run).target_error[2] for run in runs}
+
+
+@pytest.fixture
+def epochs_of_a_second(monkeypatch):
+    """A clock by which every epoch takes one second, and nothing else takes any."""
+    clock, real = [0.0], Batches.shuffle
+
+    def shuffle(self, round, epoch):
+        clock[0] += 1.0
+        real(self, round, epoch)
+
+    monkeypatch.setattr(Batches, "shuffle", shuffle)
+    monkeypatch.setattr("fedgram.train.stack.time.perf_counter", lambda: clock[0])
+
+
+def test_the_time_that_is_left_counts_later_stacks(tmp_path, epochs_of_a_second):
+    told, wanted = [], {"procedures": ["ordinary", "centralized"], "seeds": [0, 1]}
+    runs = trained(tmp_path, **wanted, progress=told.append)
+    assert [now.seconds_left for now in told] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert {run.account.seconds for run in runs} == {(2, 2, 2)}
+
+
+def test_the_time_that_is_left_is_told_from_what_this_process_took(tmp_path, epochs_of_a_second):
+    with pytest.raises(Interrupted):
+        trained(tmp_path, progress=stopping(2))
+    told = []
+    trained(tmp_path, progress=told.append)
+    assert [now.seconds_left for now in told] == [3, 2, 1, 0]
+
+
 def poisoned(monkeypatch, model, at_round):
     """Make one model of the stack infinite as it begins a round."""
     real = Fit.round
@@ -232,9 +324,10 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch
     trained(tmp_path / "sound")
     with monkeypatch.context() as patch:
         poisoned(patch, model=4 + 1, at_round=2)  # client 2 of the second run
-        said = []
-        runs = trained(tmp_path / "runs", warned=said.append)
+        said, told = [], []
+        runs = trained(tmp_path / "runs", warned=said.append, progress=told.append)
     reason = "client 'site 1' diverged in round 2"
+    assert [len(now.errors) for now in told] == [0, 0, 4, 4, 3, 3]
     assert said == [f"ordinary/seed-1 was given up: {reason}."]
     assert [run.account.stopped for run in runs] == [None, reason, None, None]
     assert [run.account.rounds for run in runs] == [3, 1, 3, 3]
@@ -254,7 +347,9 @@ def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypa
         poisoned(patch, model=1, at_round=1)
         with pytest.raises(Interrupted):
             trained(tmp_path / "a", progress=stopping(3))
-    runs = trained(tmp_path / "a")
+    said = []
+    runs = trained(tmp_path / "a", warned=said.append)
+    assert said == ["Runs that are finished already: 1 of 4.", "Runs that go on after round 2: 4."]
     assert [run.account.rounds for run in runs] == [3, 0, 3, 3]
     assert runs[1].account.stopped == "client 'site 0' diverged in round 1"
     with pytest.raises(InputError, match="has no finished round yet"):
@@ -267,6 +362,7 @@ def test_nothing_is_trained_when_all_runs_have_diverged(tmp_path, monkeypatch):
     runs = trained(tmp_path, progress=told.append)
     assert max(now.round for now in told) == 2
     assert all(run.over and not run.complete for run in runs)
+    assert not list(tmp_path.rglob("model*"))
 
 
 def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
@@ -332,11 +428,23 @@ def test_convolutions_are_counted_with_all_their_pixels():
 
 def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("fedgram.train.devices.CPU_RATE", 1e-9)
-    with pytest.raises(InputError, match=r"a CPU would train for about [\d,]+ hours: choose fewer epochs"):
+    monkeypatch.setattr("fedgram.train.devices.CPU_RATE", 1.0)
+    forward = 2 * (4 * 5 + 5 * 6 + 6 * 2)  # of one row
+    hours = 4 * 3 * 2 * (24 + 20 + 16) * 3 * forward / 3600  # runs, rounds, epochs, rows, and back
+    with pytest.raises(InputError, match=rf"a CPU would train for about {hours:.0f} hours: choose fewer"):
         trained(tmp_path / "runs", device="auto")
     assert not (tmp_path / "runs").exists()
     assert trained(tmp_path / "runs", device="cpu")
+    assert trained(tmp_path / "runs", device="auto")  # where nothing is left to train
+
+
+def test_gpus_are_counted_from_zero(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, index in (("auto", None), ("cuda", None), ("cuda:1", 1)):
+        assert devices.named(name) == torch.device("cuda", index)
+    with pytest.raises(InputError, match="There is no 'cuda:2': PyTorch finds 2 CUDA GPUs"):
+        devices.named("cuda:2")
 
 
 @pytest.mark.parametrize(
@@ -372,6 +480,14 @@ def test_a_backbone_that_cannot_be_stacked_is_refused(tmp_path, backbone, batch,
     assert words in refused.value.message
 
 
+def test_counts_stay_whole_numbers_in_stored_models(tmp_path):
+    backbone = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
+    (run,) = train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path)
+    counts = run.model()["backbone.1.num_batches_tracked"]
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [3 * 2 * steps for steps in (2, 2, 1)]
+
+
 def test_frozen_parameters_stay(tmp_path):
     frozen, free = nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 3)
     backbone = nn.Sequential(frozen, nn.Tanh(), free)
@@ -392,6 +508,9 @@ def test_small_networks_are_computed_by_one_thread(tmp_path, monkeypatch):
             trained(tmp_path / size, progress=lambda status: seen.add((size, torch.get_num_threads())))  # noqa: B023
         assert seen == {("small", 1), ("large", 2)}
         assert torch.get_num_threads() == 2
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        with devices.threads_for(devices.SMALL - 1, torch.device("cpu")):
+            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

@@ -26,8 +26,7 @@ class Projection:
     def assigned(self, targets: Array) -> Array:
         """The client whose training interval is nearest to each target (N, C) -> (N,)."""
         position = (targets @ self.direction)[:, None]
-        outside = np.maximum(self.low - position, position - self.high)
-        return np.maximum(outside, 0.0).argmin(axis=1)
+        return np.maximum(self.low - position, position - self.high).argmin(axis=1)
 
 
 def by_projection(targets: Array, clients: int) -> Projection:
