@@ -32,7 +32,7 @@ class MemoryGrid:
     def _reply(self, message: Message) -> Message | None:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         message.metadata.__dict__["_message_id"] = str(next(self.numbers))
-        site = self.configs[node]["site"]
+        site = self.configs[node].get("site")
         self.asked.append((site, kind))
         if self.silent(site, kind, self.asked.count((site, kind))):
             return None

@@ -266,6 +266,18 @@ BAD_CALLS = [
     (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
     (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
+    (
+        ["predict", "{example}", "--client", "site", "--targets", "east", "--targets", "north"],
+        "--targets is given 2 times; give it once",
+    ),
+    (["runs", "compare", "--figure", "a.png", "--figure", "b.png"], "--figure is given 2 times"),
+    (["moments", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
+    (["correct", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
+    (["predict", "{moments}", "--figure", "{moments}"], "is what is read here, and would be lost"),
+    (
+        ["moments", "{examples}", "--client", "site", "--targets", "east,north", "-o", "{example}"],
+        "is what is read here",
+    ),
     (["predict"], "Missing argument"),
     (["foretell"], "No such command"),
 ]
@@ -276,7 +288,9 @@ BAD_CALLS = [
 )
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 def test_bad_calls_exit_with_2_and_one_sentence(moments_file, tmp_path, call, words, as_json):
-    filled = [part.format(example=EXAMPLE, moments=moments_file) for part in call]
+    places = {"example": EXAMPLE, "examples": f"{EXAMPLE.parent}/three*.csv", "moments": moments_file}
+    filled = [part.format(**places) for part in call]
+    before = [file.read_bytes() for file in (EXAMPLE, moments_file)]
     done = fedgram(*filled, *(["--json"] if as_json else []), cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -285,6 +299,16 @@ def test_bad_calls_exit_with_2_and_one_sentence(moments_file, tmp_path, call, wo
     assert "\n" not in message
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+    assert [file.read_bytes() for file in (EXAMPLE, moments_file)] == before
+
+
+def test_names_with_commas_stand_in_quotes(tmp_path):
+    rows = "".join(f'"{name}",{i % 5},{i % 3}\n' for name in ("a, b", "c") for i in range(9))
+    (tmp_path / "rows.csv").write_text('site,"size, cm",mass\n' + rows)
+    data = [tmp_path / "rows.csv", "--client", "site", "--targets", '"size, cm", mass']
+    document = printed("predict", *data, "--weights", '"a, b=3", c=1')
+    assert document["targets"] == ["size, cm", "mass"]
+    assert [client["weight"] for client in document["clients"]] == [0.75, 0.25]
 
 
 def test_json_errors_name_the_client_and_the_field(tmp_path):

@@ -222,14 +222,15 @@ def own():
 def test_a_table_of_ones_own(fedgram, own, tmp_path):
     table = tmp_path / "own.csv"
     own.to_csv(table, index=False)
-    code, out, err = fedgram("train", table, *COLUMNS, *TINY, "--out", tmp_path / "runs")
+    kind = ["--kind", "RE-RENDERED"]
+    code, out, err = fedgram("train", table, *COLUMNS, *kind, *TINY, "--out", tmp_path / "runs")
     assert code == 0, err
     (run,) = Runs(tmp_path / "runs").require()
     assert run.setup.data.name == "own"
     assert run.setup.data.clients == ("9", "10", "x")
     assert run.setup.data.targets == ("y", "z")
     assert (run.setup.data.train_rows, run.setup.data.test_rows) == ((24, 24, 24), (6, 6, 6))
-    assert "own, resmlp-small: REAL data" in out
+    assert "own, resmlp-small: RE-RENDERED data" in out
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -318,11 +319,12 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
         (["--client", "site", "--inputs", "twice", "--targets", "y"], "'twice' could be any of the columns"),
         ([*COLUMNS, "--variant", "new"], "--variant is for a dataset with a name, and '"),
         ([*COLUMNS, "--larger"], "--larger is for a dataset with a name, and '"),
+        ([*COLUMNS, "--kind", "INVENTED"], "There is no kind of data 'INVENTED'; there are REAL, GENERATED"),
         ([*COLUMNS, "--test-fraction", "1"], "The test fraction must be at least 0 and below 1, not 1"),
         (
             [*COLUMNS, "--test-fraction", "0.99"],
-            "A test fraction of 0.99 leaves 0 of the 30 rows of client '9' for training, which needs at least "
-            "3; lower it, or add rows.",
+            "A test fraction of 0.99 leaves 0 of the 30 rows of client '9' for training, which needs at "
+            "least 3; lower it, or add rows.",
         ),
         (
             ["--client", "site", "--inputs", "a,y", "--targets", "y,z"],

@@ -114,6 +114,37 @@ def test_only_a_sum_of_what_each_site_knows_needs_to_be_exchanged():
     np.testing.assert_allclose(covariance, np.cov(together.T, bias=True), atol=1e-13)
 
 
+def test_targets_far_from_0_need_an_origin():
+    moments = Moments.from_arrays([np.random.default_rng(m).normal(1e8 + m, 1, (50, 2)) for m in range(2)])
+    with pytest.raises(InputError, match=r"far from the origin of this sum .* agree on an origin near"):
+        pooled_from_sum(contributions(moments).sum(axis=0))
+    mean, covariance = pooled_from_sum(contributions(moments, origin=1e8).sum(axis=0), origin=1e8)
+    np.testing.assert_allclose(mean, moments.pooled.mean, rtol=1e-15)
+    np.testing.assert_allclose(covariance, moments.pooled.covariance, atol=1e-7)  # of means at 1e8
+
+
+def test_sums_over_rows_weigh_by_rows():
+    moments = random_moments(np.random.default_rng(0), 2, 2).weighted([1.0, 3.0])
+    with pytest.raises(
+        InputError, match="weighs clients by their rows, but these moments have client weights"
+    ):
+        contributions(moments)
+
+
+@pytest.mark.parametrize("ask", ["value", "gradient", "after_round", "feature_offset"])
+def test_heads_are_lists_or_arrays_of_a_row_for_each_target(ask):
+    correction = correct(random_moments(np.random.default_rng(0), 3, 2), PENALTY)
+    head = [[1.0, 0.5, 0.0], [0.0, 1.0, 2.0]]
+    np.testing.assert_array_equal(getattr(correction, ask)(head), getattr(correction, ask)(np.array(head)))
+    for bad, words in (
+        (np.ones(3), r"one row per target, not \(3,\)"),
+        (np.ones((3, 3)), r"one row per target, not \(3, 3\)"),
+        (np.full((2, 3), np.nan), "head has a value that is not finite"),
+    ):
+        with pytest.raises(InputError, match=words):
+            getattr(correction, ask)(bad)
+
+
 def test_what_is_not_worth_a_feature_is_said():
     moments = Moments([9, 9], [[0, 0], [1, 0]], [np.diag([4, 0.5]), np.diag([4, 3])], targets=("x", "y"))
     assert correct(moments, Penalty(1, 1)).notes == ()

@@ -502,15 +502,26 @@ def test_what_a_client_refuses_reaches_the_server(tmp_path):
     def broken(site: Site) -> Site:
         return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
 
-    with pytest.raises(InputError, match="A client could not introduce itself: the log of site 'ridge' says why"):
+    words = "A client could not introduce itself: the log of site 'ridge' says why"
+    with pytest.raises(InputError, match=words):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
+
+
+def test_a_node_without_a_configuration_is_named(tmp_path):
+    grid = grid_of(tmp_path, app=client_app())
+    grid.configs = {12: {}, 13: {}}
+    words = "the configuration of node 12 names no 'site' and 'table', as one of a SuperNode does"
+    with pytest.raises(InputError, match=f"A client could not introduce itself: {words}"):
+        serve(grid)
 
 
 def test_a_mistake_at_a_client_is_told_in_its_log_alone(tmp_path, caplog):
     def mistaken(site: Site) -> Site:
         raise ZeroDivisionError("of the value 42")
 
-    with pytest.raises(InputError, match="could not introduce: the log of site 'ridge' says why") as refused:
+    with pytest.raises(
+        InputError, match="could not introduce itself: the log of site 'ridge' says why"
+    ) as refused:
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=mistaken)))
     assert "42" not in refused.value.message
     assert "of the value 42" in caplog.text
@@ -548,7 +559,7 @@ def test_a_client_that_loses_its_files_after_training_cannot_measure(tmp_path):
 
     said: list[str] = []
     serve(grid_of(tmp_path, silent=losing), said.append)
-    assert "A client could not evaluate: it has not trained this round" in said
+    assert "A client could not measure its errors: it has not trained this round" in said
 
 
 def refusing(site: Site) -> Site:

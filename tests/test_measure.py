@@ -158,6 +158,16 @@ def test_a_client_that_is_not_fully_active_is_flagged(tmp_path):
     assert np.isfinite(found.trajectory_error).all()
 
 
+def test_clients_that_did_not_answer_are_named(tmp_path):
+    found = measure(exact_run(tmp_path, rounds=3))
+    assert found.warnings == ()
+    found.objective_gap[1:, 0] = found.objective_gap[1, 2] = np.nan
+    assert found.warnings == (
+        "Client 'site 0' did not answer in rounds 2, 3; fit and errors there are of the others.",
+        "Client 'site 2' did not answer in round 2; fit and errors there are of the others.",
+    )
+
+
 def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):
     found = measure(exact_run(tmp_path, rounds=2))
     found.objective_gap[0, 1] = found.test_mse[1, 2] = np.nan

@@ -284,6 +284,12 @@ def test_clients_of_one_name_are_refused_whatever_its_type():
         Moments.from_arrays({1: rows[0], "1": rows[1], 2: rows[2]})
 
 
+def test_clients_whose_names_differ_by_blanks_are_refused():
+    rows = np.random.default_rng(0).standard_normal((2, 9, 2))
+    with pytest.raises(InputError, match="The client name 'a' appears more than once, perhaps with blanks"):
+        Moments.from_arrays({"a": rows[0], "a ": rows[1]})
+
+
 @pytest.mark.parametrize("shape", [(0, 2), (2, 0)])
 def test_moments_of_nobody_or_of_nothing_are_refused(shape):
     clients, targets = shape

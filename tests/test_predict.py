@@ -288,3 +288,9 @@ def test_the_problem_that_is_undefined_is_the_one_named():
     turn = np.array([[1.0, 1.0], [1.0, 1.0]])  # its least eigenvalue is rounding, and may be above zero
     with pytest.raises(InputError, match="is zero beside the largest covariance, 1,"):
         predict(Moments([9, 9], np.zeros((2, 2)), [[1e9 * np.eye(2)] * 2, [turn] * 2]))
+
+
+@pytest.mark.parametrize(("bad", "words"), [(np.nan, "not finite"), (1.0, "not symmetric")])
+def test_an_optimum_is_that_of_a_covariance(bad, words):
+    with pytest.raises(InputError, match=f"covariance .*{words}"):
+        phi(np.array([[2.0, bad], [0.0, 2.0]]), Penalty())

@@ -219,6 +219,9 @@ def test_other_settings_are_refused_field_by_field(whole):
     words = r"data.digest is \w{16}\.\.\. there .*; data.train_rows is 24, 20, 16 there and 23, 21, 16 here"
     with pytest.raises(InputError, match=words):
         trained(whole, problem=small_problem(rows=(23, 21, 16)))
+    moved = replace(small_problem(rows=(23, 21, 16)), provenance={"inputs": ["a", "c"]})
+    with pytest.raises(InputError, match=r"data.provenance.inputs is None there and a, c here"):
+        trained(whole, problem=moved)
     other_net = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
     with pytest.raises(InputError, match=r"parameters is 75 there and 86 here; network is \w+ there and"):
         train(small_problem(), other_net, ["ordinary"], [0], SETTINGS, folder=whole, backbone_name="net")

@@ -413,6 +413,9 @@ def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
                           "correct it."),
     ({"where": "sum(year) > 1"}, 'The condition "sum(year) > 1" cannot be used '
                                  "(WHERE clause cannot contain aggregates); correct it."),
+    ({"where": "true); COPY source TO 'stolen.csv'; SELECT (1"},
+     'The condition "true); COPY source TO \'stolen.csv\'; SELECT (1" cannot be used '
+     "(it is more than one condition); correct it."),
     ({"where": "year < 0"}, 'The condition "year < 0" leaves no rows of the table; widen it.'),
 ])  # fmt: skip
 def test_a_question_that_cannot_be_answered_is_explained(options, message):
@@ -535,17 +538,28 @@ def test_a_damaged_file_is_named_with_the_reason(name, change):
     damaged(write(frame(rows=22_000), name), change)
     error = refusal(name)
     assert error.message.startswith(f"Cannot read '{name}' (")
-    assert error.message.endswith("); check that it is whole and readable.")
+    assert error.message.endswith("); check that it is whole and readable, and UTF-8 if it is text.")
     assert "\n" not in error.message
     assert error.field == "source"
+
+
+def test_of_several_files_the_damaged_one_is_named():
+    for name in ("1.parquet", "2.parquet", "1.csv", "2.csv"):
+        write(frame(rows=22_000), name)
+    damaged("2.parquet", lambda content: content[:50])
+    damaged("2.csv", lambda content: content + b"north\xff,1.0,2.0,2010\n")
+    for source in (["1.parquet", "2.parquet"], "*.parquet"):
+        assert refusal(source).message.startswith("Cannot read '2.parquet' (")
+    assert refusal("*.csv").message.startswith("Cannot read '2.csv' (")
 
 
 def test_the_first_of_several_paths_stands_for_them():
     for name in ("1.parquet", "2.parquet"):
         write(frame(), name)
-    damaged("2.parquet", lambda content: content[:50])
-    assert refusal(["1.parquet", "2.parquet"]).message.startswith("Cannot read '1.parquet' and 1 more (")
-    assert "2.parquet" in refusal(["1.parquet", "2.parquet"]).message
+    assert (
+        "leaves no rows of '1.parquet' and 1 more"
+        in refusal(["1.parquet", "2.parquet"], where="year < 0").message
+    )
 
 
 def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
@@ -556,7 +570,7 @@ def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
     message = refusal(write(frame(), "data.csv")).message
     assert message == (
         "Cannot read 'data.csv' ([Errno 13] Permission denied: 'data.csv'); "
-        "check that it is whole and readable."
+        "check that it is whole and readable, and UTF-8 if it is text."
     )
 
 
