@@ -323,6 +323,18 @@ def test_rows_without_a_client_are_missing(missing):
     assert_same(read(table, drop_missing=True), expected(table.drop(index=[0, 1, 5])))
 
 
+@pytest.mark.parametrize("away", [0.0, 1e6], ids=["in one pass", "in two"])
+def test_it_is_said_how_many_rows_are_left_out(away):
+    table, said = frame(), []
+    table.loc[table["site"] == "east", "PM2.5"] += away
+    read(table, drop_missing=True, warned=said.append)
+    assert said == []
+    table.loc[[0, 1], "site"] = None
+    table.loc[5, TARGETS[1]] = np.nan
+    read(table, drop_missing=True, warned=said.append)
+    assert said == ["Left out for a missing value: 3 rows."]
+
+
 def test_whole_clients_stay_whole_numbers_next_to_missing_ones():
     table = frame(clients=(1, 2, 3))
     table["site"] = table["site"].astype(float).where(table.index != 7)

@@ -11,6 +11,11 @@ def counted(number: int, noun: str = "run") -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def left_out(rows: int) -> str:
+    """What is said of rows that lack a value."""
+    return f"Left out for a missing value: {counted(rows, 'row')}."
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """How a sentence about an unknown name ends: "; did you mean 'x'?" where x is near, else "."."""
     near = get_close_matches(name.lower(), list(names), n=1)

@@ -8,8 +8,8 @@ would find the means first. When some client lies far away, a second pass shifts
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from fedgram.checks import constant_target
 from fedgram.errors import InputError
 from fedgram.moments import Moments
+from fedgram.phrases import left_out
 from fedgram.psd import Array
 from fedgram.sources import FIND_NAN, SourceTable, explained, listed, open_source, select_rows
 
@@ -36,6 +37,7 @@ def read_moments(
     where: str | None = None,
     drop_missing: bool = False,
     client_weights: Any = None,
+    warned: Callable[[str], None] = lambda sentence: None,
 ) -> Moments:
     """Moments of the columns `targets`, with one client for each value of the column `client`.
 
@@ -44,7 +46,8 @@ def read_moments(
     list of paths, or a table in memory (pandas, pyarrow). A file counts once, however often it is named.
     `where` is an SQL condition on the columns, to which clients in CSV files are text. True and false are 1
     and 0. Clients come in order of name, numbers first and by their size; client_weights (M,) are in that
-    order, or a dict by name.
+    order, or a dict by name. With drop_missing rows that lack a target or their client are left out, and
+    `warned` is told how many.
     """
     import duckdb  # here, because it takes longer to import than all the rest
 
@@ -60,6 +63,8 @@ def read_moments(
             select_rows(table, drop_missing)
             sums = _summed(table, drop_missing)
     _check_clients(table, sums.clients)
+    if sums.missing:
+        warned(left_out(sums.missing))
     return Moments(sums.count, sums.mean, sums.covariance, sums.clients, names, client_weights)
 
 
@@ -94,12 +99,13 @@ def _checked_names(client: str | None, targets: Sequence[str]) -> tuple[str, ...
 class _Sums:
     """Moments of M clients as summed in one pass: count (M,), mean (M, C), covariance (M, C, C).
 
-    `complete` when no row lacks a target or its client; `near` when all shifts were near enough to the
-    means. No shift is near enough to a constant.
+    `complete` when no row lacks a target or its client, `missing` how many do; `near` when all shifts were
+    near enough to the means. No shift is near enough to a constant.
     """
 
     clients: tuple[str, ...]
     complete: bool
+    missing: int
     near: bool
     count: Array
     mean: Array
@@ -111,6 +117,7 @@ def _summed(table: SourceTable, drop_missing: bool) -> _Sums:
     sample = table.each("coalesce(avg(y{0}) FILTER (isfinite(y{0})), 0)")
     shifts = table.connection.execute(f"SELECT {sample} FROM (FROM data LIMIT 10000)").fetchall()[0]
     sums = _one_pass(table, [f"'{shift!r}'::DOUBLE" for shift in shifts])
+    missing = sums.missing
     if not (sums.complete or drop_missing):
         _check_complete(table)
     _check_finite(table, sums)
@@ -121,7 +128,7 @@ def _summed(table: SourceTable, drop_missing: bool) -> _Sums:
     sums = _one_pass(table, table.each("mean{0}").split(", "), "JOIN means USING (client)")
     if not sums.near:
         _check_varies(table)
-    return sums
+    return replace(sums, missing=missing)  # rows without a client have no mean to be joined with
 
 
 def _one_pass(table: SourceTable, shifts: list[str], join: str = "") -> _Sums:
@@ -143,6 +150,7 @@ def _unpacked(clients: list[str | None], values: Array, targets: int) -> _Sums:
     rows, *sums = np.split(values, [1, 2, 2 + targets, -targets], axis=1)
     complete = None not in clients and (rows == sums[0]).all() and not np.isnan(values).any()
     named = [name is not None for name in clients]
+    missing = int(rows.sum() - sums[0][named].sum())
     count, first, upper, shift = (part[named] for part in sums)
     second = np.empty((len(count), targets, targets))
     row, column = np.triu_indices(targets)
@@ -152,7 +160,7 @@ def _unpacked(clients: list[str | None], values: Array, targets: int) -> _Sums:
         covariance = second / count[:, :, None] - offset[:, :, None] * offset[:, None, :]
         near = offset**2 < NEAR**2 * np.diagonal(covariance, axis1=1, axis2=2)
     names = tuple(name for name in clients if name is not None)
-    return _Sums(names, bool(complete), bool(near.all()), count[:, 0], shift + offset, covariance)
+    return _Sums(names, bool(complete), missing, bool(near.all()), count[:, 0], shift + offset, covariance)
 
 
 def _check_clients(table: SourceTable, clients: tuple[str, ...]) -> None:

@@ -118,8 +118,9 @@ def load(
         _require("targets", "--targets", named)
         _require("client", "--client (or --site)", client or site)
         summary = read_moments(
-            data, client=client, site=site, targets=named, where=where, drop_missing=drop_missing
-        )
+            data, client=client, site=site, targets=named, where=where, drop_missing=drop_missing,
+            warned=lambda sentence: typer.echo(sentence, err=True),
+        )  # fmt: skip
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
     return Given(summary, data)

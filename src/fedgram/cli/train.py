@@ -14,7 +14,7 @@ from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.penalty import Penalty
-from fedgram.phrases import counted
+from fedgram.phrases import left_out
 from fedgram.table_files import columns_of
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def train(
         kind=kind,  # type: ignore[arg-type]  # checked with the problem
     )  # fmt: skip
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
-    if left_out := problem.provenance.get("rows_left_out"):
-        typer.echo(f"Left out for a missing value: {counted(left_out, 'row')}.", err=True)
+    if dropped := problem.provenance.get("rows_left_out"):
+        typer.echo(left_out(dropped), err=True)
     with run_tables.progress() as shown:
         try:
             runs = train_all(
