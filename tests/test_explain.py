@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, explain, predict, psd, words
-from fedgram.documents import explanation_document
+from fedgram.documents import explanation_document, gap_summary
 from fedgram.explain import pairwise_dispersion
 from fedgram.figure import _draw_terms, pyplot
 from tests.instances import random_moments
@@ -203,3 +203,14 @@ def test_a_negative_term_is_drawn_whole():
     low, high = axis.get_xlim()
     assert low < gap.traces.min() < 0 < gap.traces.max() < high
     plt.close(figure)
+
+
+def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
+    gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
+    assert "the pairwise bounds" in words.checks(gap)
+    assert gap_summary(gap)["pairwise_dispersion"] == gap.dispersion
+    monkeypatch.setattr("fedgram.explain.FEW", 4)
+    assert "bounds" not in words.checks(gap)
+    assert gap_summary(gap)["pairwise_dispersion"] is None
+    assert explanation_document(gap.prediction, gap)["bounds_hold"] is None
+    assert gap.bounds_hold

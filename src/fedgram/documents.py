@@ -45,8 +45,8 @@ def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | No
     return document if trajectory is None else document | {"trajectory": trajectory.tolist()}
 
 
-def gap_summary(gap: Gap) -> dict[str, float]:
-    """The gap in six numbers: relative size, traces of the three terms and their sum, and D."""
+def gap_summary(gap: Gap) -> dict[str, float | None]:
+    """The gap in numbers: relative size, traces of the three terms and their sum; and D, of few clients."""
     mean, covariance, averaging = gap.traces.tolist()
     return {
         "relative": float(gap.relative),
@@ -54,7 +54,7 @@ def gap_summary(gap: Gap) -> dict[str, float]:
         "mean": mean,
         "covariance": covariance,
         "averaging": averaging,
-        "pairwise_dispersion": float(gap.dispersion),
+        "pairwise_dispersion": float(gap.dispersion) if gap.few_pairs else None,
     }
 
 
@@ -81,7 +81,7 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
         "smallest_eigenvalues": gap.smallest_eigenvalue.tolist(),
         "variance": float(gap.variance),
         "chain_holds": bool(gap.chain_holds),
-        "bounds_hold": bool(gap.bounds_hold),
+        "bounds_hold": bool(gap.bounds_hold) if gap.few_pairs else None,
         "clients": clients,
         "target_shares": _told(gap.target_shares),
         "directions": [

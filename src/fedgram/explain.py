@@ -19,6 +19,10 @@ TERMS = ("mean", "covariance", "averaging")
 LOEWNER_ROUNDING = 1e-12
 
 
+# Clients whose pairs are visited unasked, in seconds; of ten times as many it would be minutes.
+FEW = 1000
+
+
 @dataclass(frozen=True, eq=False)
 class Gap:
     """G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, and where it comes from.
@@ -61,6 +65,11 @@ class Gap:
     def one_sided(self) -> Array:
         """Whether no trace of a term is negative, so that shares have a meaning, (...)."""
         return np.all(self.traces >= -LOEWNER_ROUNDING * self.scale[..., None], axis=-1)
+
+    @property
+    def few_pairs(self) -> bool:
+        """Whether there are few enough clients to visit all pairs unasked, for documents and sentences."""
+        return len(self.prediction.moments.clients) <= FEW
 
     @cached_property
     def dispersion(self) -> Array:

@@ -88,12 +88,17 @@ def in_parts(gap: Gap, amounts: Array) -> list[str]:
 def checks(gap: Gap) -> str:
     """Which of the paper's identities these numbers satisfy, and how well."""
     chain = "holds" if gap.chain_holds else "does not hold"
-    bounds = "hold" if gap.bounds_hold else "do not hold"
     return (
-        f"Checks: the ordering G_star <= sum p G <= G_within <= G_cen {chain}; the pairwise bounds "
-        f"{gap.dispersion:.4g} <= {gap.traces[2]:.4g} <= {2 * gap.dispersion:.4g} {bounds}; the averaging "
+        f"Checks: the ordering G_star <= sum p G <= G_within <= G_cen {chain}; {_bounds(gap)}the averaging "
         f"term equals the scatter of the selected heads to {gap.scatter_residual:.1e}."
     )
+
+
+def _bounds(gap: Gap) -> str:
+    if not gap.few_pairs:
+        return ""
+    low, trace, high, hold = gap.dispersion, gap.traces[2], 2 * gap.dispersion, gap.bounds_hold
+    return f"the pairwise bounds {low:.4g} <= {trace:.4g} <= {high:.4g} {'hold' if hold else 'do not hold'}; "
 
 
 def correction_plan(correction: Correction) -> list[str]:
