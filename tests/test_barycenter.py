@@ -288,7 +288,7 @@ def test_factors_of_ill_conditioned_matrices_keep_their_digits():
 
 
 def test_a_trajectory_needs_as_many_features_as_targets():
-    with pytest.raises(InputError, match="1 features for 2 targets; it needs at least as many"):
+    with pytest.raises(InputError, match="1 feature for 2 targets; it needs at least as many"):
         trajectory(np.ones((2, 1)), np.stack([np.eye(2)] * 2), np.full(2, 0.5), 1)
 
 

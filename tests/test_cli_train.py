@@ -328,7 +328,7 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
         ),
         (
             ["--client", "site", "--inputs", "a,y", "--targets", "y,z"],
-            "The column 'y' is named more than once in --client, --inputs and --targets; name it once.",
+            "The column 'y' is named more than once among client, inputs and targets; name it once.",
         ),
         (["--client", "site", "--inputs", "a,a", "--targets", "y"], "The column 'a' is named more than once"),
         (["--client", "a", "--inputs", "a", "--targets", "y"], "The column 'a' is named more than once"),

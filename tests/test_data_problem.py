@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, explain, predict
+from fedgram import InputError, explain, predict, read_moments
 from fedgram.data.partition import by_projection, evenly_at_random
 from fedgram.data.problem import Problem, Split
 
@@ -277,3 +277,14 @@ def test_no_row_is_printed():
     inputs, targets = clients()
     problem = Problem.from_arrays(inputs, targets)
     assert "'site 0': Split(inputs (40, 3), targets (40, 2))" in repr(problem)
+
+
+def test_clients_of_a_table_are_named_as_everywhere():
+    table = pd.DataFrame({"site": [2.0, 1.0] * 4, "a": range(8), "y": [0, 1, 3, 2, 5, 4, 7, 9]})
+    named = Problem.from_frame(table, client="site", inputs=["a"], targets=["y"])
+    assert named.clients == read_moments(table, client="site", targets=["y"]).clients == ("1", "2")
+    table["site"] = ["a", " "] * 4
+    with pytest.raises(InputError, match="The client in 'site' is missing for 4 of 8 rows"):
+        Problem.from_frame(table, client="site", inputs=["a"], targets=["y"])
+    with pytest.raises(InputError, match="The column 'y' is named more than once among client, inputs and"):
+        Problem.from_frame(table, client="site", inputs=["a", "y"], targets=["y"])

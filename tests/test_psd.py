@@ -181,7 +181,7 @@ def test_what_is_not_numbers_is_refused_in_a_sentence(values, sentence):
 @pytest.mark.parametrize(
     ("head", "sentence"),
     [
-        (np.ones((2, 1)), "The head has 1 features for 2 targets; it needs at least as many"),
+        (np.ones((2, 1)), "The head has 1 feature for 2 targets; it needs at least as many"),
         (np.ones((3, 5)), r"The head must have shape \(..., 2, features\), one row per target, not \(3, 5\)"),
         (np.ones(5), r"The head must have shape .* not \(5,\)"),
     ],

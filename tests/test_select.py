@@ -109,7 +109,7 @@ def test_inputs_and_targets_must_match():
 
 def test_a_head_needs_as_many_features_as_targets():
     for refused in (lambda: closest_head(np.ones((2, 1)), np.eye(2)), lambda: align(*np.ones((2, 2, 1)))):
-        with pytest.raises(InputError, match="1 features for 2 targets; it needs at least as many"):
+        with pytest.raises(InputError, match="1 feature for 2 targets; it needs at least as many"):
             refused()
 
 

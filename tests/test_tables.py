@@ -403,7 +403,7 @@ def test_a_constant_target_is_named(value):
 def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
     table = frame()
     table.loc[0, "site"] = "alone"
-    assert refusal(table).message.startswith("Client 'alone' has 1 rows, but it needs at least 3")
+    assert refusal(table).message.startswith("Client 'alone' has 1 row, but it needs at least 3")
 
 
 # ---- what was asked for ----

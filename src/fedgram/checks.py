@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.errors import InputError
+from fedgram.phrases import counted
 from fedgram.psd import Array
 
 
@@ -86,8 +87,8 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
             )
         if rows < targets + 1:
             raise InputError(
-                f"Client '{client}' has {rows:g} rows, but it needs at least {targets + 1}, one more than "
-                "targets; add rows, use fewer targets, or leave the client out.",
+                f"Client '{client}' has {counted(int(rows), 'row')}, but it needs at least {targets + 1}, "
+                "one more than targets; add rows, use fewer targets, or leave the client out.",
                 client=client,
                 field="count",
             )

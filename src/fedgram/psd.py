@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgram.errors import InputError
+from fedgram.phrases import counted
 
 Array = npt.NDArray[Any]
 
@@ -179,7 +180,8 @@ def check_head(head: Array, targets: int) -> None:
         )
     if head.shape[-1] < targets:
         raise InputError(
-            f"The head has {head.shape[-1]} features for {targets} targets; it needs at least as many.",
+            f"The head has {counted(head.shape[-1], 'feature')} for {targets} targets; it needs at least as "
+            "many.",
             field="head",
         )
 

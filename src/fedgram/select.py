@@ -138,6 +138,6 @@ def _shaped(array: Array, shape: tuple[int, ...], name: str) -> Array:
 def _rows(values: Any, name: str) -> Array:
     """A client's inputs or targets as finite float64, one row per sample."""
     array = psd.finite(values, name)
-    if array.ndim != 2:
+    if array.ndim != 2 or not len(array):
         raise InputError(f"{name} must have shape (rows, columns), not {array.shape}.", field=name)
     return array

@@ -56,7 +56,9 @@ class SourceTable:
         """Names of the M clients, None where missing, and their values (M, columns), in order of name."""
         found = self.connection.execute(f"SELECT client, {columns} FROM {rows}")
         width = len(found.description) - 1
-        named = sorted(((_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _rank(row[0]))
+        named = sorted(
+            ((client_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _rank(row[0])
+        )
         values = np.array([values for _, values in named], dtype=np.float64)
         return [name for name, _ in named], values.reshape(-1, width)
 
@@ -66,7 +68,8 @@ class SourceTable:
         return f"'{paths[0]}'{others}" if paths else "the table"
 
 
-def _name(client: Any) -> str | None:
+def client_name(client: Any) -> str | None:
+    """A client as text, None where it is missing."""
     if client is None or client != client:
         return None
     # pandas turns whole numbers into floats when some are missing

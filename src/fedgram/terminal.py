@@ -11,6 +11,7 @@ from rich.table import Table
 from fedgram import psd, words
 from fedgram.correct import Correction
 from fedgram.explain import Gap
+from fedgram.phrases import counted
 from fedgram.predict import Prediction
 from fedgram.psd import Array
 from fedgram.screen import ruled, say, screen
@@ -32,7 +33,8 @@ def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None)
     )
     _print_matrix("Centralized training, G_cen:", prediction.centralized, targets)
     star = prediction.barycenter
-    _say([f"The limit solves its equation to {star.residual:.1e}, in {star.iterations} iterations."])
+    played = counted(int(star.iterations), "iteration")
+    _say([f"The limit solves its equation to {star.residual:.1e}, in {played}."])
     if trajectory is not None:
         _print_trajectory(prediction, trajectory)
     _say(f"Note: {note}" for note in prediction.notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgram.data.held_out import divided
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.problem import Kind, Problem, Split, check_named_once
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def read_table(path: str, reading: Reading, seed: int) -> Problem:
 
 def read_splits(path: str, reading: Reading, seed: int) -> tuple[dict[str, Split], dict[str, Split], int]:
     """Training and test rows by client, the latter empty if none are kept, and how many were left out."""
-    _check_named_once([*([reading.client] if reading.client else []), *reading.numbers])
+    check_named_once([*([reading.client] if reading.client else []), *reading.numbers])
     rows, dropped = _rows(path, reading)
     splits = {name: _split(values, len(reading.inputs)) for name, values in rows.items()}
     return *divided(splits, reading.tested, seed), dropped
@@ -121,16 +121,6 @@ def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
     values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(reading.numbers))], axis=1)
     clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
     return clients, found["client"], values
-
-
-def _check_named_once(columns: list[str]) -> None:
-    for name in columns:
-        if columns.count(name) > 1:
-            raise InputError(
-                f"The column '{name}' is named more than once in --client, --inputs and --targets; name it "
-                "once.",
-                field=name,
-            )
 
 
 def _check_clients(names: list[str | None], reading: Reading, path: str) -> None:

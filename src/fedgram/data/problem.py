@@ -14,6 +14,7 @@ from fedgram.errors import InputError
 from fedgram.frames import in_one_order
 from fedgram.moments import Moments
 from fedgram.psd import Array
+from fedgram.sources import client_name
 
 Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 """Published data; data made for this project; an imitation of published data."""
@@ -118,16 +119,18 @@ class Problem:
     ) -> Problem:
         """A problem from a table with one row per sample, split by its column `client`."""
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
+        check_named_once((client, *inputs, *targets))
         _check_columns(frame, client, (*inputs, *targets))
-        nameless = int(frame[client].isna().sum())
+        owners = frame[client].map(client_name)  # 1, 1.0 and '1' are one client
+        nameless = int(owners.isna().sum())
         if nameless:
             raise InputError(
                 f"The client in '{client}' is missing for {nameless:,} of {len(frame):,} rows; name one for "
                 "each or drop them.",
                 field=client,
             )
-        owners = frame[client].map(str)  # 1 and '1' are one client
-        parts = {str(key): frame[owners == str(key)] for key, _ in frame.groupby(client, sort=True)}
+        names = dict.fromkeys(str(client_name(key)) for key in frame.groupby(client, observed=True).groups)
+        parts = {name: frame[owners == name] for name in names}
         train = {
             name: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
             for name, part in parts.items()
@@ -232,6 +235,17 @@ def _check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
                 f"Client '{client}' has {has} but no {lacks}; give both for each client.",
                 client=client,
                 field=lacks,
+            )
+
+
+def check_named_once(columns: Sequence[str]) -> None:
+    """Refuse a column that stands for two things."""
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(
+                f"The column '{name}' is named more than once among client, inputs and targets; name it "
+                "once.",
+                field=name,
             )
 
 

@@ -64,7 +64,7 @@ class Members:
                 raise InputError(
                     f"Only {len(self.node_of)} of {self.plan.clients} clients are there after "
                     f"{self.plan.patience:g} s ({', '.join(sorted(self.node_of)) or 'none'}); start the "
-                    "others, and run this again.",
+                    "others, or raise 'patience' if they are slow, and run this again.",
                     field="clients",
                 )
             time.sleep(PAUSE)
