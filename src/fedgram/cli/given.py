@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
 from inspect import Parameter, Signature, signature
 from os.path import realpath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -60,11 +61,16 @@ class Given:
 
     def check_kept(self, output: str | None) -> None:
         """Refuse to write over a file that was read."""
-        if output is not None and realpath(output) in map(realpath, expanded(self.paths)):
-            raise InputError(
-                f"'{output}' is what is read here, and would be lost; name another file to write.",
-                field="output",
-            )
+        check_kept(output, self.paths)
+
+
+def check_kept(output: str | Path | None, paths: Sequence[str]) -> None:
+    """Refuse to write over one of the files that the paths stand for."""
+    if output is not None and realpath(output) in map(realpath, expanded(paths)):
+        raise InputError(
+            f"'{output}' is what is read here, and would be lost; name another file to write.",
+            field="output",
+        )
 
 
 def with_data(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Commands for trained runs: runs list, runs show, runs compare."""
+"""Commands for trained runs: runs list, runs show, runs compare, runs predict."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ runs_app = App(
 app.add_typer(runs_app, name="runs")
 
 Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, too.")]
+
+
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="CSV file to write.")]
 
 
 @runs_app.command("list")
@@ -89,3 +92,31 @@ def compare(
         print_json(run_tables.comparison_document(found))
     else:
         run_tables.print_comparison(found)
+
+
+@runs_app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder of one run that was trained on a table.")],
+    data: Annotated[str, typer.Argument(help="CSV, TSV or Parquet file with the columns of its inputs.")],
+    client: Annotated[str | None, typer.Option(help="Column that names the client of each row.")] = None,
+    site: Annotated[str | None, typer.Option(help="The client of all rows, if no column names it.")] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the targets of new rows with the networks that a run ended with.
+
+    Each row is predicted by the network of its client. The rows stay in their order.
+    """
+    from fedgram.cli.given import check_kept
+    from fedgram.cli.run_predictions import predicted
+    from fedgram.phrases import counted
+
+    check_kept(output, [data])
+    rows = predicted(folder, data, client, site)
+    if as_json:
+        print_json(rows.document())
+    elif output is None:
+        typer.echo(rows.csv(), nl=False)
+    if output is not None:
+        rows.save(output)
+        typer.echo(f"Wrote {output}: {counted(len(rows.clients), 'row')}.", err=True)

@@ -75,6 +75,16 @@ def read_splits(path: str, reading: Reading, seed: int) -> tuple[dict[str, Split
     return *divided(splits, reading.tested, seed), dropped
 
 
+def read_inputs(path: str, reading: Reading) -> tuple[list[str], Array]:
+    """Of every row, in the order of the file: its client (N,), and its numbers (N, columns)."""
+    clients, client, values = _read(path, reading)
+    for name, number in clients.items():
+        its = np.flatnonzero(client == number)
+        _check_numbers(values[its], its, name, reading, path)
+    names = {number: name for name, number in clients.items()}
+    return [names[number] for number in client], values
+
+
 def _split(values: Array, inputs: int) -> Split:
     """Inputs and targets of rows (N, inputs + C)."""
     return Split(values[:, :inputs].astype(np.float32), values[:, inputs:])
@@ -83,6 +93,7 @@ def _split(values: Array, inputs: int) -> Split:
 def _rows(path: str, reading: Reading) -> tuple[dict[str, Array], int]:
     """The columns (N, columns) of every client, in the order of the file, and how many rows were left out."""
     clients, client, values = _read(path, reading)
+    _check_federation(list(clients), reading, path)
     complete = ~np.isnan(values).any(axis=1) & np.isin(client, list(clients.values()))
     kept = complete | (not reading.drop_missing)
     rows = {}
@@ -136,12 +147,15 @@ def _check_clients(names: list[str | None], reading: Reading, path: str) -> None
             f"Some rows have no client in '{client}'; name one for each, or leave them out (--drop-missing).",
             field=client,
         )
-    if client is not None and len(named) < 2:
+
+
+def _check_federation(named: list[str], reading: Reading, path: str) -> None:
+    if reading.client is not None and len(named) < 2:
         held = f"only the client '{named[0]}'" if named else "no client"
         raise InputError(
-            f"The column '{client}' of '{path}' holds {held}, but a federation needs at least two; name "
-            "another column with --client, or add the rows of other clients.",
-            field=client,
+            f"The column '{reading.client}' of '{path}' holds {held}, but a federation needs at least two; "
+            "name another column with --client, or add the rows of other clients.",
+            field=reading.client,
         )
 
 
