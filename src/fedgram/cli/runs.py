@@ -13,8 +13,9 @@ from fedgram.errors import InputError
 
 runs_app = App(
     no_args_is_help=True,
-    help="Trained runs: which there are, what each found round by round, and all of them beside the "
-    "prediction. They are measured from the files that training wrote; no data and no network is needed.",
+    help="Trained runs: which there are, what each found round by round, all of them beside the prediction, "
+    "and what their networks predict for new rows. What they found is measured from the files that training "
+    "wrote, without data or networks.",
 )
 app.add_typer(runs_app, name="runs")
 
