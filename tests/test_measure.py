@@ -14,7 +14,7 @@ from fedgram.expectation import expectation
 from fedgram.measure import measure, over_clients
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round
-from fedgram.phrases import counted, seeds_in_words
+from fedgram.phrases import between_commas, counted, seeds_in_words
 from fedgram.run_figure import draw_comparison
 from fedgram.runs import Runs
 from tests.small_runs import exact_run, small_problem, trained
@@ -246,6 +246,16 @@ def test_counts_and_seeds_in_words():
     assert [seeds_in_words(seeds) for seeds in ([4], (0, 1), {3, 0}, (1, 2, 3), (0, 1, 3))] == [
         "seed 4", "seeds 0, 1", "seeds 0, 3", "seeds 1 to 3", "seeds 0, 1, 3",
     ]  # fmt: skip
+
+
+def test_lists_have_commas_and_quotes_around_others():
+    listed = {
+        "a,b ,": ["a", "b"],
+        '"a, b", c': ["a, b", "c"],
+        "a\nb": ["a", "b"],
+        'it\'s "odd",y': ['it\'s "odd"', "y"],
+    }
+    assert {text: between_commas(text) for text in ("", ",", *listed)} == {"": [], ",": [], **listed}
 
 
 def test_the_figure_is_drawn(several, tmp_path):

@@ -1,7 +1,8 @@
-"""Counts, seeds and suggestions as people write them."""
+"""Counts, seeds, lists and suggestions as people write them."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
@@ -9,6 +10,12 @@ from difflib import get_close_matches
 def counted(number: int, noun: str = "run") -> str:
     """'1 run' or '1,234 runs'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def between_commas(text: str) -> list[str]:
+    """What a text names with commas; what has a comma itself stands in quotes."""
+    lines = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name for line in lines for part in line if (name := part.strip())]
 
 
 def left_out(rows: int) -> str:

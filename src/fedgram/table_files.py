@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,12 +35,6 @@ def files_of(paths: Sequence[str]) -> list[str]:
 def expanded(paths: Sequence[str]) -> list[str]:
     """The same without a look into them."""
     return each_once(file for path in paths for file in _expanded(path))
-
-
-def columns_of(text: str | None) -> list[str]:
-    """The columns that a text names, with commas; quotes around one that has a comma itself."""
-    named = next(csv.reader([text or ""], skipinitialspace=True), [])
-    return [name for part in named if (name := part.strip())]
 
 
 def each_once(paths: Iterable[str]) -> list[str]:

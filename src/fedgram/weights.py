@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedgram.averaging import in_client_order
 from fedgram.errors import InputError
+from fedgram.phrases import between_commas
 from fedgram.psd import Array
 
 
@@ -19,7 +19,7 @@ def parse_weights(text: str, clients: Sequence[str]) -> Array:
     """
     if text.strip() == "equal":
         return np.ones(len(clients))
-    parts = [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
+    parts = between_commas(text)
     if all("=" in part for part in parts):
         parts = _in_order([_pair(part) for part in parts], clients)
     if len(parts) != len(clients):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from fedgram.errors import InputError
-from fedgram.table_files import columns_of, each_once, expanded
+from fedgram.phrases import between_commas
+from fedgram.table_files import each_once, expanded
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -120,7 +121,7 @@ def load(
     else:
         from fedgram.tables import read_moments
 
-        named = columns_of(targets)
+        named = between_commas(targets or "")
         _require("targets", "--targets", named)
         _require("client", "--client (or --site)", client or site)
         summary = read_moments(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedgram.errors import InputError
+from fedgram.phrases import between_commas
 
 Seeds = Annotated[
     str, typer.Option(help="How many seeds (5 is 0 to 4), or which, with commas ('0,3', one is '3,').")
@@ -15,8 +16,7 @@ Seeds = Annotated[
 
 def parts(*texts: str) -> tuple[str, ...]:
     """What options name between commas, each once."""
-    named = (part.strip() for text in texts for part in text.split(","))
-    return tuple(dict.fromkeys(part for part in named if part))
+    return tuple(dict.fromkeys(part for text in texts for part in between_commas(text)))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:

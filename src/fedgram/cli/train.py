@@ -14,8 +14,7 @@ from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.penalty import Penalty
-from fedgram.phrases import left_out
-from fedgram.table_files import columns_of
+from fedgram.phrases import between_commas, left_out
 
 if TYPE_CHECKING:
     from fedgram.data.problem import Problem
@@ -102,8 +101,8 @@ def train(
         precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
     reading = Reading(
-        client, columns_of(inputs), columns_of(targets), test_fraction, where, drop_missing,
-        kind=kind,  # type: ignore[arg-type]  # checked with the problem
+        client, between_commas(inputs or ""), between_commas(targets or ""), test_fraction, where,
+        drop_missing, kind=kind,  # type: ignore[arg-type]  # checked with the problem
     )  # fmt: skip
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
     if dropped := problem.provenance.get("rows_left_out"):

@@ -13,7 +13,7 @@ from fedgram.errors import InputError
 from fedgram.flower.plan import number
 from fedgram.moments import Moments
 from fedgram.nets.model import Backbone
-from fedgram.table_files import columns_of
+from fedgram.phrases import between_commas
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,8 @@ class Site:
         return cls.from_table(
             str(node["table"]),
             str(node["site"]),
-            inputs=columns_of(str(run["inputs"])),
-            targets=columns_of(str(run["targets"])),
+            inputs=between_commas(str(run["inputs"])),
+            targets=between_commas(str(run["targets"])),
             test_fraction=number(run, "test-fraction", TEST_FRACTION),
             backbone=str(run.get("backbone", "resmlp")),
             folder=str(node.get("folder", "private")),
