@@ -141,6 +141,14 @@ def test_below_a_figure_stand_kinds_and_scale(scale):
     ]
 
 
+def test_data_of_an_empty_panel_is_not_named():
+    alone = only(all_results(), "dsprites", procedure="ordinary")  # compared with nothing
+    figure = drawn("dnn-prediction", Results([*only(all_results(), "mpiigaze"), *alone]))[""]
+    assert says_not_run(panel(figure, "dSprites"))
+    assert "MPIIGaze" in figure.get_supxlabel()
+    assert "dSprites" not in figure.get_supxlabel()
+
+
 def test_no_figure_mixes_scales_or_datasets():
     paper = all_results()
     reduced = only(all_results("reduced"), "beijing", "walker")

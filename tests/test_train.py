@@ -167,10 +167,8 @@ def test_memory_is_counted_by_the_formula():
 
 
 def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
-    needed, runs = (
-        memory.footprint(small_problem(), net, False, SETTINGS),
-        [Run(Procedure(), s) for s in range(4)],
-    )
+    needed = memory.footprint(small_problem(), net, False, SETTINGS)
+    runs = [Run(Procedure(), seed) for seed in range(4)]
     for free, fits in ((needed.of(2), 2), (needed.of(3) - 2, 2), (needed.of(9), 4)):
         monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / memory.RESERVE))
         assert memory.fitting(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits

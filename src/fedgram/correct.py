@@ -138,7 +138,7 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
     can run through secure aggregation. All agree on the origin, a guess of the mean: far from it second
     moments lose the digits of the covariance. Clients count by their rows.
     """
-    if not np.allclose(moments.client_weights, moments.count / moments.count.sum(), rtol=1e-12, atol=0):
+    if not moments.weighed_by_rows:
         raise InputError(
             "A sum over rows weighs clients by their rows, but these moments have client weights of their "
             "own; leave those out.",

@@ -131,10 +131,9 @@ class Moments:
     def document(self) -> dict[str, Any]:
         """The moments file as plain lists and numbers; weights stand in it only if they are not N_m/N."""
         checks.check_one_problem(self.mean.shape[:-2], "saved")
-        by_count = np.array_equal(self.client_weights, normalised(self.count, len(self.clients)))
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
-            | ({} if by_count else {"weight": float(weight)})
+            | ({} if self.weighed_by_rows else {"weight": float(weight)})
             for name, count, mean, covariance, weight in zip(
                 self.clients, self.count, self.mean, self.covariance, self.client_weights, strict=True
             )
@@ -153,6 +152,11 @@ class Moments:
     def offset(self) -> Array:
         """d_m = μ_m - μ_g, (..., M, C)."""
         return self.mean - self.pooled.mean[..., None, :]
+
+    @property
+    def weighed_by_rows(self) -> bool:
+        """Whether the client weights are N_m/N."""
+        return bool((self.client_weights == normalised(self.count, len(self.clients))).all())
 
     def weighted(self, client_weights: Any) -> Moments:
         """The same moments under other client weights."""

@@ -167,7 +167,7 @@ def _joined(files: list[str]) -> Moments:
 
     parts = [Moments.load(file) for file in files]
     for file, part in zip(files, parts, strict=True):
-        if len(files) > 1 and any("weight" in client for client in part.document()["clients"]):
+        if len(files) > 1 and not part.weighed_by_rows:
             raise InputError(
                 f"The weights in '{file}' are relative to its own clients; leave them out and say --weights "
                 "for all.",

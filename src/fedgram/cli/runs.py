@@ -22,9 +22,6 @@ app.add_typer(runs_app, name="runs")
 Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, too.")]
 
 
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="CSV file to write.")]
-
-
 @runs_app.command("list")
 def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
     """Name all runs: data, network, procedure, seed, how far each is and what it took."""
@@ -101,7 +98,7 @@ def predict(
     data: Annotated[str, typer.Argument(help="CSV, TSV or Parquet file with the columns of its inputs.")],
     client: Annotated[str | None, typer.Option(help="Column that names the client of each row.")] = None,
     site: Annotated[str | None, typer.Option(help="The client of all rows, if no column names it.")] = None,
-    output: Output = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV file to write.")] = None,
     as_json: Json = False,
 ) -> None:
     """Predict the targets of new rows with the networks that a run ended with.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -11,13 +11,10 @@ from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
-from fedgram.data.problem import Kind
+from fedgram.data.problem import Kind, Problem
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.penalty import Penalty
 from fedgram.phrases import between_commas, left_out
-
-if TYPE_CHECKING:
-    from fedgram.data.problem import Problem
 
 PAPER = Settings()
 

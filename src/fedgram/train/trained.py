@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedgram.errors import InputError
 from fedgram.nets.model import Backbone, Model, draw, prepared
@@ -40,24 +41,22 @@ def predictions(
 
 def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Any, backbone: Backbone | None) -> Array:
     """What a network with these parameters and buffers predicts for rows (N, ...) -> (N, C)."""
-    inputs = prepared(torch.tensor(np.asarray(rows)), torch.float32)
-    model = _network(run, arrays, inputs, backbone)
+    state = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    inputs = prepared(torch.tensor(np.asarray(rows)), state["head.weight"].dtype)
+    model = _network(run, state, inputs, backbone)
     with torch.no_grad():
-        _, predicted = model.eval()(inputs.to(model.head.weight.dtype))
+        _, predicted = model.eval()(inputs)
     return predicted.double().numpy()
 
 
-def _network(
-    run: StoredRun, arrays: Mapping[str, Array], inputs: torch.Tensor, backbone: Backbone | None
-) -> Model:
+def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None) -> Model:
     setup = run.setup
     model = draw(
         setup.backbone if backbone is None else backbone, inputs, setup.settings.features,
         len(setup.data.targets), setup.seed, None,
     )  # fmt: skip
-    state = {name: torch.from_numpy(value) for name, value in arrays.items()}
     try:
-        model.to(state["head.weight"].dtype).load_state_dict(state)
+        model.to(inputs.dtype).load_state_dict(state)
     except RuntimeError:
         raise InputError(
             f"The networks of '{run.folder}' are not of this backbone for rows of shape "

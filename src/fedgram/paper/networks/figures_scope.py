@@ -112,8 +112,12 @@ def draw_prediction(results: Results) -> Any:
     for setting, axis in axes.items():
         groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION]
         changes = [100 * pair_values(group, groups[0], change(test_mse)) for group in groups]
-        _changes(axis, {place: change for place, change in enumerate(changes) if change.size})
-        drawn += [run for group in groups for run in group]
+        compared = {place: change for place, change in enumerate(changes) if change.size}
+        if len(compared) > 1:  # ordinary training alone says nothing
+            _changes(axis, compared)
+            drawn += [run for group in groups for run in group]
+        else:
+            not_run(axis)
         axis.set_xticks(range(3), ["O", "P", "C"])
         axis.set_xlim(-0.3, 2.3)
     figure.supylabel("change of test MSE, %", fontsize=8)
@@ -173,10 +177,7 @@ def _paired_conditions(axis: Any, groups: list[list[Result]]) -> None:
 
 
 def _changes(axis: Any, changes: dict[int, Array]) -> None:
-    """Mean ± sample deviation over seeds at each place; ordinary training alone says nothing."""
-    if len(changes) < 2:
-        not_run(axis)
-        return
+    """Mean ± sample deviation over seeds at each place."""
     places, mean = list(changes), np.array([change.mean() for change in changes.values()])
     deviation = np.array([change.std(ddof=1) if len(change) > 1 else 0.0 for change in changes.values()])
     axis.fill_between(places, mean - deviation, mean + deviation, color=BLUE, alpha=0.18, lw=0)

@@ -124,8 +124,8 @@ def measure_prediction(shown: Shown) -> Found:
     measured: Found = {}
     procedures = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
     for name, words in procedures.items():
-        measured[f"prediction-{name}-barycenter"] = found.median(words, error("barycenter"))
-        measured[f"prediction-{name}-centralized"] = found.median(words, error("centralized"))
+        measured[f"prediction-{name}-barycenter"] = found.fair_median(words, error("barycenter"))
+        measured[f"prediction-{name}-centralized"] = found.fair_median(words, error("centralized"))
     for name in ("proximal", "corrected"):
         pair = procedures[name], "ordinary"
         measured |= {
