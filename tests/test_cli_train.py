@@ -487,3 +487,21 @@ def test_help_teaches(fedgram):
     assert "fedgram train swimmer-mini --procedure ordinary" in out
     assert "solved" in out
     assert fedgram("runs", "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "manifest.json"), "'manifest.json' (Permission denied)"),
+        (OSError(28, "No space left on device"), "Cannot read or write (No space left on device)"),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(fedgram, monkeypatch, error, words):
+    def refuse(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("fedgram.paper.report.write_report", refuse)
+    code, out, problem = fedgram("report")
+    assert (code, out) == (2, "")
+    assert words in problem
+    assert problem.count("\n") == 1

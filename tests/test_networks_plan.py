@@ -135,6 +135,13 @@ def test_bad_names_are_refused(narrowed, words, tmp_path):
         planned([STUDIES["dnn-main"]], empty(tmp_path, **narrowed), Results())
 
 
+def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
+    (plan,) = planned([STUDIES["dnn-main"]], empty(tmp_path, settings=("dsprites",)), Results())
+    assert len(plan.not_run) == 9
+    assert plan.reasons == []
+    assert "is not run" not in "\n".join(cost_lines([plan]))
+
+
 def test_no_scale_of_that_name():
     with pytest.raises(InputError, match="no scale 'huge'; there are paper, reduced, smoke"):
         scale_of("huge")

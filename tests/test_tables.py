@@ -361,6 +361,15 @@ def test_text_among_numbers_is_named_with_its_line(rows):
     assert error.field == "PM2.5"
 
 
+@pytest.mark.parametrize("text", ["1,5", "-12,25"])
+def test_decimal_commas_are_told_what_to_write(text):
+    Path("data.csv").write_text(f"site;PM2.5\na;{text}\nb;{text}\n")
+    error = refusal("data.csv", targets=["PM2.5"])
+    assert error.message.endswith(
+        f"has '{text}' in 'PM2.5', which is not a number; write decimals with a point."
+    )
+
+
 @pytest.mark.parametrize(("values", "holds"), [
     ([1.0, None, "hot", 2.0], "text, for example 'hot' in row 3"),
     (["1.5"] * 4, "text, for example '1.5' in row 1"),

@@ -203,9 +203,11 @@ def explained(table: SourceTable) -> Iterator[None]:
     except (duckdb.Error, OSError) as error:
         bad = _BAD_TEXT.search(str(error))
         if bad is not None and bad[2] in table.targets:
+            comma = re.fullmatch(r"[+-]?\d+,\d+", bad[3])
+            advice = "write decimals with a point" if comma else "correct it, or write NA if it is missing"
             raise InputError(
                 f"Line {int(bad[1]):,} of '{bad[4]}' has '{bad[3]}' in '{bad[2]}', which is not a number; "
-                "correct it, or write NA if it is missing.",
+                f"{advice}.",
                 field=bad[2],
             ) from None
         if table.where and isinstance(error, duckdb.ConversionException):

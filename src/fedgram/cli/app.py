@@ -61,10 +61,20 @@ def main() -> None:
         code = _fail(error.message, 2, client=error.client, field=error.field)
     except typer.Abort:
         code = 130
+    except OSError as error:
+        code = _fail(_refused_by_the_system(error), 2)
     except click.ClickException as error:
         message = error.format_message()
         code = _fail(message, 2) if message else 2  # without arguments the help has been shown instead
     sys.exit(code)
+
+
+def _refused_by_the_system(error: OSError) -> str:
+    file = f" '{error.filename}'" if error.filename else ""
+    return (
+        f"Cannot read or write{file} ({error.strerror or error}); check permissions and free space, then run "
+        "the same command again."
+    )
 
 
 def _fail(message: str, code: int, client: str | None = None, field: str | None = None) -> int:

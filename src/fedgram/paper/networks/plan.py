@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class Plan:
 
     keys: all its runs that have data or results; wanted: those that are asked for; missing: those of them to
     train now; in_all: how many runs it would have if every setting were at hand; not_run: why some are not;
-    sources: what each is trained on.
+    sources: what each is trained on; asked_for: settings that it was narrowed to, if any.
     """
 
     study: Study
@@ -83,25 +83,27 @@ class Plan:
     in_all: int
     not_run: Mapping[Variety, str]
     sources: Mapping[Variety, Source]
+    asked_for: tuple[str, ...] = ()
 
     @property
     def left(self) -> str:
         """What is left to train, in words."""
         return str(cost_of(self.missing)) if self.keys else "no data at hand"
 
-    def refused(self, job: Job, reason: str, asked_for: Collection[str]) -> Plan:
+    def refused(self, job: Job, reason: str) -> Plan:
         """The plan without the settings of a job whose data cannot be used; an error if one was asked for."""
-        if asked_for and not set(asked_for).isdisjoint(job.settings):
+        if not set(self.asked_for).isdisjoint(job.settings):
             raise InputError(reason, field="setting")
         varieties = [(name, job.larger) for name in job.settings if (name, job.larger) in self.sources]
         return replace(self, not_run={**self.not_run, **dict.fromkeys(varieties, reason)})
 
     @property
     def reasons(self) -> list[str]:
-        """A sentence for each setting that is not run."""
+        """A sentence for each setting that was asked for and is not run."""
         return [
             f"{SETTINGS[name].title}{', larger,' if larger else ''} is not run: {reason}"
             for (name, larger), reason in self.not_run.items()
+            if not self.asked_for or name in self.asked_for
         ]
 
 
@@ -130,7 +132,8 @@ def _plan(study: Study, request: Request, results: Results) -> Plan:
     wanted = request.narrowed(keys)
     missing = [key for key in wanted if key not in finished]
     runs = tuple(keys), tuple(wanted), tuple(missing)
-    return Plan(study, scale, *runs, len(_everything(study, scale)), found.missing, found.sources)
+    in_all = len(_everything(study, scale))
+    return Plan(study, scale, *runs, in_all, found.missing, found.sources, request.settings)
 
 
 def _everything(study: Study, scale: Scale) -> list[RunKey]:

@@ -82,7 +82,7 @@ def run(
     for number, (job, ran) in enumerate(engine(jobs, place), start=1):
         results = keeper.merged(ran.results)
         if ran.refused:
-            plans = [plan.refused(job, ran.refused, request.settings) for plan in plans]
+            plans = [plan.refused(job, ran.refused) for plan in plans]
         warned(f"{number} of {len(jobs)}: {job.name}: {ran}.")
     return [finish(plan, results, request) for plan in plans]
 
