@@ -150,3 +150,8 @@ READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq"
 def sql_text(value: str) -> str:
     """A value in SQL."""
     return "'" + value.replace("'", "''") + "'"
+
+
+def sql_name(name: str) -> str:
+    """A column's name in SQL."""
+    return '"' + name.replace('"', '""') + '"'

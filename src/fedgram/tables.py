@@ -20,7 +20,9 @@ from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.phrases import left_out
 from fedgram.psd import Array
-from fedgram.sources import FIND_NAN, SourceTable, explained, listed, open_source, select_rows
+from fedgram.source_refusals import explained, listed
+from fedgram.source_table import SourceTable
+from fedgram.sources import FIND_NAN, open_source, select_rows
 
 # A shift d away from the mean costs a factor 1 + d²/σ² in accuracy: at 10 σ two digits of sixteen.
 NEAR = 10.0

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedgram.data.given_rows import check_named_once
 from fedgram.data.held_out import divided
-from fedgram.data.problem import Kind, Problem, Split, check_named_once
+from fedgram.data.problem import Kind, Problem, Split
 from fedgram.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
     """A number for every client's name, the number of each row's client (N,), and columns (N, columns)."""
     import duckdb
 
-    from fedgram.sources import SourceTable, explained, open_source, select_rows
+    from fedgram.source_refusals import explained
+    from fedgram.source_table import SourceTable
+    from fedgram.sources import open_source, select_rows
 
     with (
         tempfile.TemporaryDirectory() as spill,

@@ -10,11 +10,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedgram.checks import check_names
+from fedgram.data.given_rows import (
+    check_columns,
+    check_finite,
+    check_named_once,
+    check_pairs,
+    check_shape,
+    named,
+    numbers_of,
+)
 from fedgram.errors import InputError
 from fedgram.frames import in_one_order
 from fedgram.moments import Moments
 from fedgram.psd import Array
-from fedgram.sources import client_name
+from fedgram.source_table import client_name
 
 Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 """Published data; data made for this project; an imitation of published data."""
@@ -83,7 +92,7 @@ class Problem:
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
             for what in ("inputs", "targets"):
-                _check_shape(getattr(split, what), getattr(first, what), client, what)
+                check_shape(getattr(split, what), getattr(first, what), client, what)
                 check_finite(getattr(split, what), client, what)
 
     @classmethod
@@ -100,9 +109,9 @@ class Problem:
 
         Of data frames the columns have names, and are taken in one order.
         """
-        given, _ = in_one_order(_named(inputs), (), "inputs")
-        wanted, target_names = in_one_order(_named(targets), target_names, "targets")
-        _check_pairs(given, wanted)
+        given, _ = in_one_order(named(inputs), (), "inputs")
+        wanted, target_names = in_one_order(named(targets), target_names, "targets")
+        check_pairs(given, wanted)
         train = {client: _split(given[client], wanted[client], client) for client in given}
         return cls(name, kind, train, target_names=tuple(target_names))
 
@@ -120,7 +129,7 @@ class Problem:
         """A problem from a table with one row per sample, split by its column `client`."""
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
         check_named_once((client, *inputs, *targets))
-        _check_columns(frame, client, (*inputs, *targets))
+        check_columns(frame, client, (*inputs, *targets))
         owners = frame[client].map(client_name)  # 1, 1.0 and '1' are one client
         nameless = int(owners.isna().sum())
         if nameless:
@@ -189,99 +198,10 @@ class Problem:
         return content.hexdigest()
 
 
-def _named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-    if not isinstance(values, Mapping):
-        return {f"client {m + 1}": value for m, value in enumerate(values)}
-    check_names(tuple(map(str, values)), len(values), "client")  # 1 and '1' are one name
-    return {str(name): value for name, value in values.items()}
-
-
 def _split(inputs: Any, targets: Any, client: str) -> Split:
     """The rows of a client, who is named if they do not fit together."""
-    arrays = _numbers(inputs, client, "inputs"), _numbers(targets, client, "targets")
+    arrays = numbers_of(inputs, client, "inputs"), numbers_of(targets, client, "targets")
     try:
         return Split(*arrays)
     except InputError as error:
         raise InputError(f"Client '{client}': {error.message}", client=client, field=error.field) from None
-
-
-def _numbers(values: Any, client: str, what: str) -> Array:
-    """One client's values as an array of the type that they have."""
-    if np.ma.is_masked(values):
-        raise InputError(
-            f"The {what} of client '{client}' have masked values; leave their rows out or fill them first.",
-            client=client,
-            field=what,
-        )
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf" or array.ndim == 0:
-        raise InputError(
-            f"The {what} of client '{client}' are not an array of numbers; convert them first.",
-            client=client,
-            field=what,
-        )
-    return array
-
-
-def _check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-    """Refuse a client that has one without the other."""
-    for client in (*inputs, *targets):
-        if client not in inputs or client not in targets:
-            has, lacks = ("inputs", "targets") if client in inputs else ("targets", "inputs")
-            raise InputError(
-                f"Client '{client}' has {has} but no {lacks}; give both for each client.",
-                client=client,
-                field=lacks,
-            )
-
-
-def check_named_once(columns: Sequence[str]) -> None:
-    """Refuse a column that stands for two things."""
-    for name in columns:
-        if columns.count(name) > 1:
-            raise InputError(
-                f"The column '{name}' is named more than once among client, inputs and targets; name it "
-                "once.",
-                field=name,
-            )
-
-
-def _check_columns(frame: Any, client: str, numbers: Sequence[str]) -> None:
-    """Refuse a table without one of these columns, or with one that holds no numbers where it should."""
-    for column in (client, *numbers):
-        if column not in frame:
-            raise InputError(f"The table has no column '{column}'; check its name.", field=column)
-    for column in numbers:
-        if getattr(frame[column].dtype, "kind", "O") not in "biuf":
-            raise InputError(
-                f"The column '{column}' holds {frame[column].dtype}, not numbers; convert it, or leave it "
-                "out.",
-                field=column,
-            )
-
-
-def _check_shape(values: Array, first: Array, client: str, what: str) -> None:
-    if values.shape[1:] != first.shape[1:]:
-        raise InputError(
-            f"A row of client '{client}' has {what} of shape {values.shape[1:]}, but one of the first client "
-            f"has shape {first.shape[1:]}; all clients need the same.",
-            client=client,
-            field=what,
-        )
-
-
-def check_finite(values: Array, client: str, what: str) -> None:
-    """Refuse a value that is not finite, and say where it is."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    row, *place = np.argwhere(~np.isfinite(values))[0]
-    column = f", column {place[0] + 1}" if len(place) == 1 else ""
-    raise InputError(
-        f"Client '{client}' has a value in its {what} that is not finite, in row {row + 1}{column}; "
-        "drop or fill it first.",
-        client=client,
-        field=what,
-    )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgram.data.given_rows import check_finite
 from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
-from fedgram.data.problem import Split, check_finite
+from fedgram.data.problem import Split
 from fedgram.errors import InputError
 from fedgram.flower.plan import number
 from fedgram.moments import Moments

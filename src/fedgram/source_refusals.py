@@ -1,0 +1,108 @@
+"""Why a table cannot be read, in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedgram.errors import InputError
+from fedgram.source_table import SourceTable
+from fedgram.table_files import expanded, paths_of, rows_of, sql_name
+
+_BAD_TEXT = re.compile(
+    r'on Line: (\d+).*converting column "(.*?)"\. Could not convert string "(.*?)" to.*?file ?= ?(.*?)\n',
+    re.DOTALL,
+)
+
+
+@contextmanager
+def explained(table: SourceTable) -> Iterator[None]:
+    """Say in a sentence what DuckDB could not do."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        raise InputError(
+            f"There is not enough memory to read {table}; close other programs, and check that "
+            f"'{table.client}' names the client of a row, not the row.",
+            field="source",
+        ) from None
+    except (duckdb.Error, OSError) as error:
+        bad = _BAD_TEXT.search(str(error))
+        if bad is not None and bad[2] in table.targets:
+            raise _bad_text(*bad.groups()) from None
+        if table.where and isinstance(error, duckdb.ConversionException):
+            raise bad_where(table, error) from None
+        raise InputError(
+            f"Cannot read {_unreadable(table) or table} ({_reason(error)}); check that it is whole and "
+            "readable, and UTF-8 if it is text.",
+            field="source",
+        ) from None
+
+
+def _bad_text(line: str, column: str, text: str, file: str) -> InputError:
+    comma = re.fullmatch(r"[+-]?\d+,\d+", text)
+    advice = "write decimals with a point" if comma else "correct it, or write NA if it is missing"
+    return InputError(
+        f"Line {int(line):,} of '{file}' has '{text}' in '{column}', which is not a number; {advice}.",
+        field=column,
+    )
+
+
+def _unreadable(table: SourceTable) -> str | None:
+    """The first of the files that cannot be read alone."""
+    import duckdb
+
+    for file in expanded(paths_of(table.source)):
+        try:
+            table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows_of([file], {})})")
+        except (duckdb.Error, OSError):
+            return f"'{file}'"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """What DuckDB says before it quotes the query or gives advice, without the kind of error."""
+    said = re.split(r"\n\n|\nLINE |\nPossible |\nThe search |\n\* ", str(error))[0]
+    line = re.sub(r"^[A-Z][\w ]*Error: ", "", re.sub(r"[.!]?\n|[.!]$", ", ", said))
+    return "".join(filter(str.isprintable, line)).strip(" ,:")[:200]
+
+
+def no_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
+    """A name that no column has, with the nearest one that there is."""
+    spelled = {column.lower(): column for column in columns}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    hint = f" (did you mean '{spelled[near[0]]}'?)" if near else ""
+    if len(columns) == 1 and re.search(r"[,;|\t]", columns[0]):
+        hint = " (some lines have more values than others, so that each was read as one)"
+    return InputError(
+        f"There is no column '{name}' in {table}{hint}; its columns are {listed(columns)}.", field=name
+    )
+
+
+def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
+    """Show the first value that is not a number even when read as text."""
+    values = f"SELECT {sql_name(name)}::VARCHAR AS value, row_number() OVER () AS row FROM source"
+    order = "TRY_CAST(value AS DOUBLE) IS NOT NULL, row"
+    first = f"SELECT value, row FROM ({values}) WHERE value IS NOT NULL ORDER BY {order} LIMIT 1"
+    found = table.connection.execute(first).fetchone()
+    example = f", for example '{found[0]}' in row {found[1]:,}" if found else ""
+    held = "text" if kind == "VARCHAR" else kind.split("(")[0]
+    return InputError(
+        f"The column '{name}' holds {held}{example}, not numbers; convert it, or name another one.",
+        field=name,
+    )
+
+
+def bad_where(table: SourceTable, error: Exception) -> InputError:
+    """A condition that DuckDB does not take."""
+    problem = f'The condition "{table.where}" cannot be used ({_reason(error)}); correct it.'
+    return InputError(problem, field="where")
+
+
+def listed(names: list[str]) -> str:
+    """Names in quotes, the first twenty of them."""
+    return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
