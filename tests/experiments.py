@@ -7,8 +7,9 @@ from dataclasses import replace
 import matplotlib
 import pytest
 
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import settings_of
+from fedgram.paper.judging import judge_all
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.tables import read_table, write_table
 

@@ -11,7 +11,8 @@ from fedgram.barycenter import trajectory
 from fedgram.expectation import expectation, references
 from fedgram.explain import explain
 from fedgram.measure import direction_error
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
+from fedgram.paper.judging import judge_all
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
+from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, load_claims
+from fedgram.paper.judging import judge, judge_all
 from fedgram.paper.registry import GROUPS, MODULES, names_of
 from fedgram.paper.runner import THREADS, run
 from fedgram.paper.tables import digest, read_table, write_table

@@ -14,8 +14,9 @@ from typing import Any
 
 from fedgram.errors import InputError
 from fedgram.interchange import read_json, write_whole
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import Scale
+from fedgram.paper.judging import judge_all
 from fedgram.paper.registry import MODULES, experiment
 from fedgram.paper.report_claims import claims_table, in_words, legend, sentences, tile_rows
 from fedgram.paper.report_coverage import coverage_section

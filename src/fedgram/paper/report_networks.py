@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.nets.procedure import Procedure
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import load_claims
+from fedgram.paper.judging import judge_all
 from fedgram.paper.networks.figures import figures_of, rendered
 from fedgram.paper.networks.figures_runs import epochs_in_words
 from fedgram.paper.networks.results import Results

@@ -21,8 +21,9 @@ from fedgram.drawing import pyplot, rendered
 from fedgram.errors import InputError
 from fedgram.holding import holding
 from fedgram.interchange import write_json, write_whole
-from fedgram.paper.claims import Judged, judge_all, load_claims
+from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
+from fedgram.paper.judging import Judged, judge_all
 from fedgram.paper.style import SETTINGS
 from fedgram.paper.tables import Table, digest, read_table, write_table
 

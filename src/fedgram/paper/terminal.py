@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedgram.paper.claims import Judged, Verdict
+from fedgram.paper.judging import Judged, Verdict
 from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
 from fedgram.screen import ruled, screen

@@ -13,7 +13,8 @@ import fedgram
 from fedgram.drawing import pyplot
 from fedgram.errors import InputError
 from fedgram.interchange import write_json, write_whole
-from fedgram.paper.claims import Judged, judge_all, load_claims
+from fedgram.paper.claims import load_claims
+from fedgram.paper.judging import Judged, judge_all
 from fedgram.paper.networks.costs import Cost, cost_of
 from fedgram.paper.networks.engines import Place, engine_of
 from fedgram.paper.networks.files import file_name
