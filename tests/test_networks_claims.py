@@ -307,3 +307,29 @@ def test_medians_of_a_sweep_are_over_the_settings_that_all_its_weights_have():
     some = Results(run for run in kept if run.setting in ("hopper", "walker"))
     found = verdicts("dnn-rho", some)["rho-0-objective"]
     assert (found.ours, found.reason) == (hopper["rho-0-objective"].ours, hopper["rho-0-objective"].reason)
+
+
+def test_medians_over_budgets_are_over_the_settings_that_all_budgets_have():
+    def turned(run):
+        return {**run.direction_error, "barycenter": np.full(9, 0.5 if run.setting == "hopper" else 0.01)}
+
+    results = changed(exact_results("dnn-epochs"), lambda run: True, direction_error=turned)
+    some = Results(
+        run for run in results if run.setting == "hopper" or (run.setting == "walker" and run.epochs == 400)
+    )
+    found = verdicts("dnn-epochs", some)["epochs-400"]
+    assert (found.ours, found.reason) == ("0.5", "3 of 30 runs; agrees so far")
+
+
+def test_mean_changes_of_the_test_error_range_over_settings():
+    moved = {"dsprites": 0.977, "mpiigaze": 1.003}  # the paper's ends of the range
+
+    def changed_by(run):
+        factor = moved.get(run.setting, 0.99) if run.procedure.corrected else 1.0
+        return np.full_like(run.test_mse, factor)
+
+    results = changed(exact_results("dnn-prediction"), lambda run: True, test_mse=changed_by)
+    assert verdicts("dnn-prediction", results)["prediction-corrected-test-range"].verdict == "match"
+    moved["3dshapes"] = 1.02
+    results = changed(results, lambda run: True, test_mse=changed_by)
+    assert verdicts("dnn-prediction", results)["prediction-corrected-test-range"].verdict == "miss"

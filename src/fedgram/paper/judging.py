@@ -85,8 +85,13 @@ def _held(claim: Claim, measured: Measured) -> bool:
 
 
 def _counts(claim: Claim, measured: Measured) -> bool:
-    """Whether the claim is how many there are, so that a part of the runs has that part of them."""
-    return claim.comparison == "equal" and measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
+    """Whether the claim is how many there are, so that a part of the runs has that part of them.
+
+    A share, which is 1 at most, is of the runs that there are.
+    """
+    if claim.comparison != "equal" or max(numbers(claim.value)) <= 1:
+        return False
+    return measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
 
 
 def _stand_ins(measured: Measured) -> str:

@@ -19,6 +19,7 @@ SHARED = BIAS_RULES.index("shared")
 Metric = Callable[[Result], float]
 PairMetric = Callable[[Result, Result], float]
 Comparison = Callable[[Result, Result], bool]
+Value = Callable[[list[Row]], float | bool | tuple[float, float]]
 Found = dict[str, Measured | None]
 """What was found for each claim, None where nothing was run."""
 
@@ -35,18 +36,22 @@ class Findings:
 
     def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
         """Median of a quantity over the runs of a condition."""
-        return self.over((condition,), lambda rows: float(np.median([metric(run) for (run,) in rows])))
+        return self.over((condition,), _median(metric))
 
     def fair_median(self, condition: Condition | str, metric: Metric) -> Measured | None:
-        """The same over all runs of the condition; if some are missing, over those that all conditions share.
+        """The same, over runs that can be compared with those of the other conditions."""
+        return self.fair(condition, _median(metric))
+
+    def fair(self, condition: Condition | str, value: Value) -> Measured | None:
+        """A value of all runs of the condition; if some are missing, of those that all conditions share.
 
         The medians of a table of the paper are over the same settings and seeds in all its rows.
         """
-        own = self.median(condition, metric)
+        own = self.over((condition,), value)
         if own is None or not own.partial:
             return own
         matched = self.shown.matched(self.cohort.conditions, self.cohort)
-        return replace(self, shown=matched).median(condition, metric)
+        return replace(self, shown=matched).over((condition,), value)
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
         """Whether a statement about the runs of each setting and seed always holds."""
@@ -59,7 +64,7 @@ class Findings:
     def over(
         self,
         conditions: tuple[Condition | str, ...],
-        value: Callable[[list[Row]], float | bool | tuple[float, float]],
+        value: Value,
         as_one: bool = False,
     ) -> Measured | None:
         """A value of the rows of these conditions, with how many of the runs it needs were run.
@@ -74,6 +79,10 @@ class Findings:
             return Measured(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
         run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
         return Measured(value(rows), run=run, needed=needed, stand_ins=stand_ins)
+
+
+def _median(metric: Metric) -> Value:
+    return lambda rows: float(np.median([metric(run) for (run,) in rows]))
 
 
 def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:

@@ -86,7 +86,7 @@ def measure_epochs(shown: Shown) -> Found:
     """Local epochs and the endpoint, Appendix F.3."""
     found = Findings(cohorts.EPOCHS, shown)
     medians: Found = {
-        f"epochs-{budget}": found.over((Condition("ordinary", budget),), _median_of_settings)
+        f"epochs-{budget}": found.fair(Condition("ordinary", budget), _median_of_settings)
         for budget in (50, 400, 1000, 4000)
     }
     firsts: Found = {

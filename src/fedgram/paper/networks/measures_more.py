@@ -47,7 +47,7 @@ def measure_alignment(shown: Shown) -> Found:
     for what, metric in free.items():
         measured[f"alignment-below-ordinary-{what}"] = found.always(smaller(metric), "aligned", "ordinary")
     for number in (2, 3):
-        there = corrected.median("proximal+corrected", error("centralized", number))
+        there = corrected.fair_median("proximal+corrected", error("centralized", number))
         measured[f"alignment-proximal-corrected-{number}"] = there
     return measured | {
         "alignment-below-proximal-trajectory": found.always(smaller(trajectory), "aligned", "proximal"),
@@ -136,6 +136,7 @@ def measure_prediction(shown: Shown) -> Found:
         }
     return measured | {
         "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
+        "prediction-corrected-test-range": found.over(("proximal+corrected", "ordinary"), _mean_changes),
         **{
             f"prediction-corrected-test-{setting}": Findings(cohorts.PREDICTION.at(setting), shown).over(
                 ("proximal+corrected", "ordinary"), _mean_change
@@ -170,6 +171,12 @@ def _fall(rows: list[Row], metric: Metric) -> float:
 
 def _largest_change(rows: list[Row]) -> float:
     return float(np.max(np.abs(_changes(rows, test_mse))))
+
+
+def _mean_changes(rows: list[Row]) -> tuple[float, float]:
+    """The least and the largest mean change of a setting."""
+    means = [_mean_change(group) for group in _by_setting(rows)]
+    return min(means), max(means)
 
 
 def _mean_change(rows: list[Row]) -> float:
