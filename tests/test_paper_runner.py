@@ -87,9 +87,7 @@ def test_incomplete_and_missing_measurements():
         assert part.agrees == (words == "agrees")
     counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
     assert counted.reason == "40 of 200 runs; agrees so far"
-    share = judge(
-        claim("equal", 0.6), Measured(0.2, run=10, needed=30)
-    )  # of fewer runs
+    share = judge(claim("equal", 0.6), Measured(0.2, run=10, needed=30))  # of fewer runs
     assert share.agrees is False
     inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
     assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; within an order of the paper's range")
