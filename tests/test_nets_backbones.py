@@ -241,7 +241,7 @@ def test_what_is_no_module_is_refused(backbone, kind):
 
 
 def test_a_backbone_for_other_inputs_is_refused_with_what_it_says():
-    with pytest.raises(InputError, match=r"fails on 3 rows of shape \(6,\): RuntimeError: mat1 and mat2"):
+    with pytest.raises(InputError, match=r"fails on 3 rows of shape \(6,\): RuntimeError: .*mat1 and mat2"):
         draw(nn.Linear(5, 4), ROWS, 5, 2, 0, None)
 
 
