@@ -1,7 +1,10 @@
 """The networks of a run on new rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from torch import nn
 
 from fedgram import InputError
 from fedgram.nets.procedure import BIAS_RULES
@@ -9,7 +12,7 @@ from fedgram.runs import Runs
 from fedgram.train import predictions
 from tests.small_runs import net, small_problem, trained
 
-PROCEDURES = ["ordinary", "private", "solved+corrected+offset"]
+PROCEDURES = ["ordinary", "private", "solved+corrected+offset", "solved+centered"]
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +43,46 @@ def test_test_rows_are_predicted_as_they_were_in_training(folder):
     [
         ("site 9", net, "The run has no client 'site 9'; it has site 0, site 1, site 2"),
         ("site 0", "resmlp-small", "are not of this backbone for rows of shape .4,.; give the inputs"),
-        ("site 0", None, "There is no backbone 'net'"),
+        ("site 0", lambda: bent(), "are not of this backbone for rows of shape .4,.; give the inputs"),
+        ("site 0", None, "was trained with a backbone of your own, 'net'; in Python"),
     ],
 )
 def test_what_does_not_fit_is_said(folder, client, backbone, words):
-    run = next(iter(Runs(folder)))
+    run = next(run for run in Runs(folder) if not run.setup.procedure.centralized)
     with pytest.raises(InputError, match=words):
         predictions(run, {client: np.zeros((2, 4))}, backbone)
 
 
-def test_networks_must_have_been_kept(tmp_path):
+def bent():
+    """The same layers, with another function between them."""
+    return nn.Sequential(*(nn.Sigmoid() if not list(each.parameters()) else each for each in net()))
+
+
+def test_a_module_with_other_weights_is_taken(folder):
+    run = next(iter(Runs(folder)))
+    drawn, given = (predictions(run, {"site 0": np.ones((1, 4))}, each)["site 0"] for each in (net, net()))
+    np.testing.assert_array_equal(drawn, given)
+
+
+def test_the_network_of_a_centralized_run_serves_all(folder):
+    run = next(run for run in Runs(folder) if run.setup.procedure.centralized)
+    rows = {"site 0": np.ones((2, 4)), "elsewhere": np.ones((2, 4))}
+    found = predictions(run, rows, net)
+    np.testing.assert_array_equal(found["elsewhere"], found["site 0"])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "stopped", "words"),
+    [
+        (3, None, "they were not kept; train it again in another folder, and keep them"),
+        (1, None, "1 of 3 rounds are finished; train it to its end first"),
+        (1, "its loss is infinite", "it was given up, its loss is infinite"),
+    ],
+)
+def test_why_there_are_no_networks(tmp_path, rounds, stopped, words):
     (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False)
-    with pytest.raises(InputError, match=r"Cannot read '.*model\.safetensors'"):
-        predictions(run, {"site 0": np.zeros((2, 4))}, net)
+    account = replace(run.account, seconds=(1.0,) * rounds, stopped=stopped)
+    settings = replace(run.setup.settings, rounds=3)
+    begun = replace(run, account=account, setup=replace(run.setup, settings=settings))
+    with pytest.raises(InputError, match=words):
+        predictions(begun, {"site 0": np.zeros((2, 4))}, net)

@@ -125,7 +125,9 @@ def measure(run: StoredRun) -> Measured:
     """Measure the finished rounds of a run; needs neither its data nor the networks."""
     rounds = run.rounds()
     if not rounds:
-        raise InputError(f"The run in '{run.folder}' has no finished round yet.", field=str(run.folder))
+        stopped = run.account.stopped
+        why = f"was given up before its first round: {stopped}" if stopped else "has no finished round yet"
+        raise InputError(f"The run in '{run.folder}' {why}.", field=str(run.folder))
     prediction = predict(run.moments, run.setup.settings.penalty)
     expected = expectation(prediction, run.setup.procedure)
     heads = np.stack([run.initial[0], *(each.head for each in rounds)])

@@ -15,6 +15,8 @@ from fedgram.nets.settings import Settings
 from fedgram.penalty import Penalty
 
 FORMAT = "fedgram-run/1"
+NOT_RECORDED = "not recorded"
+"""The network of runs that know no fingerprint of it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Setup:
             settings=Settings(**settings | {"penalty": Penalty(**settings["penalty"])}),
             backbone=document["backbone"],
             parameters=document["parameters"],
-            network=document.get("network", "not recorded"),
+            network=document.get("network", NOT_RECORDED),
             data=Data(**{key: _tuples(value) for key, value in data.items()}),
         )
 

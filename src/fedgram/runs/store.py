@@ -12,6 +12,7 @@ from fedgram.errors import InputError
 from fedgram.interchange import read_json
 from fedgram.moments import Moments
 from fedgram.nets.record import Round, Run
+from fedgram.phrases import counted
 from fedgram.psd import Array
 from fedgram.runs.files import read_arrays, write_arrays, write_document
 from fedgram.runs.manifest import FORMAT, Account, Setup
@@ -59,7 +60,19 @@ class StoredRun:
 
     def model(self) -> dict[str, Array]:
         """Parameters and buffers of the clients' last models by name, each with a leading client axis M."""
+        if not (self.folder / MODEL).exists():
+            raise InputError(
+                f"The run in '{self.folder}' has no networks: {self._without_model()}", field="run"
+            )
         return read_arrays(self.folder / MODEL)
+
+    def _without_model(self) -> str:
+        if self.account.stopped is not None:
+            return f"it was given up, {self.account.stopped}."
+        if not self.complete:
+            done = f"{self.account.rounds} of {counted(self.setup.settings.rounds, 'round')} are finished"
+            return f"{done}; train it to its end first."
+        return "they were not kept; train it again in another folder, and keep them."
 
     def round_path(self, number: int) -> Path:
         """The file of a round; round 0 is the start."""
