@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -222,6 +223,19 @@ def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch)
     assert unfinished.startswith("Clients ended ")
     for group in setting.groups:
         assert f"{100 * group.spread('objective gap').mean:,.0f} % ({setting.label(group)})" in unfinished
+
+
+def test_copies_of_a_run_count_once(several, tmp_path):
+    for place in ("one", "other"):
+        copytree(several, tmp_path / place)
+    (setting,) = compared(Runs(tmp_path))
+    assert [group.seeds for group in setting.groups] == [(0,), (0, 1, 2)]
+
+
+def test_gaps_beyond_reason_are_times(several):
+    (setting,) = compared(Runs(several))
+    setting.groups[1].runs[0].objective_gap[-1] = 3e7
+    assert "Clients ended 1e+07 times (ordinary (seeds 0 to 2)) above" in setting.warnings[-1]
 
 
 def test_seeds_are_shown_where_they_differ(several, tmp_path):

@@ -128,12 +128,13 @@ class Setting:
     def _unfinished(self) -> list[str]:
         """Which procedures' clients are far from their least objectives, where no prediction applies."""
         gaps = {self.label(group): group.spread("objective gap").mean for group in self.groups}
-        far = [f"{100 * gap:,.0f} % ({name})" for name, gap in gaps.items() if gap > FAR]
+        far = [f"{_times(gap)} ({name})" for name, gap in gaps.items() if gap > FAR]
         if not far:
             return []
         return [
             f"Clients ended {', '.join(far)} above their least objectives. The prediction is for local "
-            "training to its end: more epochs come nearer to it."
+            "training to its end, of networks that can fit every training row: more epochs come nearer to "
+            "it, as far as these can."
         ]
 
     def document(self) -> dict[str, Any]:
@@ -148,18 +149,24 @@ class Setting:
 
 
 def compared(runs: Iterable[StoredRun]) -> list[Setting]:
-    """Finished runs by setting and procedure."""
-    settings: dict[tuple[Any, ...], dict[str, list[Measured]]] = {}
+    """Finished runs by setting and procedure; copies of a run count once."""
+    settings: dict[tuple[Any, ...], dict[str, dict[int, Measured]]] = {}
     for run in runs:
         if run.complete:
             setup = run.setup
             groups = settings.setdefault((setup.data, setup.backbone, setup.parameters, setup.settings), {})
-            groups.setdefault(setup.procedure.name, []).append(measure(run))
+            seeds = groups.setdefault(setup.procedure.name, {})
+            if setup.seed not in seeds:
+                seeds[setup.seed] = measure(run)
     return [Setting(tuple(map(_group, groups.values()))) for groups in settings.values()]
 
 
-def _group(runs: list[Measured]) -> Group:
-    return Group(tuple(sorted(runs, key=lambda run: run.setup.seed)))
+def _group(runs: dict[int, Measured]) -> Group:
+    return Group(tuple(runs[seed] for seed in sorted(runs)))
+
+
+def _times(gap: float) -> str:
+    return f"{100 * gap:,.0f} %" if gap < 100 else f"{gap:.2g} times"
 
 
 def _group_document(group: Group) -> dict[str, Any]:

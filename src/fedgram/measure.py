@@ -126,7 +126,7 @@ def measure(run: StoredRun) -> Measured:
     rounds = run.rounds()
     if not rounds:
         stopped = run.account.stopped
-        why = f"was given up before its first round: {stopped}" if stopped else "has no finished round yet"
+        why = f"was given up: {stopped}" if stopped else "has no finished round yet"
         raise InputError(f"The run in '{run.folder}' {why}.", field=str(run.folder))
     prediction = predict(run.moments, run.setup.settings.penalty)
     expected = expectation(prediction, run.setup.procedure)

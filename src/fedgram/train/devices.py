@@ -15,8 +15,8 @@ from fedgram.errors import InputError
 SMALL = 100_000
 """Networks of fewer parameters are small."""
 
-CPU_RATE = 5e10
-"""Operations a second of a few cores: what ResMLP reached on two of an ARM server."""
+THREAD_RATE, MOST_THREADS = 2.5e10, 8
+"""Operations a second of one thread: what ResMLP reached on an ARM server; and how many threads help."""
 
 MOST_HOURS = 2
 """Training that takes a CPU longer is not begun unless the CPU is named."""
@@ -42,7 +42,7 @@ def named(name: str) -> torch.device:
 
 def check_hours(name: str, device: torch.device, operations: float) -> None:
     """Refuse what would keep a CPU for hours that nobody chose."""
-    hours = operations / CPU_RATE / 3600
+    hours = operations / (THREAD_RATE * min(torch.get_num_threads(), MOST_THREADS)) / 3600
     if name == "auto" and device.type == "cpu" and hours > MOST_HOURS:
         raise InputError(
             f"There is no GPU here, and a CPU would train for about {hours:,.0f} hours: choose fewer epochs, "

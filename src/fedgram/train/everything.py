@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
@@ -23,10 +23,9 @@ from fedgram.predict import predict
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
 from fedgram.train import devices
+from fedgram.train.cautions import cautions
 from fedgram.train.plan import planned
 from fedgram.train.stack import Stack, StackTraining, Status, Task
-
-RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def train(
@@ -61,7 +60,7 @@ def train(
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
     left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
     devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
-    for note in (*prediction.notes, *_randomness(model)):
+    for note in (*prediction.notes, *cautions(problem, model)):
         warned(note)
     with holding(map(results.folder_of, left)), devices.threads_for(model.size, place):
         for stack in planned(task, setups):
@@ -96,17 +95,6 @@ def _operations(problem: Problem, model: Model, inputs: Tensor, settings: Settin
     """Of a run: of all rows in all epochs forward, and twice that backward."""
     rows = sum(map(len, problem.train.values()))
     return 3.0 * operations_per_row(model, inputs) * rows * settings.epochs * settings.rounds
-
-
-def _randomness(model: nn.Module) -> list[str]:
-    """What to know of a backbone with randomness of its own, which no key ties to seed, client and round."""
-    kinds = sorted({type(each).__name__ for each in model.modules() if isinstance(each, RANDOM)})
-    if not kinds:
-        return []
-    return [
-        f"The backbone draws random numbers as it trains ({', '.join(kinds)}): its runs come out differently "
-        "each time, and when they go on after a stop."
-    ]
 
 
 def _seed(given: Any) -> int:
