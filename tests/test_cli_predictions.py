@@ -100,4 +100,5 @@ def test_what_cannot_be_predicted_is_explained(fedgram, folder, arguments, words
     code, out, err = fedgram(*arguments)
     assert (code, out) == (2, "")
     assert words in err
+    assert "--drop-missing" not in err  # which this command does not have
     assert len(pd.read_csv(folder / "new.csv")) == 7

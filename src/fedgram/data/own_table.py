@@ -53,6 +53,11 @@ class Reading:
         return TEST_FRACTION if self.test_fraction is None else self.test_fraction
 
     @property
+    def leaving_out(self) -> str:
+        """What to do about a row that lacks a number."""
+        return "leave the row out" + (" (missing values: --drop-missing)" if self.targets else "")
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """The columns that hold numbers."""
         return (*self.inputs, *self.targets)
@@ -147,7 +152,8 @@ def _check_clients(names: list[str | None], reading: Reading, path: str) -> None
     named = [name for name in names if name is not None]
     if len(named) < len(names) and not reading.drop_missing:
         raise InputError(
-            f"Some rows have no client in '{client}'; name one for each, or leave them out (--drop-missing).",
+            f"Some rows have no client in '{client}'; name one for each, or leave them out"
+            f"{' (--drop-missing)' if reading.targets else ''}.",
             field=client,
         )
 
@@ -173,8 +179,7 @@ def _check_numbers(values: Array, rows: Array, client: str, reading: Reading, pa
         )
         what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
         raise InputError(
-            f"{which} of '{path}' (client '{client}') has {what}; correct it, or leave the row out (missing "
-            "values: --drop-missing).",
+            f"{which} of '{path}' (client '{client}') has {what}; correct it, or {reading.leaving_out}.",
             client=client,
             field=name,
         )

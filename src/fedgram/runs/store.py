@@ -106,6 +106,9 @@ class Runs:
 
     root: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))  # a name will do
+
     def __iter__(self) -> Iterator[StoredRun]:
         for path in sorted(self.root.rglob(MANIFEST)):
             document = read_json(path)
