@@ -155,6 +155,28 @@ def test_what_is_not_worth_a_feature_is_said():
     assert note.startswith("With the correction client 'client 1' is not fully active: along target 'y'")
 
 
+@pytest.mark.parametrize("rule", ["shared", "private", "offset"])
+def test_at_another_head_predictions_differ_by_more_than_a_constant(rule):
+    rng = np.random.default_rng(2)
+    correction = correct(random_moments(rng), PENALTY)
+    for head in (np.eye(3), 1.001 * psd.factor(correction.centralized)):
+        with pytest.raises(InputError, match=r"is not G_cen but up to .* more than a constant") as caught:
+            correction.prediction_difference(head, rule)
+        assert caught.value.field == "head"
+
+
+def test_the_difference_of_predictions_is_that_of_the_head():
+    """A head a little off G_cen, as one in single precision is, leaves a little with the offset, too."""
+    correction = correct(random_moments(np.random.default_rng(2)), PENALTY)
+    head = (1 + 1e-7) * psd.factor(correction.centralized)
+    heads = np.stack([head, psd.factor(correction.centralized)])
+    off, exact = np.abs(correction.prediction_difference(heads, "offset")).max(axis=(-1, -2))
+    assert 1e-9 < off < 1e-6
+    assert exact < 1e-13
+    for rule in ("shared", "private"):
+        assert correction.prediction_difference(heads, rule).shape == (2, 4, 3)
+
+
 def test_there_are_three_bias_rules():
     correction = correct(random_moments(np.random.default_rng(0)), PENALTY)
     with pytest.raises(InputError, match="no bias rule 'own'; there are shared, private, offset") as caught:

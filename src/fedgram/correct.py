@@ -18,6 +18,9 @@ from fedgram.psd import Array
 # Variance beside the second moment about the origin: below this fraction half of its digits are lost.
 LEAST_KEPT = 1e-8
 
+# A head counts as centralized if its Gram is G_cen to this, relative to it: heads in single precision are.
+SAME_GRAM = 1e-6
+
 BiasRule = Literal["shared", "private", "offset"]
 
 
@@ -72,8 +75,8 @@ class Correction:
     def feature_offset(self, head: Array) -> Array:
         """Wᵀ A⁻¹ d_m: what corrected features miss, eq. (18). head (..., C, P) -> (..., M, P).
 
-        A client that adds this to the bias of its last feature layer predicts, with the shared bias, as
-        centralized training does; d_m is known to it after the same exchange.
+        At a head with W Wᵀ = G_cen, a client that adds this to the bias of its last feature layer predicts,
+        with the shared bias, as centralized training does; d_m is known to it after the same exchange.
         """
         head = self._checked(head)
         return np.einsum("...cp,...mc->...mp", head, self._solved_offset(head))
@@ -81,16 +84,37 @@ class Correction:
     def prediction_difference(self, head: Array, bias: BiasRule) -> Array:
         """Corrected minus centralized predictions on client m, constant over its samples: (..., M, C).
 
-        At a head with W Wᵀ = G_cen: -G A⁻¹ d_m with the shared bias μ_g, λ_H A⁻¹ d_m with the client's
-        private bias μ_m, and zero with the shared bias and the feature offset (Appendix C.3).
+        The head must have W Wᵀ = G_cen; at others predictions differ by more than a constant. The difference
+        is -G A⁻¹ d_m with the shared bias μ_g, λ_H A⁻¹ d_m with the client's private bias μ_m, and zero with
+        the shared bias and the feature offset (Appendix C.3).
         """
         if bias not in get_args(BiasRule):
             rules = ", ".join(get_args(BiasRule))
             raise InputError(f"There is no bias rule '{bias}'; there are {rules}.", field="bias")
-        offset = self.feature_offset(head)
-        features = -offset + (offset if bias == "offset" else 0.0)  # eq. (18), and what the client adds
-        shift = self.moments.offset if bias == "private" else 0.0
-        return np.einsum("...cp,...mp->...mc", self._checked(head), features) + shift
+        head = self._checked(head)
+        self._refuse_other_gram(head)
+        return self._mean_prediction(head, bias) - self._centralized_mean_prediction()
+
+    def _mean_prediction(self, head: Array, bias: BiasRule) -> Array:
+        """The mean of client m's predictions, minus μ_g, (..., M, C); its own features have mean zero."""
+        moved = np.einsum("...cp,...mp->...mc", head, self.feature_offset(head))
+        if bias == "offset":
+            return moved
+        return np.broadcast_to(self.moments.offset if bias == "private" else 0.0, moved.shape)
+
+    def _centralized_mean_prediction(self) -> Array:
+        """The mean of centralized predictions on client m, minus μ_g: G_cen A⁻¹ d_m, (..., M, C)."""
+        regularised = self.centralized + self.penalty.features * np.eye(len(self.moments.targets))
+        return self.moments.offset @ np.linalg.solve(regularised, self.centralized)  # A⁻¹ G_cen is symmetric
+
+    def _refuse_other_gram(self, head: Array) -> None:
+        away = psd.frobenius(psd.gram(head) - self.centralized)
+        if (away > SAME_GRAM * psd.frobenius(self.centralized)).any():
+            raise InputError(
+                f"The head's Gram matrix is not G_cen but up to {away.max():.3g} away from it, so "
+                "predictions differ by more than a constant; after a round with strength 1 it is G_cen.",
+                field="head",
+            )
 
     def _checked(self, head: Array) -> Array:
         array = psd.finite(head, "head")
