@@ -226,6 +226,23 @@ def test_figures_of_more_targets(tmp_path, targets):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_of_one_target_the_terms_alone_are_drawn(tmp_path):
+    data = [str(EXAMPLE), "--client", "site", "--targets", "north"]
+    done = fedgram("explain", *data, *LAMBDA, "--figure", tmp_path / "figure.png")
+    assert done.returncode == 0, done.stderr
+    assert "By target: north 100 %." in done.stdout
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_clients_that_agree_leave_nothing_to_explain(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((40, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
+    Moments.from_arrays(dict.fromkeys("abc", rows)).save(tmp_path / "moments.json")
+    said = fedgram("explain", tmp_path / "moments.json", "--figure", tmp_path / "figure.png").stdout
+    assert "will end where centralized training does" in said
+    assert "bounds" not in said
+    assert "different client means" not in said
+
+
 def test_not_fully_active_is_flagged(moments_file):
     document = printed("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4)
     assert document["fully_active"] is False
@@ -233,6 +250,46 @@ def test_not_fully_active_is_flagged(moments_file):
     assert "Client 'coast' is not fully active" in document["notes"][0]
     said = fedgram("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4).stdout
     assert "Note: Client 'coast' is not fully active" in said
+
+
+@pytest.fixture(scope="module")
+def many_clients(tmp_path_factory):
+    """40 clients, of which the last 30 are not fully active."""
+    variance = np.where(np.arange(40) < 10, 2.0, 1e-3)[:, None, None] * np.eye(2)
+    path = tmp_path_factory.mktemp("many") / "moments.json"
+    Moments([20] * 40, np.random.default_rng(0).standard_normal((40, 2)), variance).save(path)
+    return path
+
+
+@pytest.mark.parametrize("command", [["predict"], ["explain"], ["correct", "--strength", "0.001"]])
+def test_of_many_clients_ten_are_shown_and_json_has_all(many_clients, command):
+    name, *options = command
+    said = fedgram(name, many_clients, *LAMBDA, *options).stdout
+    assert "  and 30 more; --json has all\n" in said
+    assert said.count("is not fully active: ") == 10
+    assert "Note: The same is true of 20 more clients; --json names all.\n" in said
+    assert len(said.splitlines()) < 60
+    document = printed(name, many_clients, *LAMBDA, *options)
+    assert sum("is not fully active: " in note for note in document["notes"]) == 30
+    assert len(document["clients"]) == 40
+
+
+def test_notes_of_all_clients_are_not_cut(many_clients):
+    for command in ("predict", "explain"):
+        assert "Note: Inactive directions were clipped" in fedgram(command, many_clients, *LAMBDA).stdout
+
+
+@pytest.mark.parametrize(
+    ("strength", "words"), [(0, "A strength of 0 leaves the whole gap."), (0.5, "leaves part of the gap.")]
+)
+def test_less_than_the_whole_correction_promises_no_centralized_predictions(moments_file, strength, words):
+    said = fedgram("correct", moments_file, *LAMBDA, "--strength", strength).stdout
+    assert words in said
+    assert "a feature offset makes predictions centralized at strength 1 only." in said
+    assert "also adds" not in said
+    whole = fedgram("correct", moments_file, *LAMBDA).stdout
+    assert "for centralized predictions each client also adds" in whole
+    assert "leaves" not in whole
 
 
 BAD_CALLS = [

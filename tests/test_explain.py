@@ -206,6 +206,38 @@ def test_a_negative_term_is_drawn_whole():
     plt.close(figure)
 
 
+def test_a_gap_that_is_only_rounding_is_drawn_as_none():
+    moments = random_moments(np.random.default_rng(0), clients=1, size=2)
+    gap = gap_of(Moments([50] * 3, np.repeat(moments.mean, 3, 0), np.repeat(moments.covariance, 3, 0)))
+    gap = replace(gap, averaging=-1e-15 * np.eye(2), covariance=2e-15 * np.eye(2))
+    plt = pyplot()
+    figure, axis = plt.subplots()
+    _draw_terms(axis, gap)
+    figure.canvas.draw()
+    assert axis.get_title(loc="left") == "no gap"
+    assert [bar.get_width() for bar in axis.patches] == [0, 0, 0]
+    assert axis.get_xlim()[1] > 0.1
+    plt.close(figure)
+    assert "bounds" not in words.checks(gap)
+
+
+def test_an_averaging_term_that_is_only_rounding_is_0_between_its_bounds():
+    moments = random_moments(np.random.default_rng(0), size=2)
+    same = np.broadcast_to(moments.pooled.within, moments.covariance.shape)
+    gap = gap_of(Moments(moments.count, moments.mean, same))
+    assert "the pairwise bounds 0 <= 0 <= 0 hold" in words.checks(gap)
+
+
+def test_a_common_factor_does_not_lie_on_the_label():
+    gap = gap_of(random_moments(np.random.default_rng(0), size=2))
+    plt = pyplot()
+    figure, axis = plt.subplots()
+    _draw_terms(axis, replace(gap, mean=1e-9 * gap.mean, covariance=0 * gap.mean, averaging=0 * gap.mean))
+    figure.canvas.draw()
+    assert axis.xaxis.get_offset_text().get_text() == ""
+    plt.close(figure)
+
+
 def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
     assert "the pairwise bounds" in words.checks(gap)

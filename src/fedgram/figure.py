@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedgram.drawing import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
-from fedgram.errors import InputError
 from fedgram.explain import Gap
 from fedgram.interchange import write_whole
 from fedgram.predict import Prediction, describe_direction
 from fedgram.psd import Array
-from fedgram.words import in_parts, percent
+from fedgram.words import in_parts, no_gap, percent
 
 TERM_LABELS = ("client means", "client covariances", "averaging heads")
 
@@ -23,20 +22,15 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     """Draw the Grams as ellipses {G^(1/2) u : |u| = 1} and the three terms of the gap; write png, svg or pdf.
 
     Two targets give one plane and three give three; more give the plane of the two leading
-    eigenvectors of the centralized Gram. `source` says what data the picture is from.
+    eigenvectors of the centralized Gram. One target gives none: the terms stand alone. `source` says what
+    data the picture is from.
     """
-    suffix, plt, planes = suffix_of(path), pyplot(), _planes(prediction)
-    width = 3.4 * len(planes) + 2.6
-    figure, axes = plt.subplots(
-        1,
-        len(planes) + 1,
-        figsize=(width, 3.9),
-        width_ratios=[3.4] * len(planes) + [2.2],
-        layout="constrained",
-    )
+    suffix, planes = suffix_of(path), _planes(prediction)
+    figure, axes = _panels(len(planes))
     for axis, (plane, labels) in zip(axes, planes, strict=False):
         _draw_plane(axis, prediction, plane, labels)
-    axes[0].legend(loc="upper left", fontsize=8, frameon=False)
+    if planes:
+        axes[0].legend(loc="upper left", fontsize=8, frameon=False)
     _draw_terms(axes[-1], gap)
     penalty = prediction.penalty
     figure.supxlabel(
@@ -45,11 +39,19 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     write_whole(path, rendered(figure, suffix, dpi=200))
 
 
+def _panels(planes: int) -> tuple[Any, Any]:
+    """The figure, and its axes: one for each plane, and the last for the terms."""
+    size = (3.4 * planes + 2.6, 3.9) if planes else (4.8, 2.6)
+    widths = [3.4] * planes + [2.2]
+    figure, axes = pyplot().subplots(
+        1, len(widths), figsize=size, width_ratios=widths, layout="constrained", squeeze=False
+    )
+    return figure, axes[0]
+
+
 def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
     """Planes to look at: orthonormal bases (C, 2) with a label for each axis."""
     targets = prediction.moments.targets
-    if len(targets) < 2:
-        raise InputError("A figure of Gram ellipses needs at least two targets.", field="figure")
     if len(targets) <= 3:
         axes = np.eye(len(targets))
         return [(axes[:, [i, j]], (targets[i], targets[j])) for i, j in combinations(range(len(targets)), 2)]
@@ -79,13 +81,23 @@ def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[s
 
 def _draw_terms(axis: Any, gap: Gap) -> None:
     places = np.arange(3)[::-1]
-    axis.barh(places, gap.traces, color=TERM_COLOURS, height=0.55)
-    for place, trace, part in zip(places, gap.traces, in_parts(gap, gap.traces), strict=True):
+    traces = np.zeros(3) if no_gap(gap) else gap.traces
+    axis.barh(places, traces, color=TERM_COLOURS, height=0.55)
+    for place, trace, part in zip(places, traces, in_parts(gap, traces), strict=True):
         axis.text(max(trace, 0.0), place, f" {part}", va="center", fontsize=8)
     axis.set_yticks(places, TERM_LABELS, fontsize=8)
     axis.axvline(0, color="0.2", lw=0.8)
-    low, high = min(float(gap.traces.min()), 0.0), max(float(gap.traces.max()), 1e-300)
-    left, right = (0.0, 0.3) if gap.one_sided else (0.1, 0.5)  # amounts are longer than percentages
-    axis.set(xlabel="trace of the term", xlim=(low - left * (high - low), high + right * (high - low)))
-    axis.set_title(f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left")
+    axis.set(xlabel="trace of the term", xlim=_reach(traces, bool(gap.one_sided)))
+    axis.xaxis.set_major_formatter("{x:g}")  # a common factor of the numbers would lie on the label
+    axis.set_title(
+        "no gap" if no_gap(gap) else f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left"
+    )
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _reach(traces: Array, one_sided: bool) -> tuple[float, float]:
+    """Where the axis of the bars begins and ends, with room for what is written beside them."""
+    low, high = min(float(traces.min()), 0.0), max(float(traces.max()), 0.0)
+    length = high - low or 1.0
+    left, right = (0.0, 0.3) if one_sided else (0.1, 0.5)  # amounts are longer than percentages
+    return low - left * length, high + right * length

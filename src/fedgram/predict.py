@@ -138,14 +138,23 @@ class Prediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
+        return self.client_notes + self.common_notes
+
+    @property
+    def client_notes(self) -> tuple[str, ...]:
+        """The notes that are of one client each: those that are not fully active."""
+        clients = [f"Client '{name}' is" for name in self.moments.clients]
+        return self.activity.notes(clients, self.moments.targets)
+
+    @property
+    def common_notes(self) -> tuple[str, ...]:
+        """The notes that are of all clients."""
         if self.fully_active:
             return ()
-        clients = [f"Client '{name}' is" for name in self.moments.clients]
-        notes = self.activity.notes(clients, self.moments.targets)
-        notes += ("Inactive directions were clipped: the three terms of the gap need not be positive.",)
-        if not self.activity.active.any(axis=-1).all():
-            notes += ("No client is active in every direction, so the limit may depend on the start.",)
-        return notes
+        clipped = "Inactive directions were clipped: the three terms of the gap need not be positive."
+        if self.activity.active.any(axis=-1).all():
+            return (clipped,)
+        return clipped, "No client is active in every direction, so the limit may depend on the start."
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
         """Predicted Grams of the shared head over rounds 0..T from an initial Gram (C, C): (T + 1, C, C)."""

@@ -21,6 +21,9 @@ console = screen()
 SHOWN = 25
 """How many of the first and of the last rounds are shown; --json has all."""
 
+SHOWN_CLIENTS = 10
+"""How many clients a table, a list or the notes show; --json has all."""
+
 
 def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:
     """`fedgram predict` for people."""
@@ -37,30 +40,17 @@ def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None)
     _say([f"The limit solves its equation to {star.residual:.1e}, in {played}."])
     if trajectory is not None:
         _print_trajectory(prediction, trajectory)
-    _say(f"Note: {note}" for note in prediction.notes)
+    _print_notes(prediction.client_notes, prediction.common_notes)
 
 
 def print_explanation(prediction: Prediction, gap: Gap) -> None:
     """`fedgram explain` for people."""
     _say([words.setting(prediction)])
     _say(words.outcome(gap))
-    table = _table("Cause", "trace", "share", *prediction.moments.clients)
-    scale = float(gap.scale)
-    for cause, trace, parts in zip(words.CAUSES, gap.traces, gap.by_client, strict=True):
-        shown = (words.number(part, scale) for part in parts)
-        share = words.share(trace, gap) if gap.one_sided else "-"
-        table.add_row(cause, words.number(trace, scale), share, *shown)
-    if len(prediction.moments.clients) <= 6:
-        _show(table)
-    if gap.relative > words.NO_GAP:
-        _say(["Clients behind it, by their part of the gap's trace:"])
-        listed = words.clients_behind(gap, prediction.moments.clients)
-        _say(f"  {line}" for line in listed[:10])
-        if len(listed) > 10:
-            _say([f"  and {len(listed) - 10} more"])
-        _say([words.directions_behind(gap, prediction.moments.targets)])
+    if not words.no_gap(gap):
+        _print_causes(prediction, gap)
     _say([words.checks(gap)])
-    _say(f"Note: {note}" for note in prediction.notes)
+    _print_notes(prediction.client_notes, prediction.common_notes)
 
 
 def print_correction(correction: Correction, output: str | None) -> None:
@@ -68,20 +58,42 @@ def print_correction(correction: Correction, output: str | None) -> None:
     _say(words.correction_plan(correction))
     table = _table("Client", *(f"offset of {name}" for name in correction.moments.targets))
     largest = np.abs(correction.moments.mean).max()
-    for name, offset in zip(correction.moments.clients, correction.moments.offset, strict=True):
+    clients = correction.moments.clients
+    for name, offset in zip(clients[:SHOWN_CLIENTS], correction.moments.offset, strict=False):
         table.add_row(name, *(words.number(value, float(largest)) for value in offset))
     _show(table)
+    _say_rest(len(clients))
     pooled = correction.moments.pooled.covariance
     _print_matrix("Pooled covariance to send:", pooled, correction.moments.targets)
     if output is not None:
         _say([f"Wrote {output}."])
-    _say(f"Note: {note}" for note in correction.notes)
+    _print_notes(correction.notes)
+
+
+def _print_causes(prediction: Prediction, gap: Gap) -> None:
+    clients = prediction.moments.clients
+    if len(clients) <= 6:
+        _print_terms(prediction, gap)
+    _say(["Clients behind it, by their part of the gap's trace:"])
+    _say(f"  {line}" for line in words.clients_behind(gap, clients)[:SHOWN_CLIENTS])
+    _say_rest(len(clients))
+    _say([words.directions_behind(gap, prediction.moments.targets)])
+
+
+def _print_terms(prediction: Prediction, gap: Gap) -> None:
+    table = _table("Cause", "trace", "share", *prediction.moments.clients)
+    scale = float(gap.scale)
+    for cause, trace, parts in zip(words.CAUSES, gap.traces, gap.by_client, strict=True):
+        shown = (words.number(part, scale) for part in parts)
+        share = words.share(trace, gap) if gap.one_sided else "-"
+        table.add_row(cause, words.number(trace, scale), share, *shown)
+    _show(table)
 
 
 def _print_clients(prediction: Prediction) -> None:
     table = _table("Client", "rows", "weight", "smallest variance", "fully active")
     moments, activity = prediction.moments, prediction.activity
-    for m, name in enumerate(moments.clients):
+    for m, name in enumerate(moments.clients[:SHOWN_CLIENTS]):
         table.add_row(
             name,
             f"{moments.count[m]:,.0f}",
@@ -90,6 +102,22 @@ def _print_clients(prediction: Prediction) -> None:
             "yes" if activity.active[m] else "NO",
         )
     _show(table)
+    _say_rest(len(moments.clients))
+
+
+def _print_notes(by_client: Sequence[str], common: Sequence[str] = ()) -> None:
+    """Notes of clients, cut where they are many, and then those of all."""
+    _say(f"Note: {note}" for note in by_client[:SHOWN_CLIENTS])
+    if len(by_client) > SHOWN_CLIENTS:
+        rest = counted(len(by_client) - SHOWN_CLIENTS, "more client")
+        _say([f"Note: The same is true of {rest}; --json names all."])
+    _say(f"Note: {note}" for note in common)
+
+
+def _say_rest(clients: int) -> None:
+    """How many clients were not shown."""
+    if clients > SHOWN_CLIENTS:
+        _say([f"  and {clients - SHOWN_CLIENTS:,} more; --json has all"])
 
 
 def _print_matrix(title: str, matrix: Array, targets: Sequence[str]) -> None:

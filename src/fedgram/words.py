@@ -22,6 +22,11 @@ NO_GAP = 1e-12
 ROUNDING = 1e-13
 
 
+def no_gap(gap: Gap) -> bool:
+    """Whether federated averaging ends where centralized training does, up to rounding."""
+    return bool(gap.relative <= NO_GAP)
+
+
 def percent(fraction: float) -> str:
     """A fraction as a percentage with two significant digits, and no more than whole percents."""
     value = 100 * fraction
@@ -49,7 +54,7 @@ def setting(prediction: Prediction) -> str:
 
 def outcome(gap: Gap) -> list[str]:
     """Where federated averaging ends, why, and what removes the difference."""
-    if gap.relative <= NO_GAP:
+    if no_gap(gap):
         return ["Federated averaging will end where centralized training does: the clients' means and "
                 "covariances agree."]  # fmt: skip
     parts = [f"{part} from {cause}" for part, cause in zip(in_parts(gap, gap.traces), CAUSES, strict=True)]
@@ -95,23 +100,39 @@ def checks(gap: Gap) -> str:
 
 
 def _bounds(gap: Gap) -> str:
-    if not gap.few_pairs:
+    if no_gap(gap) or not gap.few_pairs:
         return ""
-    low, trace, high, hold = gap.dispersion, gap.traces[2], 2 * gap.dispersion, gap.bounds_hold
-    return f"the pairwise bounds {low:.4g} <= {trace:.4g} <= {high:.4g} {'hold' if hold else 'do not hold'}; "
+    amounts = (gap.dispersion, gap.traces[2], 2 * gap.dispersion)
+    ordered = " <= ".join(number(float(amount), float(gap.scale)) for amount in amounts)
+    return f"the pairwise bounds {ordered} {'hold' if gap.bounds_hold else 'do not hold'}; "
 
 
 def correction_plan(correction: Correction) -> list[str]:
     """What the exchange costs, and what each client does with it."""
     size = correction.centralized.shape[-1]
-    largest = float(np.abs(correction.moments.offset).max())
     return [
         f"Each client sends {1 + size + size * (size + 1) // 2} numbers once: count, mean and covariance.",
         "The server sends back the pooled mean and covariance; each client adds "
         f"{correction.strength:g} C_m to its loss.",
-        "After one round with exact selection the shared head has the centralized Gram matrix."
-        if correction.strength == 1
-        else "A strength below 1 leaves part of the gap.",
-        f"Client means differ from the pooled mean by up to {largest:.4g}: for centralized predictions each "
-        "client also adds W^T (W W^T + lambda_h I)^-1 mean_offset to its last feature layer's bias.",
+        _recovered(correction.strength),
+        _client_means(correction),
     ]
+
+
+def _recovered(strength: float) -> str:
+    if strength == 1:
+        return "After one round with exact selection the shared head has the centralized Gram matrix."
+    if strength == 0:
+        return "A strength of 0 leaves the whole gap."
+    return "A strength below 1 leaves part of the gap."
+
+
+def _client_means(correction: Correction) -> str:
+    largest = float(np.abs(correction.moments.offset).max())
+    differ = f"Client means differ from the pooled mean by up to {largest:.4g}"
+    if correction.strength < 1:
+        return f"{differ}; a feature offset makes predictions centralized at strength 1 only."
+    return (
+        f"{differ}: for centralized predictions each client also adds W^T (W W^T + lambda_h I)^-1 "
+        "mean_offset to its last feature layer's bias."
+    )

@@ -21,7 +21,7 @@ PAPER = Penalty()
 
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
 LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
-Figure = Annotated[str | None, typer.Option(help="Draw the Gram ellipses to this .png, .svg or .pdf file.")]
+Figure = Annotated[str | None, typer.Option(help="Draw the prediction to this .png, .svg or .pdf file.")]
 Initial = Annotated[
     str | None, typer.Option(help="JSON file with the initial Gram matrix; default: the identity.")
 ]
