@@ -94,8 +94,8 @@ def test_show(fedgram, runs):
 
 def test_compare(fedgram, runs, tmp_path):
     figure = tmp_path / "figure.png"
-    code, out, _ = fedgram("runs", "compare", runs, "--figure", figure)
-    assert code == 0
+    code, out, err = fedgram("runs", "compare", runs, "--figure", figure)
+    assert (code, err) == (0, f"Wrote {figure}.\n")
     assert "solved+corrected+offset" in out
     assert figure.stat().st_size > 10_000
     document = json.loads(fedgram("runs", "compare", runs, "--json")[1])

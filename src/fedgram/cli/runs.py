@@ -86,6 +86,7 @@ def compare(
                 field="figure",
             )
         draw_comparison(settings, figure)
+        typer.echo(f"Wrote {figure}.", err=True)
     if as_json:
         print_json(run_tables.comparison_document(found))
     else:
