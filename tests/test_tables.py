@@ -142,6 +142,37 @@ def test_folders_named_after_the_client_are_a_column():
     assert_same(read("data"), expected(table))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("key", ["site", "Site"])
+def test_folders_do_not_replace_a_column_that_is_asked_for(suffix, key):
+    for name in ("a", "b"):
+        os.makedirs(f"data/{key}={name}")
+        write(frame(), f"data/{key}={name}/rows{suffix}")
+    for options in ({}, {"client": None, "site": "x", "where": "site = 'north'"}):
+        error = refusal("data", **options)
+        assert error.message == (
+            f"'{key}' is both a column in the files of 'data' and in the names of their folders, "
+            f"'{key}=...'; rename the column or the folders."
+        )
+        assert error.field == key
+    assert read("data", client=None, site="x").count == [180]
+
+
+def test_folders_that_only_some_files_are_in_give_no_column():
+    table = frame()
+    os.makedirs("data/site=a")
+    write(table[:45], "data/rows.csv")
+    write(table[45:], "data/site=a/rows.csv")
+    assert_same(read("data"), expected(table))
+
+
+def test_columns_of_one_name_are_told_apart_in_folders_that_give_numbers():
+    for year in (1, 2):
+        os.makedirs(f"data/year={year}")
+        write(named("site", "y", "Y"), f"data/year={year}/rows.csv")
+    assert "could be any of the columns 'y', 'Y' of" in refusal("data", targets=["y"]).message
+
+
 def test_names_of_files_are_taken_literally():
     table = frame()
     assert_same(read(write(table, "it's [1] {x}.csv")), expected(table))

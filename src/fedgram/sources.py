@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator
 from fedgram.errors import InputError
 from fedgram.source_refusals import bad_where, listed, no_column, not_numbers
 from fedgram.source_table import SourceTable
-from fedgram.table_files import files_of, own_columns, paths_of, rows_of, sql_name, sql_text
+from fedgram.table_files import (
+    by_reader,
+    files_of,
+    folder_keys,
+    own_columns,
+    paths_of,
+    rows_of,
+    sql_name,
+    sql_text,
+)
 
 # DuckDB takes the bounds of a Parquet column to mean that no value in it is NaN, but they leave NaN out.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
@@ -21,6 +30,7 @@ def open_source(table: SourceTable) -> None:
     """Make the view `source`, and check that the columns asked for are there and the targets are numbers."""
     columns = _load(table, {})
     _check_told_apart(table, columns)
+    _check_folders(table)
     for name in table.columns:
         if name not in columns:
             raise no_column(table, name, list(columns))
@@ -84,6 +94,25 @@ def _alike(name: str, own: list[str], read: list[str]) -> list[str]:
     pairs = [(mine.lower(), theirs.lower()) for mine, theirs in zip(own, read, strict=False)]
     meant = {mine for mine, theirs in pairs if name in (mine, theirs)}
     return [each for each in own if each.lower() in meant]
+
+
+def _check_folders(table: SourceTable) -> None:
+    """Refuse a name that folders give beside the files in them: DuckDB would take the folders' values."""
+    for files in by_reader(files_of(paths_of(table.source))).values():
+        asked = [key for key in folder_keys(files) if _asked_for(key, table)]
+        own = {name.lower() for name in _types(table, rows_of(files, {}, folders=False))} if asked else set()
+        for key in asked:
+            if key.lower() in own:
+                raise InputError(
+                    f"'{key}' is both a column in the files of {table} and in the names of their folders, "
+                    f"'{key}=...'; rename the column or the folders.",
+                    field=key,
+                )
+
+
+def _asked_for(name: str, table: SourceTable) -> bool:
+    in_condition = re.search(rf"\b{re.escape(name)}\b", table.where or "", re.IGNORECASE)
+    return in_condition is not None or name.lower() in map(str.lower, table.columns)
 
 
 def select_rows(table: SourceTable, drop_missing: bool) -> None:

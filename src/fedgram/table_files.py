@@ -81,20 +81,38 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
-def rows_of(files: Iterable[str], types: Mapping[str, str]) -> str:
-    """SQL for the rows of all files, with these types of CSV columns."""
-    by_reader: dict[Callable[[str, str], str], list[str]] = {}
-    for file in files:
-        by_reader.setdefault(READERS[_suffix(file)], []).append(file)
+def rows_of(files: Iterable[str], types: Mapping[str, str], folders: bool = True) -> str:
+    """SQL for the rows of all files, with these types of CSV columns and the columns that folders give."""
     return " UNION ALL BY NAME ".join(
-        f"FROM {reader(', '.join(sql_text(glob.escape(file)) for file in same), _options(same, types))}"
-        for reader, same in by_reader.items()
+        f"FROM {reader(_read_from(same, folders), _options(same, types))}"
+        for reader, same in by_reader(files).items()
     )
 
 
-def _options(files: Iterable[str], types: Mapping[str, str]) -> str:
-    """How to read CSV files; a folder 'site=a' gives its files a column 'site', whose type is said apart."""
-    folders = {key for file in files for key, equals, _ in _parted(file) if equals}
+def by_reader(files: Iterable[str]) -> dict[Callable[[str, str], str], list[str]]:
+    """Files that are read together."""
+    together: dict[Callable[[str, str], str], list[str]] = {}
+    for file in files:
+        together.setdefault(READERS[_suffix(file)], []).append(file)
+    return together
+
+
+def _read_from(files: Iterable[str], folders: bool) -> str:
+    """What every reader of DuckDB is told."""
+    listed = ", ".join(sql_text(glob.escape(file)) for file in files)
+    return f"[{listed}], union_by_name = true" + ("" if folders else ", hive_partitioning = false")
+
+
+def folder_keys(files: Sequence[str]) -> list[str]:
+    """The columns that folders give to files that are read together: 'site' if all are in a 'site=a'."""
+    parts = ([folder.partition("=") for folder in Path(file).parts[:-1]] for file in files)
+    first, *others = ([key for key, equals, _ in each if equals] for each in parts)
+    return first if all(set(keys) == set(first) for keys in others) else []
+
+
+def _options(files: Sequence[str], types: Mapping[str, str]) -> str:
+    """How to read CSV files; the types of columns that folders give are said apart."""
+    folders = folder_keys(files)
     kinds = {name: f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items()}
     typed = {
         "types": [kind for name, kind in kinds.items() if name not in folders],
@@ -104,17 +122,14 @@ def _options(files: Iterable[str], types: Mapping[str, str]) -> str:
     return f", header = true, nullstr = {MISSING_TEXT}{''.join(said)}"
 
 
-def _parted(file: str) -> list[tuple[str, str, str]]:
-    return [folder.partition("=") for folder in Path(file).parts[:-1]]
-
-
 def own_columns(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
     """The names that a file itself gives to its columns: DuckDB makes y, y_1 and Y_2 of y, y and Y."""
-    reader, name = READERS[_suffix(file)], sql_text(glob.escape(file))
+    reader = READERS[_suffix(file)]
     if reader is _parquet:
-        schema = connection.execute(f"SELECT name, num_children FROM parquet_schema({name})").fetchall()
-        return _outermost(schema[1:])
-    first = connection.execute(f"FROM {reader(name, ', header = false, all_varchar = true')} LIMIT 1")
+        rows = f"parquet_schema({sql_text(glob.escape(file))})"
+        return _outermost(connection.execute(f"SELECT name, num_children FROM {rows}").fetchall()[1:])
+    rows = reader(_read_from([file], False), ", header = false, all_varchar = true")
+    first = connection.execute(f"FROM {rows} LIMIT 1")
     return [(column or "").strip() for row in first.fetchall() for column in row]
 
 
@@ -132,7 +147,7 @@ def _outermost(schema: Sequence[tuple[str, int | None]]) -> list[str]:
 
 def _csv(files: str, options: str) -> str:
     """CSV files with all their lines: left alone, DuckDB skips those that do not fit the others."""
-    return f"read_csv([{files}], skip = 0, comment = '', union_by_name = true{options})"
+    return f"read_csv({files}, skip = 0, comment = ''{options})"
 
 
 def _tsv(files: str, options: str) -> str:
@@ -141,7 +156,7 @@ def _tsv(files: str, options: str) -> str:
 
 def _parquet(files: str, _: str) -> str:
     """Parquet files know their header and types."""
-    return f"read_parquet([{files}], union_by_name = true)"
+    return f"read_parquet({files})"
 
 
 READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq": _parquet}
