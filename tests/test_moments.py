@@ -1,6 +1,7 @@
 """Client moments: from arrays, pooled, merged, and the file other programs read."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -74,8 +75,19 @@ def test_merging_keeps_clients_that_only_one_side_has():
 def test_merging_different_targets_is_refused():
     data = sample()
     first = Moments.from_arrays(data, target_names=("a", "b", "c"))
-    with pytest.raises(InputError, match="different targets"):
+    with pytest.raises(InputError, match="different targets: a, b, c and a, b, d; make both of the same"):
         first.merged(Moments.from_arrays(data, target_names=("a", "b", "d")))
+
+
+def test_merging_takes_targets_by_name():
+    data, order = sample(), [2, 0, 1]
+    first = Moments.from_arrays(data, target_names=("a", "b", "c"))
+    turned = {name: rows[:, order] + 1 for name, rows in data.items()}
+    merged = first.merged(Moments.from_arrays(turned, target_names=("c", "a", "b")))
+    whole = Moments.from_arrays({name: np.concatenate([rows, rows + 1]) for name, rows in data.items()})
+    assert merged.targets == ("a", "b", "c")
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-13)
+    np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-12)
 
 
 def test_covariance_survives_a_large_offset():
@@ -85,6 +97,27 @@ def test_covariance_survives_a_large_offset():
     np.testing.assert_allclose(
         Moments.from_arrays(shifted).covariance, Moments.from_arrays(exact).covariance, rtol=1e-9, atol=1e-9
     )
+
+
+def exact_moments(rows, offset, unit):
+    """Mean and covariance of rows that are an offset and whole multiples of a unit, in whole numbers."""
+    whole = np.rint((rows - offset) / unit).astype(np.int64)
+    total, products = whole.sum(axis=0).tolist(), (whole.T @ whole).tolist()
+    scatter = [
+        [Fraction(products[i][j]) - Fraction(total[i] * total[j], len(rows)) for j in range(len(total))]
+        for i in range(len(total))
+    ]
+    mean = [offset + float(Fraction(each, len(rows)) * Fraction(unit)) for each in total]
+    return mean, [[float(each / len(rows) * Fraction(unit) ** 2) for each in row] for row in scatter]
+
+
+def test_many_rows_with_a_large_offset_cost_no_digits():
+    rng, offset, unit = np.random.default_rng(0), 1.7e9, 2.0**-22  # the spacing of numbers of that size
+    rows = offset + 1e-3 * rng.standard_normal((1_000_000, 2)) @ [[1.0, 0.5], [0.0, 1.0]]
+    moments = Moments.from_arrays([rows])
+    mean, covariance = exact_moments(rows, offset, unit)
+    np.testing.assert_allclose(moments.mean[0], mean, rtol=2e-16)
+    np.testing.assert_allclose(moments.covariance[0], covariance, rtol=1e-13)
 
 
 def test_saving_and_loading_keeps_every_bit(tmp_path):

@@ -110,10 +110,11 @@ class Moments:
             raise InputError("All clients must have the same number of targets.", field="targets")
         count = np.array([len(array) for array in arrays], dtype=np.float64)
         checks.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
+        pairs = [_mean_and_covariance(array) for array in arrays]
         return cls(
             count=count,
-            mean=np.array([array.mean(axis=0) for array in arrays]),
-            covariance=np.array([_scatter(array) for array in arrays]),
+            mean=np.array([mean for mean, _ in pairs]),
+            covariance=np.array([covariance for _, covariance in pairs]),
             clients=clients,
             targets=tuple(target_names),
             client_weights=client_weights,
@@ -166,16 +167,10 @@ class Moments:
         """Moments of the union of two disjoint samples; clients of the same name become one.
 
         Exact and stable: the means differ by their difference, not by sums of squares. Client weights
-        become N_m/N.
+        become N_m/N. The other's targets are taken by name, in the order of these.
         """
-        if self.targets != other.targets:
-            raise InputError(
-                f"These moments have different targets: {', '.join(self.targets)} and "
-                f"{', '.join(other.targets)}.",
-                field="targets",
-            )
         parts: dict[str, tuple[float, Array, Array]] = {}
-        for moments in (self, other):
+        for moments in (self, other._in_order(self.targets)):
             checks.check_one_problem(moments.mean.shape[:-2], "merged")
             for name, *part in zip(
                 moments.clients, moments.count, moments.mean, moments.covariance, strict=True
@@ -183,6 +178,18 @@ class Moments:
                 parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
         count, mean, covariance = (np.array(values) for values in zip(*parts.values(), strict=True))
         return Moments(count, mean, covariance, tuple(parts), self.targets)
+
+    def _in_order(self, targets: tuple[str, ...]) -> Moments:
+        """The same moments with their targets in this order."""
+        if sorted(self.targets) != sorted(targets):
+            raise InputError(
+                f"These moments have different targets: {', '.join(targets)} and {', '.join(self.targets)}; "
+                "make both of the same targets, under the same names.",
+                field="targets",
+            )
+        order = [self.targets.index(name) for name in targets]
+        covariance = self.covariance[..., order, :][..., order]
+        return replace(self, mean=self.mean[..., order], covariance=covariance, targets=targets)
 
 
 def _merge(
@@ -195,7 +202,13 @@ def _merge(
     return total, part[1] + share * step, scatter
 
 
-def _scatter(targets: Array) -> Array:
-    """Covariance (1/N) of rows (N, C) -> (C, C), centered first so that large offsets cost no digits."""
-    centered = targets - targets.mean(axis=0)
-    return centered.T @ centered / len(targets)
+def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:
+    """Mean (C,) and covariance (1/N) (C, C) of rows (N, C); large offsets cost no digits.
+
+    Rows are centered twice: with many of them the first mean is off by more than rounding.
+    """
+    first = targets.mean(axis=0)
+    centered = targets - first
+    rest = centered.mean(axis=0)
+    centered -= rest
+    return first + rest, centered.T @ centered / len(targets)
