@@ -185,6 +185,27 @@ def test_only_numbers_are_taken(what, values):
     assert (caught.value.client, caught.value.field) == ("site 1", what)
 
 
+@pytest.mark.parametrize("what", ["inputs", "targets"])
+def test_only_real_numbers_are_taken_from_datasets(what):
+    item = {"inputs": [0.0], "targets": [1.0]}
+    datasets = {"a": [tuple(item.values())], "b": [tuple((item | {what: [1j]}).values())]}
+    with pytest.raises(InputError, match=f"The {what} of client 'b' are not an array of numbers"):
+        Problem.from_datasets(datasets)
+
+
+def test_targets_of_a_split_are_real_numbers():
+    with pytest.raises(InputError, match="targets must be an array of real numbers"):
+        Split(np.ones((3, 1)), np.ones((3, 1)) * 1j)
+
+
+def test_one_target_may_stand_without_a_list():
+    inputs, targets = clients(width=2)
+    alone = {name: values[:, :1] for name, values in targets.items()}
+    problem = Problem.from_arrays(inputs, alone, target_names="pm")
+    assert problem.target_names == Problem("x", "REAL", problem.train, target_names="pm").target_names
+    assert problem.moments.targets == ("pm",)
+
+
 @pytest.mark.parametrize(("what", "shape"), [("inputs", (3,)), ("inputs", (2, 2)), ("targets", (3,))])
 def test_rows_of_all_clients_have_one_shape(what, shape):
     inputs, targets = clients(width=2)

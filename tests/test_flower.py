@@ -645,6 +645,12 @@ def test_rows_for_testing_are_drawn_at_the_site_by_its_seed(tmp_path):
     assert tested(0) == tested(0) != tested(1)
 
 
+def test_a_site_may_name_one_column_without_a_list(tmp_path):
+    np.savetxt(tmp_path / "own.csv", np.arange(60).reshape(30, 2), delimiter=",", header="in,pm", comments="")
+    site = Site.from_table(str(tmp_path / "own.csv"), "coast", inputs="in", targets="pm")
+    assert site.moments.targets == Site("coast", site.train, targets="pm").targets == ("pm",)
+
+
 def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
     plan = Plan.of(config(tmp_path))
     member = Member("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))

@@ -258,10 +258,10 @@ def test_what_is_not_numbers_is_refused_in_a_sentence():
     assert (caught.value.client, caught.value.field) == ("client 1", "targets")
     good = {"count": [9, 9], "mean": np.zeros((2, 1)), "covariance": np.ones((2, 1, 1))}
     for field in good:
-        with pytest.raises(InputError, match=f"{field} must be an array of numbers") as caught:
+        with pytest.raises(InputError, match=f"{field} must be an array of real numbers") as caught:
             Moments(**good | {field: "a"})
         assert caught.value.field == field
-    with pytest.raises(InputError, match="client_weights must be an array of numbers") as caught:
+    with pytest.raises(InputError, match="client_weights must be an array of real numbers") as caught:
         Moments(**good, client_weights="equal")
     assert caught.value.field == "weight"
 
@@ -328,6 +328,22 @@ def test_moments_of_nobody_or_of_nothing_are_refused(shape):
     clients, targets = shape
     with pytest.raises(InputError, match="with one of each at least"):
         Moments(np.full(clients, 9.0), np.zeros(shape), np.zeros((*shape, targets)))
+
+
+def test_one_name_may_stand_without_a_list():
+    rows = np.random.default_rng(0).standard_normal((9, 1))
+    assert Moments.from_arrays([rows], target_names="pm").targets == ("pm",)
+    assert Moments([9], [[0.0]], [[[1.0]]], "oslo", "pm").clients == ("oslo",)
+    with pytest.raises(InputError, match="There are 2 targets but 1 target names"):
+        Moments([9], [[0.0, 0.0]], [np.eye(2)], targets="pm")
+
+
+def test_names_that_are_numbers_become_text(tmp_path):
+    moments = Moments([9, 9], [[0.0], [1.0]], np.ones((2, 1, 1)), (1, 2), (25,), {2: 3, 1: 1})
+    assert (moments.clients, moments.targets) == (("1", "2"), ("25",))
+    assert moments.client_weights.tolist() == [0.25, 0.75]
+    moments.save(tmp_path / "moments.json")
+    assert Moments.load(tmp_path / "moments.json").clients == ("1", "2")
 
 
 def test_weights_may_be_given_by_name():

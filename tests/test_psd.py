@@ -166,9 +166,11 @@ def test_nothing_is_relative_to_zero():
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ("equal", "X must be an array of numbers"),
+        ("equal", "X must be an array of real numbers"),
         ([[1.0], [1.0, 2.0]], "with rows of one length"),
-        ([1j], "X must be an array of numbers"),
+        ([1j], "X must be an array of real numbers"),
+        (np.array([1j]), "X must be an array of real numbers"),
+        ([np.array([1j])], "X must be an array of real numbers"),
         ([1.0, np.nan], "X has a value that is not finite"),
     ],
 )

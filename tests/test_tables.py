@@ -215,6 +215,15 @@ def test_one_target_may_be_given_by_its_name():
     assert read(frame(), targets="PM2.5").targets == ("PM2.5",)
 
 
+def test_columns_may_be_called_by_a_number():
+    table = frame().set_axis([0, 1, 2, 3], axis=1)
+    moments = read(table, client=0, targets=[1, np.int64(2)])
+    assert moments.targets == ("1", "2")
+    np.testing.assert_array_equal(moments.covariance, read(frame()).covariance)
+    assert read(table, client=0, targets=2).targets == ("2",)
+    assert refusal(table, client=0, targets=[0]).message.startswith("The column '0' is both the client and a")
+
+
 def test_client_weights_are_passed_on():
     np.testing.assert_allclose(read(frame(), client_weights=[1, 1, 2]).client_weights, [0.25, 0.25, 0.5])
 

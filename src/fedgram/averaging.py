@@ -14,6 +14,7 @@ from fedgram.psd import Array
 
 def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
     """Weights by client name as a list (M) in the order of the clients; every one has a weight."""
+    weights = {str(name): weight for name, weight in weights.items()}
     unknown = next((name for name in weights if name not in clients), None)
     missing = next((name for name in clients if name not in weights), None)
     if unknown is not None or missing is not None:

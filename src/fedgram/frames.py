@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedgram.errors import InputError
+from fedgram.phrases import names_of
 
 
 def in_one_order(
-    values: Mapping[str, Any], names: Sequence[str], what: str
+    values: Mapping[str, Any], names: str | Sequence[str], what: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Values of clients with the columns of data frames in the order of `names`, and these names.
 
     Without names those of the first data frame count; arrays are left as they are.
     """
     labels = {client: found for client, each in values.items() if (found := _labels(each))}
-    ordered = tuple(names) or next(iter(labels.values()), ())
+    ordered = names_of(names) or next(iter(labels.values()), ())
     for client, found in labels.items():
         if sorted(found) != sorted(ordered):
             raise InputError(

@@ -13,6 +13,7 @@ import numpy as np
 from fedgram import checks, frames, interchange, psd
 from fedgram.averaging import average, in_client_order, normalised
 from fedgram.errors import InputError
+from fedgram.phrases import names_of
 from fedgram.psd import Array
 
 
@@ -60,8 +61,8 @@ class Moments:
         clients, targets = mean.shape[-2:]
         fill = {
             "count": psd.numbers(self.count, "count"),
-            "clients": tuple(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
-            "targets": tuple(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
+            "clients": names_of(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
+            "targets": names_of(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
@@ -90,7 +91,7 @@ class Moments:
         cls,
         targets: Mapping[str, Any] | Sequence[Any],
         *,
-        target_names: Sequence[str] = (),
+        target_names: str | Sequence[str] = (),
         client_weights: Any = None,
     ) -> Moments:
         """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name.
@@ -101,10 +102,10 @@ class Moments:
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
         clients = tuple(map(str, targets))
         checks.check_names(clients, len(targets), "client")  # 1 and '1' are one name
-        values, target_names = frames.in_one_order(
+        values, names = frames.in_one_order(
             dict(zip(clients, targets.values(), strict=True)), target_names, "targets"
         )
-        arrays = [checks.checked_targets(each, client, target_names) for client, each in values.items()]
+        arrays = [checks.checked_targets(each, client, names) for client, each in values.items()]
         widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
@@ -116,7 +117,7 @@ class Moments:
             mean=np.array([mean for mean, _ in pairs]),
             covariance=np.array([covariance for _, covariance in pairs]),
             clients=clients,
-            targets=tuple(target_names),
+            targets=names,
             client_weights=client_weights,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 def counted(number: int, noun: str = "run") -> str:
@@ -16,6 +17,12 @@ def between_commas(text: str) -> list[str]:
     """What a text names with commas; what has a comma itself stands in quotes."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return [name for line in lines for part in line if (name := part.strip())]
+
+
+def names_of(given: Any) -> tuple[str, ...]:
+    """Names as text; one alone may stand without a list, and may be a number."""
+    alone = isinstance(given, str) or not isinstance(given, Iterable)
+    return (str(given),) if alone else tuple(map(str, given))
 
 
 def left_out(rows: int) -> str:

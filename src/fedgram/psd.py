@@ -74,10 +74,12 @@ def numbers(values: Any, name: str, **place: str) -> Array:
             f"{name} has masked values; leave their rows out or fill them first.", **{"field": name, **place}
         )
     try:
+        if np.iscomplexobj(values):
+            raise TypeError  # NumPy would drop the imaginary part
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"{name} must be an array of numbers, with rows of one length.", **{"field": name, **place}
+            f"{name} must be an array of real numbers, with rows of one length.", **{"field": name, **place}
         ) from None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from fedgram.checks import constant_target
 from fedgram.errors import InputError
 from fedgram.moments import Moments
-from fedgram.phrases import left_out
+from fedgram.phrases import left_out, names_of
 from fedgram.psd import Array
 from fedgram.source_refusals import explained, listed
 from fedgram.source_table import SourceTable
@@ -33,9 +33,9 @@ _CLIENTS = "data WHERE client IS NOT NULL GROUP BY client"
 def read_moments(
     source: Any,
     *,
-    client: str | None = None,
+    client: str | int | None = None,
     site: str | None = None,
-    targets: Sequence[str],
+    targets: str | int | Sequence[str | int],
     where: str | None = None,
     drop_missing: bool = False,
     client_weights: Any = None,
@@ -46,13 +46,14 @@ def read_moments(
     At a site that has its own rows only, `site` is its name, in the place of a column.
     `source` is a CSV, TSV (both also .gz) or Parquet file, a folder of these (searched in depth), a glob, a
     list of paths, or a table in memory (pandas, pyarrow). A file counts once, however often it is named.
-    `where` is an SQL condition on the columns, to which clients in CSV files are text. True and false are 1
-    and 0. Clients come in order of name, numbers first and by their size; client_weights (M,) are in that
-    order, or a dict by name. With drop_missing rows that lack a target or their client are left out, and
-    `warned` is told how many.
+    Columns of a data frame may be called by a number. `where` is an SQL condition on the columns, to which
+    clients in CSV files are text. True and false are 1 and 0. Clients come in order of name, numbers first
+    and by their size; client_weights (M,) are in that order, or a dict by name. With drop_missing rows that
+    lack a target or their client are left out, and `warned` is told how many.
     """
     import duckdb  # here, because it takes longer to import than all the rest
 
+    client = None if client is None else str(client)  # DuckDB makes text of all labels of columns
     column_or_name = _client_or_site(client, site)
     names = _checked_names(client, targets)
     with (
@@ -85,8 +86,8 @@ def _client_or_site(client: str | None, site: str | None) -> str:
     return named
 
 
-def _checked_names(client: str | None, targets: Sequence[str]) -> tuple[str, ...]:
-    names = (targets,) if isinstance(targets, str) else tuple(targets)
+def _checked_names(client: str | None, targets: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    names = names_of(targets)
     if not names:
         raise InputError("There are no targets; name at least one column.", field="targets")
     for name in names:

@@ -22,7 +22,8 @@ from fedgram.data.given_rows import (
 from fedgram.errors import InputError
 from fedgram.frames import in_one_order
 from fedgram.moments import Moments
-from fedgram.psd import Array
+from fedgram.phrases import names_of
+from fedgram.psd import Array, numbers
 from fedgram.source_table import client_name
 
 Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
@@ -40,7 +41,7 @@ class Split:
     targets: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", np.asarray(self.targets, dtype=np.float64))
+        object.__setattr__(self, "targets", numbers(self.targets, "targets"))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "
@@ -87,6 +88,7 @@ class Problem:
             raise InputError("Test rows must name the same clients as training rows.", field="test")
         first = next(iter(self.train.values()))
         width = first.targets.shape[1]
+        object.__setattr__(self, "target_names", names_of(self.target_names))
         if self.target_names and len(self.target_names) != width:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
@@ -103,17 +105,17 @@ class Problem:
         *,
         name: str = "own data",
         kind: Kind = "REAL",
-        target_names: Sequence[str] = (),
+        target_names: str | Sequence[str] = (),
     ) -> Problem:
         """A problem from one input and one target array per client, in lists or dicts by client name.
 
         Of data frames the columns have names, and are taken in one order.
         """
         given, _ = in_one_order(named(inputs), (), "inputs")
-        wanted, target_names = in_one_order(named(targets), target_names, "targets")
+        wanted, names = in_one_order(named(targets), target_names, "targets")
         check_pairs(given, wanted)
-        train = {client: _split(given[client], wanted[client], client) for client in given}
-        return cls(name, kind, train, target_names=tuple(target_names))
+        train = {client: _split(client, given[client], wanted[client]) for client in given}
+        return cls(name, kind, train, target_names=names)
 
     @classmethod
     def from_frame(
@@ -160,7 +162,7 @@ class Problem:
         columns = {client: list(zip(*(dataset[i] for i in range(len(dataset))), strict=True))
                    for client, dataset in datasets.items()}  # fmt: skip
         train = {
-            client: Split(*(np.stack([np.asarray(item) for item in column]) for column in pair))
+            client: _split(client, *(np.stack([np.asarray(item) for item in column]) for column in pair))
             for client, pair in columns.items()
         }
         return cls(name, kind, train)
@@ -198,7 +200,7 @@ class Problem:
         return content.hexdigest()
 
 
-def _split(inputs: Any, targets: Any, client: str) -> Split:
+def _split(client: str, inputs: Any, targets: Any) -> Split:
     """The rows of a client, who is named if they do not fit together."""
     arrays = numbers_of(inputs, client, "inputs"), numbers_of(targets, client, "targets")
     try:

@@ -14,7 +14,7 @@ from fedgram.errors import InputError
 from fedgram.flower.plan import number
 from fedgram.moments import Moments
 from fedgram.nets.model import Backbone
-from fedgram.phrases import between_commas
+from fedgram.phrases import between_commas, names_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class Site:
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", names_of(self.targets))
         for split in filter(None, (self.train, self.test)):
             check_finite(split.inputs, self.name, "inputs")
             check_finite(split.targets, self.name, "targets")
@@ -43,16 +44,16 @@ class Site:
         path: str,
         name: str,
         *,
-        inputs: Sequence[str],
-        targets: Sequence[str],
+        inputs: str | Sequence[str],
+        targets: str | Sequence[str],
         test_fraction: float | None = None,
         seed: int = 0,
         **others: Any,
     ) -> Site:
         """A site whose rows are those of a CSV, TSV or Parquet file; `seed` draws those for testing."""
-        reading = Reading(None, list(inputs), list(targets), test_fraction, site=name)
+        reading = Reading(None, list(names_of(inputs)), list(names_of(targets)), test_fraction, site=name)
         train, test, _ = read_splits(path, reading, seed)
-        return cls(name, train[name], test.get(name), tuple(targets), **others)
+        return cls(name, train[name], test.get(name), names_of(targets), **others)
 
     @classmethod
     def configured(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> Site:
