@@ -321,6 +321,7 @@ BAD_CALLS = [
     (["predict", "{moments}", "--figure", "figure.jpeg"], "must end in"),
     (["predict", "{moments}", "--figure", "nowhere/figure.png"], "Cannot write"),
     (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
+    (["correct", "{moments}", "--lambda-h", "9999"], "active in no direction"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
     (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
     (

@@ -177,6 +177,23 @@ def test_the_difference_of_predictions_is_that_of_the_head():
         assert correction.prediction_difference(heads, rule).shape == (2, 4, 3)
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_nothing_is_corrected_towards_a_gram_of_zero(strength):
+    moments = Moments([9, 9], [[0, 0], [1e-4, 0]], [np.eye(2) * 1e-8] * 2)
+    with pytest.raises(InputError, match="The pooled data are active in no direction: their largest"):
+        correct(moments, Penalty(), strength)
+
+
+def test_means_alone_may_be_worth_a_feature():
+    moments = Moments([9, 9], [[0, 0], [1, 0]], [np.eye(2) * 1e-8] * 2)
+    with pytest.raises(InputError, match="No client is active along"):
+        predict(moments)
+    correction = correct(moments)
+    np.testing.assert_allclose(correction.after_round(np.eye(2)), correction.centralized, atol=1e-15)
+    assert np.linalg.matrix_rank(correction.centralized) == 1
+    assert correction.notes[0].startswith("The pooled data are not fully active: along target 'target 2'")
+
+
 def test_there_are_three_bias_rules():
     correction = correct(random_moments(np.random.default_rng(0)), PENALTY)
     with pytest.raises(InputError, match="no bias rule 'own'; there are shared, private, offset") as caught:

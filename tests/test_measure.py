@@ -308,7 +308,8 @@ def test_no_error_is_relative_to_a_within_gram_of_zero(tmp_path, monkeypatch):
 
 def test_a_procedure_that_ends_at_zero_is_refused():
     prediction = predict(little_within().moments)
-    assert expectation(prediction, Procedure.parse("corrected")).gram.any()
+    for reaches in ("corrected", "ordinary+centered"):
+        assert expectation(prediction, Procedure.parse(reaches)).gram.any()
     with pytest.raises(
         InputError, match=r"'corrected\+centered' ends at a head of zero: it leaves no"
     ) as caught:

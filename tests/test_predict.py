@@ -7,7 +7,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments, Penalty, explain, phi, predict, psd
+from fedgram import InputError, Moments, Penalty, correct, explain, phi, predict, psd
 from fedgram.predict import conditional_solution, describe_direction, local_optimum, profiled_objective
 from tests.instances import covariances, mp_barycenter, mp_phi, random_moments, rotations, to_float
 
@@ -258,9 +258,10 @@ def test_pooled_data_that_are_active_nowhere_are_refused():
     )
     stacked = Moments(LIGHT.count, [[[0.0], [1.0]], [[0.0], [0.0]]], LIGHT.covariance)
     for moments in (LIGHT, stacked):
-        with pytest.raises(InputError) as caught:
-            predict(moments)
-        assert (caught.value.message, caught.value.field) == (sentence, "covariance")
+        for ask in (predict, correct):
+            with pytest.raises(InputError) as caught:
+                ask(moments)
+            assert (caught.value.message, caught.value.field) == (sentence, "covariance")
     assert np.isfinite(predict(LIGHT, Penalty(1e-3, 1e-3)).relative_gap)
 
 

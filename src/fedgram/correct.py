@@ -12,7 +12,7 @@ from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.penalty import Penalty, number
-from fedgram.predict import Activity, phi, regularised_gram
+from fedgram.predict import Activity, phi, refuse_if_zero, regularised_gram
 from fedgram.psd import Array
 
 # Variance beside the second moment about the origin: below this fraction half of its digits are lost.
@@ -129,11 +129,21 @@ class Correction:
 
 
 def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 1.0) -> Correction:
-    """The correction that turns every client's profiled objective into that of the pooled data."""
+    """The correction that turns every client's profiled objective into that of the pooled data.
+
+    Pooled data that are active in no direction are refused: their centralized Gram is zero.
+    """
     checks.check_federation(moments.clients)
     penalty = penalty or Penalty()
     if not 0.0 <= number(strength) <= 1.0:
         raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
+    correction = correction_toward_pooled(moments, penalty, strength)
+    refuse_if_zero(correction.centralized, moments, penalty)
+    return correction
+
+
+def correction_toward_pooled(moments: Moments, penalty: Penalty, strength: float) -> Correction:
+    """The same without a look at what it leads to."""
     pooled = moments.pooled.covariance
     # F is affine in T, so γ C_m moves client m's covariance the fraction γ of the way to Σ_cen. The
     # convex combination, unlike Σ_m + γ (Σ_cen - Σ_m), is exactly Σ_cen at γ = 1.

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fedgram.barycenter import barycenter
-from fedgram.correct import correct
+from fedgram.correct import correction_toward_pooled
 from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.predict import Prediction, local_optimum
@@ -60,7 +60,8 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
         )
     if procedure.centered:
         moments = replace(moments, mean=np.zeros_like(moments.mean))
-    corrected = correct(moments, penalty, procedure.corrected)
+    # Uncorrected clients may be active where their pooled data are not.
+    corrected = correction_toward_pooled(moments, penalty, procedure.corrected)
     target, gram = _end(prediction, procedure, corrected.grams)
     if not gram.any():
         raise InputError(

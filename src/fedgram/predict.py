@@ -184,7 +184,7 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     grams = phi(moments.covariance, penalty)
     _refuse_if_undefined(grams, moments, penalty)
     centralized = phi(moments.pooled.covariance, penalty)
-    _refuse_if_zero(centralized, moments, penalty)
+    refuse_if_zero(centralized, moments, penalty)
     return Prediction(
         moments=moments,
         penalty=penalty,
@@ -227,8 +227,11 @@ def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> No
     )
 
 
-def _refuse_if_zero(centralized: Array, moments: Moments, penalty: Penalty) -> None:
-    """A light client may be active where the pooled data are not: then there is no scale for the gap."""
+def refuse_if_zero(centralized: Array, moments: Moments, penalty: Penalty) -> None:
+    """Refuse pooled data that are active in no direction, though a light client may be.
+
+    A centralized Gram of zero is no scale for the gap, and nothing that a correction could reach.
+    """
     active = centralized.any(axis=(-1, -2))
     if active.all():
         return
