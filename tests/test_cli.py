@@ -79,6 +79,33 @@ def test_sites_write_their_own_moments_and_files_are_joined(moments_file, tmp_pa
     assert "relative to its own clients" in fedgram("predict", *files[:2]).stderr
 
 
+@pytest.fixture
+def folder_of_moments(moments_file, tmp_path):
+    """A moments file of each client, with its targets in another order at one of them."""
+    whole = Moments.load(moments_file)
+    for m, name in enumerate(whole.clients):
+        order = [1, 0] if name == "valley" else [0, 1]
+        own = Moments(whole.count[m : m + 1], whole.mean[m : m + 1, order],
+                      whole.covariance[m : m + 1][:, order][..., order], name,
+                      [whole.targets[c] for c in order])  # fmt: skip
+        (tmp_path / "in" / name).mkdir(parents=True)
+        own.save(tmp_path / "in" / name / "moments.JSON")
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("within", ["", "*/*.JSON", "**/moments.*"])
+def test_a_folder_or_a_glob_stands_for_moments_files(moments_file, folder_of_moments, within):
+    assert printed("moments", folder_of_moments / within) == json.loads(moments_file.read_text())
+    read = folder_of_moments / "coast" / "moments.JSON"
+    assert "is what is read here" in fedgram("moments", folder_of_moments / within, "-o", read).stderr
+
+
+def test_a_folder_with_tables_stands_for_these(moments_file, folder_of_moments):
+    (folder_of_moments / "rows.csv").write_bytes(EXAMPLE.read_bytes())
+    assert "needs --targets" in fedgram("moments", folder_of_moments).stderr
+    assert printed("moments", folder_of_moments, *DATA[1:]) == json.loads(moments_file.read_text())
+
+
 def test_a_file_that_is_named_twice_counts_once(moments_file):
     once = json.loads(moments_file.read_text())
     same = moments_file.parent / "." / ".." / moments_file.parent.name / moments_file.name
@@ -293,7 +320,10 @@ def test_less_than_the_whole_correction_promises_no_centralized_predictions(mome
 
 
 BAD_CALLS = [
-    (["predict", "nowhere.json"], "Cannot read 'nowhere.json'"),
+    (["predict", "nowhere.json"], "There is no file or folder 'nowhere.json'"),
+    (["predict", "nowhere/*.json"], "No file matches 'nowhere/*.json'"),
+    (["predict", "{examples}", "{moments}"], "run 'fedgram moments' on the rows first"),
+    (["moments", "{moments}", "-o", "copy.csv"], "'copy.csv' must end in .json, by which commands tell it"),
     (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
     (["predict", "{example}"], "needs --targets"),
     (["predict", "{example}", "--targets", "east,north"], "needs --client (or --site)"),

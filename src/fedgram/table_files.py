@@ -48,8 +48,7 @@ def each_once(paths: Iterable[str]) -> list[str]:
 def _expanded(path: str) -> list[str]:
     """A file, the tables in a folder, or the files that match a pattern."""
     if os.path.isdir(path):
-        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = [file for file in found if _suffix(file) in READERS and os.path.basename(file)[0] not in "._"]
+        found = [file for file in files_in(path) if is_table(file)]
         problem = f"The folder '{path}' holds no CSV, TSV or Parquet file; pass one that does."
     elif os.path.exists(path) or not glob.has_magic(path):
         found = [path] if os.path.exists(path) else []
@@ -62,8 +61,19 @@ def _expanded(path: str) -> list[str]:
     return sorted(found)
 
 
+def files_in(folder: str) -> list[str]:
+    """The files in a folder, searched in depth, without those that are hidden or about others."""
+    found = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sorted(file for file in found if os.path.basename(file)[0] not in "._")
+
+
+def is_table(file: str) -> bool:
+    """Whether a file holds a table by its name."""
+    return _suffix(file) in READERS
+
+
 def _check_readable(file: str) -> None:
-    if _suffix(file) not in READERS:
+    if not is_table(file):
         raise InputError(
             f"'{file}' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data frame.",
             field="source",

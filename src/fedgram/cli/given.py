@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
 from inspect import Parameter, Signature, signature
-from os.path import realpath
+from os.path import isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -14,7 +14,7 @@ import typer
 
 from fedgram.errors import InputError
 from fedgram.phrases import between_commas
-from fedgram.table_files import each_once, expanded
+from fedgram.table_files import each_once, expanded, files_in, is_table
 
 if TYPE_CHECKING:
     from fedgram.moments import Moments
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Data = Annotated[
     list[str],
     typer.Argument(
-        help="Moments files (.json), or data: CSV, TSV (both also .gz), Parquet, folders, quoted globs.",
+        help="Moments files (.json), or data: CSV, TSV (both also .gz), Parquet; folders, quoted globs.",
         show_default=False,
     ),
 ]
@@ -50,10 +50,11 @@ Weights = Annotated[
 
 @dataclass(frozen=True)
 class Given:
-    """The moments that a command works on, and the paths that they come from."""
+    """The moments that a command works on, the paths that they come from, and the files these stand for."""
 
     moments: Moments
     paths: list[str]
+    files: list[str]
 
     @property
     def source(self) -> str:
@@ -62,7 +63,7 @@ class Given:
 
     def check_kept(self, output: str | None) -> None:
         """Refuse to write over a file that was read."""
-        check_kept(output, self.paths)
+        check_kept(output, self.files)
 
 
 def check_kept(output: str | Path | None, paths: Sequence[str]) -> None:
@@ -114,10 +115,11 @@ def load(
     from fedgram.weights import parse_weights
 
     data = each_once(data)
-    if _of_moments(data):
+    files = _files(data)
+    if _of_moments(files):
         about_rows = {"client": client, "site": site, "targets": targets, "where": where}
         _refuse(about_rows | {"drop-missing": drop_missing})
-        summary = _joined(data)
+        summary = _joined(files)
     else:
         from fedgram.tables import read_moments
 
@@ -130,12 +132,28 @@ def load(
         )  # fmt: skip
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
-    return Given(summary, data)
+    return Given(summary, data, files)
 
 
-def _of_moments(data: list[str]) -> bool:
+def _files(data: list[str]) -> list[str]:
+    """The files that paths stand for: a folder without tables stands for the moments files in it."""
+    return each_once(file for path in data for file in _moments_in(path) or expanded([path]))
+
+
+def _moments_in(path: str) -> list[str]:
+    """The moments files in a folder, unless there are tables."""
+    inside = files_in(path) if isdir(path) else []
+    return [] if any(map(is_table, inside)) else [file for file in inside if is_moments(file)]
+
+
+def is_moments(file: str) -> bool:
+    """Whether a file holds moments by its name."""
+    return file.lower().endswith(".json")
+
+
+def _of_moments(files: list[str]) -> bool:
     """Whether these are moments files; refuses some of them among others."""
-    kinds = {file.endswith(".json"): file for file in data}
+    kinds = {is_moments(file): file for file in files}
     if len(kinds) == 2:
         raise InputError(
             f"'{kinds[True]}' holds moments and '{kinds[False]}' rows, which cannot be joined; run 'fedgram "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.given import Given, with_data
+from fedgram.cli.given import Given, is_moments, with_data
 from fedgram.errors import AccuracyError, InputError
 from fedgram.penalty import Penalty
 from fedgram.phrases import counted
@@ -31,7 +31,7 @@ Initial = Annotated[
 @with_data
 def moments(
     given: Given,
-    output: Annotated[str | None, typer.Option("-o", "--output", help="File to write.")] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="File to write (.json).")] = None,
     as_json: Json = False,
 ) -> None:
     """Summarise each client's targets: count, mean and covariance.
@@ -42,6 +42,7 @@ def moments(
     """
     summary = given.moments
     given.check_kept(output)
+    _check_read_back(output)
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -129,6 +130,15 @@ def correct(
         print_json(document)
     else:
         terminal.print_correction(correction, output)
+
+
+def _check_read_back(output: str | None) -> None:
+    """Refuse a name by which no command would know a moments file."""
+    if output is not None and not is_moments(output):
+        raise InputError(
+            f"The moments file '{output}' must end in .json, by which commands tell it from data.",
+            field="output",
+        )
 
 
 def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Prediction, Any]:
