@@ -302,6 +302,12 @@ def test_rows_without_a_client_are_dropped(own, tmp_path, suffix, missing):
     assert moments.count.tolist() == [len(split) for split in problem.train.values()]
 
 
+def test_a_client_that_is_called_what_is_missing_is_told(own, tmp_path):
+    own.assign(site=own["site"].replace("x", "None")).to_csv(tmp_path / "own.csv", index=False)
+    with pytest.raises(InputError, match=r"\(--drop-missing\); NA, N/A, nan, null and None count as missing"):
+        read_table(str(tmp_path / "own.csv"), Reading("site", ["a"], ["y"]), 0)
+
+
 def test_clients_of_any_type_keep_their_rows(own, tmp_path):
     table, rows = tmp_path / "own.parquet", np.arange(90)
     names = np.array([b"a", b"b", b"ccc"], dtype=object)[rows % 3]

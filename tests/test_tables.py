@@ -363,6 +363,28 @@ def test_rows_without_a_client_are_missing(missing):
     assert_same(read(table, drop_missing=True), expected(table.drop(index=[0, 1, 5])))
 
 
+def test_a_client_that_is_called_what_is_missing_is_told():
+    table = frame(clients=("NA", "east", "west"))
+    write(frame(rows=9, clients=("north",)), "others.parquet")
+    said = (
+        "first; NA, N/A, nan, null and None count as missing in a CSV or TSV file, so give a client of such"
+    )
+    for suffix in (".csv", ".tsv"):
+        path = write(table, f"data{suffix}")
+        for source in (path, [path, "others.parquet"]):
+            message = refusal(source).message
+            assert "a missing value in 'site' (no client: 30); leave" in message
+            assert said in message
+    assert read(write(table, "data.parquet")).clients == ("NA", "east", "west")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_what_else_is_missing_says_nothing_of_names(suffix):
+    table = frame()
+    table.loc[3, "site" if suffix == ".parquet" else "PM2.5"] = None
+    assert refusal(write(table, f"data{suffix}")).message.endswith("or fill them first.")
+
+
 @pytest.mark.parametrize("away", [0.0, 1e6], ids=["in one pass", "in two"])
 def test_it_is_said_how_many_rows_are_left_out(away):
     table, said = frame(), []

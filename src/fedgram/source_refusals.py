@@ -6,10 +6,11 @@ import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from fedgram.errors import InputError
 from fedgram.source_table import SourceTable
-from fedgram.table_files import expanded, paths_of, rows_of, sql_name
+from fedgram.table_files import expanded, holds_text, paths_of, rows_of, sql_name
 
 _BAD_TEXT = re.compile(
     r'on Line: (\d+).*converting column "(.*?)"\. Could not convert string "(.*?)" to.*?file ?= ?(.*?)\n',
@@ -94,6 +95,16 @@ def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
     return InputError(
         f"The column '{name}' holds {held}{example}, not numbers; convert it, or name another one.",
         field=name,
+    )
+
+
+def nameless(source: Any) -> str:
+    """How a sentence about rows without a client ends: in text a client's name may read as missing."""
+    if not holds_text(source):
+        return "."
+    return (
+        "; NA, N/A, nan, null and None count as missing in a CSV or TSV file, so give a client of such a "
+        "name another."
     )
 
 

@@ -91,6 +91,11 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
+def holds_text(source: Any) -> bool:
+    """Whether some file of a source is text, in which NA and the like stand for a missing value."""
+    return any(READERS[_suffix(file)] is not _parquet for file in expanded(paths_of(source)))
+
+
 def rows_of(files: Iterable[str], types: Mapping[str, str], folders: bool = True) -> str:
     """SQL for the rows of all files, with these types of CSV columns and the columns that folders give."""
     return " UNION ALL BY NAME ".join(

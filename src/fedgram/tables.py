@@ -20,7 +20,7 @@ from fedgram.errors import InputError
 from fedgram.moments import Moments
 from fedgram.phrases import left_out, names_of
 from fedgram.psd import Array
-from fedgram.source_refusals import explained, listed
+from fedgram.source_refusals import explained, listed, nameless
 from fedgram.source_table import SourceTable
 from fedgram.sources import FIND_NAN, open_source, select_rows
 
@@ -180,15 +180,18 @@ def _check_complete(table: SourceTable) -> None:
     lacks = [f"coalesce(isnan(y{number}), true)" for number in range(len(table.targets))]
     counts = ", ".join(f"count_if({lack})" for lack in [" OR ".join(lacks), *lacks])
     clients, values = table.read(f"count(*), {counts}", "data GROUP BY client")
-    nameless = np.array([name is None for name in clients])
-    missing = np.where(nameless, values[:, 0], values[:, 1])
+    unnamed = np.array([name is None for name in clients])
+    missing = np.where(unnamed, values[:, 0], values[:, 1])
     columns = [table.targets[number] for number in np.flatnonzero(values[:, 2:].sum(axis=0))]
-    columns += [table.client] if nameless.any() else []
+    columns += [table.client] if unnamed.any() else []
+    end = nameless(table.source) if unnamed.any() else "."
     if columns:
-        raise _missing_values(columns, clients, missing, values[:, 0].sum())
+        raise _missing_values(columns, clients, missing, values[:, 0].sum(), end)
 
 
-def _missing_values(columns: list[str], clients: list[str | None], missing: Array, rows: float) -> InputError:
+def _missing_values(
+    columns: list[str], clients: list[str | None], missing: Array, rows: float, end: str
+) -> InputError:
     worst = [m for m in np.argsort(-missing, kind="stable") if missing[m]]
     names = [f"client '{clients[m]}'" if clients[m] else "no client" for m in worst]
     places = ", ".join(f"{name}: {missing[m]:,.0f}" for name, m in zip(names[:3], worst, strict=False))
@@ -196,7 +199,7 @@ def _missing_values(columns: list[str], clients: list[str | None], missing: Arra
     have = "has" if missing.sum() == 1 else "have"
     return InputError(
         f"{missing.sum():,.0f} of {rows:,.0f} rows {have} a missing value in {listed(columns)} ({places}); "
-        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first.",
+        f"leave them out (--drop-missing; in Python drop_missing=True), or fill them first{end}",
         client=clients[worst[0]],
         field=columns[0],
     )

@@ -13,6 +13,7 @@ from fedgram.data.given_rows import check_named_once
 from fedgram.data.held_out import divided
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.errors import InputError
+from fedgram.source_refusals import explained, nameless
 
 if TYPE_CHECKING:
     from fedgram.psd import Array
@@ -114,7 +115,6 @@ def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
     """A number for every client's name, the number of each row's client (N,), and columns (N, columns)."""
     import duckdb
 
-    from fedgram.source_refusals import explained
     from fedgram.source_table import SourceTable
     from fedgram.sources import open_source, select_rows
 
@@ -153,7 +153,7 @@ def _check_clients(names: list[str | None], reading: Reading, path: str) -> None
     if len(named) < len(names) and not reading.drop_missing:
         raise InputError(
             f"Some rows have no client in '{client}'; name one for each, or leave them out"
-            f"{' (--drop-missing)' if reading.targets else ''}.",
+            f"{' (--drop-missing)' if reading.targets else ''}{nameless(path)}",
             field=client,
         )
 
