@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedgram.checks import check_names
+from fedgram.data.equal_inputs import attainable_targets
 from fedgram.data.given_rows import (
     check_columns,
     check_finite,
@@ -188,6 +189,19 @@ class Problem:
 
         settings = {**self.provenance, "targets": "centered at each client's mean"}
         return replace(self, train=shifted(self.train), test=shifted(self.test), provenance=settings)
+
+    def attainable(self) -> Problem:
+        """Training rows with equal inputs get the mean of their client's targets: all that networks can fit.
+
+        Training on these rows or on the others ends at the same head: the prediction for them is right for
+        both.
+        """
+        reached = {
+            client: Split(split.inputs, attainable_targets(split.inputs, split.targets))
+            for client, split in self.train.items()
+        }
+        settings = {**self.provenance, "targets": "means over rows with equal inputs"}
+        return replace(self, train=reached, provenance=settings)
 
     @property
     def digest(self) -> str:

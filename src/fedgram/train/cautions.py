@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from fedgram.data.problem import Problem, Split
+from fedgram import psd
+from fedgram.data.equal_inputs import unattainable_part
+from fedgram.data.problem import Problem
+from fedgram.errors import InputError
+from fedgram.predict import Prediction, predict
 from fedgram.psd import Array
 
 RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -20,9 +24,9 @@ ROUNDING = 1e-20
 """Parts of a variance that equal targets of repeated rows may seem to have."""
 
 
-def cautions(problem: Problem, model: nn.Module) -> list[str]:
+def cautions(problem: Problem, model: nn.Module, prediction: Prediction) -> list[str]:
     """A sentence for each thing that will show in the results."""
-    return [*_randomness(model), *_scales(problem), *_unreachable(problem)]
+    return [*_randomness(model), *_scales(problem), *_unreachable(problem, prediction)]
 
 
 def _randomness(model: nn.Module) -> list[str]:
@@ -63,29 +67,23 @@ def _odd(arrays: Sequence[Array], what: str, names: Sequence[str]) -> list[str]:
     return [f"{what} {called[j]} ({mean[j]:.3g} ± {deviation[j]:.2g})" for j in np.flatnonzero(far | scaled)]
 
 
-def _unreachable(problem: Problem) -> list[str]:
+def _unreachable(problem: Problem, prediction: Prediction) -> list[str]:
     """Of rows with equal inputs and unequal targets."""
-    parts = {client: unexplained(split) for client, split in problem.train.items()}
-    found = {client: part for client, part in parts.items() if part > ROUNDING}
-    if not found:
+    parts = [unattainable_part(split.inputs, split.targets) for split in problem.train.values()]
+    if max(parts) <= ROUNDING:
         return []
-    most = max(found, key=lambda client: found[client])
+    most, clients = int(np.argmax(parts)), sum(part > ROUNDING for part in parts)
     return [
-        f"Some rows with equal inputs have unequal targets, at {len(found)} of {len(parts)} clients (at "
-        f"'{most}' this is {100 * found[most]:.2g} % of the target variance): no network fits them, and the "
-        "prediction is for networks that fit all rows."
+        f"Some rows with equal inputs have unequal targets, at {clients} of {len(parts)} clients (at "
+        f"'{problem.clients[most]}' this is {100 * parts[most]:.3g} % of the target variance): no network "
+        f"fits them, {_moved(problem, prediction)}. In Python 'problem.attainable()' has what they can fit."
     ]
 
 
-def unexplained(split: Split) -> float:
-    """The part of the target variance within rows whose inputs single precision cannot tell apart."""
-    inputs = split.inputs.astype(np.float32) if split.inputs.dtype.kind == "f" else split.inputs
-    rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1))
-    _, group, count = np.unique(
-        rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_inverse=True, return_counts=True
-    )
-    group = group.ravel()
-    sums = np.zeros((len(count), split.targets.shape[1]))
-    np.add.at(sums, group, split.targets)
-    apart = split.targets - sums[group] / count[group, None]
-    return float((apart**2).sum() / ((split.targets - split.targets.mean(axis=0)) ** 2).sum())
+def _moved(problem: Problem, prediction: Prediction) -> str:
+    """By how much the limit is another one with the targets that networks can fit."""
+    try:
+        reached = predict(problem.attainable().moments, prediction.penalty).barycenter.gram
+    except InputError:
+        return "and of what they can fit there is no limit to predict"
+    return f"which moves the limit by {100 * psd.relative_error(reached, prediction.barycenter.gram):.3g} %"
