@@ -9,8 +9,8 @@ from torch import nn
 from fedgram import InputError
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.runs import Runs
-from fedgram.train import predictions
-from tests.small_runs import net, small_problem, trained
+from fedgram.train import predictions, train
+from tests.small_runs import SETTINGS, net, small_problem, trained
 
 PROCEDURES = ["ordinary", "private", "solved+corrected+offset", "solved+centered"]
 
@@ -56,6 +56,13 @@ def test_what_does_not_fit_is_said(folder, client, backbone, words):
 def bent():
     """The same layers, with another function between them."""
     return nn.Sequential(*(nn.Sigmoid() if not list(each.parameters()) else each for each in net()))
+
+
+def test_our_backbones_are_taken_by_name_on_any_machine(tmp_path):
+    (run,) = train(small_problem(), "resmlp-small", ["ordinary"], [0], SETTINGS, folder=tmp_path)
+    elsewhere = replace(run, setup=replace(run.setup, network="drawn on another machine"))
+    rows = {"site 0": np.ones((2, 4))}
+    np.testing.assert_array_equal(predictions(elsewhere, rows)["site 0"], predictions(run, rows)["site 0"])
 
 
 def test_a_module_with_other_weights_is_taken(folder):

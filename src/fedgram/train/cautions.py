@@ -19,7 +19,6 @@ RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
 FAR, LARGE = 100.0, 1000.0
 """How many deviations from 0 a column's mean may be, and how far from 1 its deviation, to be trained well."""
 
-
 ROUNDING = 1e-20
 """Parts of a variance that equal targets of repeated rows may seem to have."""
 

@@ -73,7 +73,8 @@ def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbo
     if not same:
         raise InputError(
             f"The networks of '{run.folder}' are not of this backbone for rows of shape "
-            f"{tuple(inputs.shape[1:])}; give the inputs and the backbone that it was trained with.",
+            f"{tuple(inputs.shape[1:])}; give the inputs and the backbone that it was trained with (a module "
+            "is taken as it is, whatever its weights).",
             field="backbone",
         )
     return model
@@ -92,7 +93,11 @@ def _named(run: StoredRun) -> str:
 
 
 def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbone) -> bool:
-    """Whether a backbone draws the network of the run; a module may have come by other weights since."""
-    if isinstance(backbone, nn.Module) or run.setup.network == NOT_RECORDED:
+    """Whether a function draws the network of the run.
+
+    A module may have come by other weights since, and ours are known by name: fingerprints of those drawn
+    from normal distributions differ between machines.
+    """
+    if isinstance(backbone, (str, nn.Module)) or run.setup.network == NOT_RECORDED:
         return True
     return run.setup.network == fingerprint(model.float(), torch.ones(2, *inputs.shape[1:]))
