@@ -96,8 +96,8 @@ def _print_summary(results: Results) -> None:
     for settings, its_rows in tables.values():
         console.print(_summary(settings, its_rows))
     console.print(
-        "medians over seeds: error to the target; test MSE under each bias; a run's share of the seconds "
-        "that its stack took",
+        "medians over seeds: error to the target and test MSE under each bias after the last round; a run's "
+        "share of the seconds that its stack took",
         soft_wrap=True,
     )
 
