@@ -6,7 +6,7 @@ from torch import nn
 
 from fedgram import InputError
 from fedgram.nets.backbones import BACKBONES, ConvBlock, MLPBlock, residual_cnn, resnet
-from fedgram.nets.model import Model, draw, new_backbone, width
+from fedgram.nets.model import Model, draw, fingerprint, new_backbone, width
 
 FEATURE_LAYER = 512 * 512 + 512
 IMAGES = [(1, 36, 60), (3, 64, 64), (3, 40, 40), (1, 64, 64)]
@@ -249,3 +249,28 @@ def test_a_backbone_for_other_inputs_is_refused_with_what_it_says():
 def test_other_precisions_and_lazy_layers_become_models(backbone):
     h, _ = draw(backbone, ROWS, 5, 2, 0, None)(ROWS)
     assert (h.shape, h.dtype) == ((3, 5), ROWS.dtype)
+
+
+def fingerprint_of(backbone, features=8):
+    inputs = torch.ones(2, 3)
+    return fingerprint(draw(backbone, inputs, features, 2, 0, None), inputs)
+
+
+def small(activation=nn.ReLU, eps=1e-5, last=4):
+    return nn.Sequential(nn.Linear(3, 4), activation(), nn.BatchNorm1d(4, eps), nn.Linear(4, last))
+
+
+def frozen():
+    return small().requires_grad_(False)
+
+
+def test_a_fingerprint_tells_networks_apart():
+    others = [lambda: small(nn.Tanh), lambda: small(last=5), lambda: small(eps=0.5), frozen]
+    assert len({fingerprint_of(each) for each in (small, *others)} | {fingerprint_of(small, 9)}) == 6
+
+
+def test_a_fingerprint_is_the_same_with_another_release_of_torch(monkeypatch):
+    """What layers print of themselves is another thing in each."""
+    before = fingerprint_of(small)
+    monkeypatch.setattr(nn.BatchNorm1d, "extra_repr", lambda self: "4, bias=True")
+    assert fingerprint_of(small) == before

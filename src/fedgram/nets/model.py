@@ -71,12 +71,14 @@ def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Ten
 def fingerprint(model: Model, inputs: Tensor) -> str:
     """Tells networks apart: layers, what is frozen, and roughly what they give for inputs of this shape.
 
-    Of inputs that are all ones: what a network gives for rows would say something of them.
+    Of inputs that are all ones: what a network gives for rows would say something of them. And not of what
+    layers print of themselves, which hangs on the release of torch.
     """
-    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    layers = [type(layer).__name__ for layer in model.modules()]
+    shapes = [(name, *value.shape, value.requires_grad) for name, value in model.named_parameters()]
     with torch.no_grad():
         given = deepcopy(model).eval()(torch.ones_like(inputs))[1].abs().sum()
-    return f"{key(model, frozen, f'{given:.3g}'):016x}"
+    return f"{key(layers, shapes, f'{given:.3g}'):016x}"
 
 
 def operations_per_row(model: Model, inputs: Tensor) -> float:

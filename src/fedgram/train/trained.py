@@ -95,8 +95,7 @@ def _named(run: StoredRun) -> str:
 def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbone) -> bool:
     """Whether a function draws the network of the run.
 
-    A module may have come by other weights since, and ours are known by name: fingerprints of those drawn
-    from normal distributions differ between machines.
+    A module may have come by other weights since, and ours are known by name.
     """
     if isinstance(backbone, (str, nn.Module)) or run.setup.network == NOT_RECORDED:
         return True
