@@ -13,7 +13,7 @@ from fedgram.compare import METRICS, Spread, compared
 from fedgram.data.problem import Problem, Split
 from fedgram.expectation import expectation
 from fedgram.measure import measure, over_clients
-from fedgram.nets.procedure import Procedure
+from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Round
 from fedgram.phrases import between_commas, counted, seeds_in_words
 from fedgram.run_figure import draw_comparison
@@ -236,6 +236,20 @@ def test_gaps_beyond_reason_are_times(several):
     (setting,) = compared(Runs(several))
     setting.groups[1].runs[0].objective_gap[-1] = 3e7
     assert "Clients ended 1e+07 times (ordinary (seeds 0 to 2)) above" in setting.warnings[-1]
+
+
+def test_test_errors_that_grew_are_named(several):
+    """Under a private bias alone: under the shared one they grow as the paper's heads near their limit."""
+    (setting,) = compared(Runs(several))
+    run = setting.groups[1].runs[1]
+    run.test_mse[:] = np.array([[0.5], [0.25], [np.nan], [0.75]])
+    run.test_mse[-1, BIAS_RULES.index("shared")] = 9.0
+    assert run.lasting_mse == (0.25, 0.75)
+    assert setting.warnings == ()
+    run.test_mse[-1] = 0.76
+    (lost,) = setting.warnings
+    assert lost.startswith("Test errors grew")
+    assert "from 0.25 to 0.76 (ordinary (seeds 0 to 2))." in lost
 
 
 def test_seeds_are_shown_where_they_differ(several, tmp_path):

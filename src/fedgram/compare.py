@@ -32,6 +32,9 @@ relative gap of the clients' objectives; test MSE under the procedure's own bias
 FAR = 0.05
 """Relative objective gaps from which on local training is called unfinished."""
 
+LOST = 3.0
+"""How many times its least value the test error may be after the last round."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -123,7 +126,7 @@ class Setting:
     def warnings(self) -> tuple[str, ...]:
         """What the numbers do not say by themselves."""
         of_runs = (warning for group in self.groups for run in group.runs for warning in run.warnings)
-        return *dict.fromkeys(of_runs), *self._unfinished()
+        return *dict.fromkeys(of_runs), *self._unfinished(), *self._lost()
 
     def _unfinished(self) -> list[str]:
         """Which procedures' clients are far from their least objectives, where no prediction applies."""
@@ -135,6 +138,21 @@ class Setting:
             f"Clients ended {', '.join(far)} above their least objectives. The prediction is for local "
             "training to its end, of networks that can fit every training row: more epochs come nearer to "
             "it, as far as these can."
+        ]
+
+    def _lost(self) -> list[str]:
+        """Which procedures' networks predict much worse at the end than they did before."""
+        errors = {self.label(group): [run.lasting_mse for run in group.runs] for group in self.groups}
+        worst = {name: max(pairs, key=_growth) for name, pairs in errors.items()}
+        lost = [
+            f"{pair[0]:.2g} to {pair[1]:.2g} ({name})" for name, pair in worst.items() if _growth(pair) > 0
+        ]
+        if not lost:
+            return []
+        return [
+            f"Test errors grew, even with a bias of each client's own: from {', '.join(lost)}. Networks that "
+            "train for long may lose a few rows unlike all they were trained with: look at the errors row by "
+            "row, or train fewer epochs."
         ]
 
     def document(self) -> dict[str, Any]:
@@ -163,6 +181,12 @@ def compared(runs: Iterable[StoredRun]) -> list[Setting]:
 
 def _group(runs: dict[int, Measured]) -> Group:
     return Group(tuple(runs[seed] for seed in sorted(runs)))
+
+
+def _growth(errors: tuple[float, float]) -> float:
+    """By how much the last error is above what it may be, given the least."""
+    least, last = errors
+    return last - LOST * least
 
 
 def _times(gap: float) -> str:

@@ -87,6 +87,15 @@ class Measured:
         return float(self.train_mse[-1, rule]), float(self.test_mse[-1, rule])
 
     @property
+    def lasting_mse(self) -> tuple[float, float]:
+        """Least test MSE of all rounds, and that of the last, under a private bias.
+
+        Under the shared one it grows as heads near their limit, whatever networks do.
+        """
+        errors = self.test_mse[:, BIAS_RULES.index("private")]
+        return float(np.fmin.reduce(errors)), float(errors[-1])
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the numbers do not say by themselves; empty in the fully active regime, with all clients."""
         return *self.prediction.notes, *self._absences()
