@@ -295,3 +295,22 @@ def test_the_problem_that_is_undefined_is_the_one_named():
 def test_an_optimum_is_that_of_a_covariance(bad, words):
     with pytest.raises(InputError, match=f"covariance .*{words}"):
         phi(np.array([[2.0, bad], [0.0, 2.0]]), Penalty())
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda moments: predict(moments.covariance), "This takes a Moments, not ndarray: Moments.from_arr"),
+        (
+            lambda moments: correct({"a": moments}),
+            "This takes a Moments, not dict: Moments.from_arrays makes",
+        ),
+        (lambda moments: predict(moments, 0), "This takes a Penalty, not int: Penalty(features=0.01, head="),
+        (lambda moments: correct(moments, (0.1, 0.1)), "This takes a Penalty, not tuple: Penalty(features"),
+        (lambda moments: explain(moments), "This takes a Prediction, not Moments: predict(moments, penalty)"),
+    ],
+)
+def test_what_is_given_in_the_wrong_place_is_named(call, sentence):
+    with pytest.raises(InputError) as refused:
+        call(random_moments(np.random.default_rng(0)))
+    assert refused.value.message.startswith(sentence)

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedgram import checks, psd
+from fedgram import psd
 from fedgram.barycenter import next_head
 from fedgram.errors import InputError
-from fedgram.moments import Moments
+from fedgram.moments import Moments, check_federation
 from fedgram.penalty import Penalty, number
 from fedgram.predict import Activity, phi, refuse_if_zero, regularised_gram
 from fedgram.psd import Array
@@ -133,8 +133,8 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
 
     Pooled data that are active in no direction are refused: their centralized Gram is zero.
     """
-    checks.check_federation(moments.clients)
-    penalty = penalty or Penalty()
+    check_federation(moments)
+    penalty = Penalty.given(penalty)
     if not 0.0 <= number(strength) <= 1.0:
         raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
     correction = correction_toward_pooled(moments, penalty, strength)

@@ -16,5 +16,13 @@ class InputError(ValueError):
         self.field = field
 
 
+def check_type(value: object, kind: type, made: str) -> None:
+    """Refuse what is not of a kind; made says how one comes by it."""
+    if not isinstance(value, kind):
+        raise InputError(
+            f"This takes a {kind.__name__}, not {type(value).__name__}: {made}.", field=kind.__name__.lower()
+        )
+
+
 class AccuracyError(ArithmeticError):
     """A computation that stopped before it reached its accuracy."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.averaging import average
+from fedgram.errors import check_type
 from fedgram.penalty import Penalty
 from fedgram.predict import Prediction
 from fedgram.psd import Array, transpose
@@ -116,6 +117,7 @@ class Gap:
 
 def explain(prediction: Prediction) -> Gap:
     """Split the distance to centralized training into its three causes, eq. (11)."""
+    check_type(prediction, Prediction, "predict(moments, penalty) makes one")
     client_weights, grams, star = prediction.moments.client_weights, prediction.grams, prediction.barycenter
     arithmetic = average(client_weights, grams)
     terms = {

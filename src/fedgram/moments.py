@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgram import checks, frames, interchange, psd
 from fedgram.averaging import average, in_client_order, normalised
-from fedgram.errors import InputError
+from fedgram.errors import InputError, check_type
 from fedgram.phrases import names_of
 from fedgram.psd import Array
 
@@ -191,6 +191,12 @@ class Moments:
         order = [self.targets.index(name) for name in targets]
         covariance = self.covariance[..., order, :][..., order]
         return replace(self, mean=self.mean[..., order], covariance=covariance, targets=targets)
+
+
+def check_federation(moments: Moments) -> None:
+    """Refuse what is not the moments of at least two clients."""
+    check_type(moments, Moments, "Moments.from_arrays makes it of arrays, read_moments of tables")
+    checks.check_federation(moments.clients)
 
 
 def _merge(

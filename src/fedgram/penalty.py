@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.errors import InputError
+from fedgram.errors import InputError, check_type
 
 LEAST = 1e-60
 """Products and ratios of penalties are larger, and smaller than its inverse: their powers stay finite."""
@@ -37,6 +37,14 @@ class Penalty:
                 f"and their ratio must lie well within {LEAST:g} and {1 / LEAST:g}.",
                 field="lambda_h",
             )
+
+    @classmethod
+    def given(cls, penalty: Penalty | None) -> Penalty:
+        """The one that was given, or the default."""
+        if penalty is None:
+            return cls()
+        check_type(penalty, cls, "Penalty(features=0.01, head=0.01) makes one")
+        return penalty
 
     @property
     def threshold(self) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import checks, psd
+from fedgram import psd
 from fedgram.averaging import average
 from fedgram.barycenter import Barycenter, barycenter, trajectory
 from fedgram.errors import InputError
-from fedgram.moments import Moments
+from fedgram.moments import Moments, check_federation
 from fedgram.penalty import Penalty
 from fedgram.psd import Array, transpose
 
@@ -179,8 +179,8 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     direction in which no client is active is refused, because no limit is defined there, and so are
     pooled data that are active in none, because nothing can be measured by a centralized Gram of zero.
     """
-    checks.check_federation(moments.clients)
-    penalty = penalty or Penalty()
+    check_federation(moments)
+    penalty = Penalty.given(penalty)
     grams = phi(moments.covariance, penalty)
     _refuse_if_undefined(grams, moments, penalty)
     centralized = phi(moments.pooled.covariance, penalty)
