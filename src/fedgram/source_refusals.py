@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
+import gzip
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fedgram.errors import InputError
+from fedgram.phrases import counted
 from fedgram.source_table import SourceTable
 from fedgram.table_files import expanded, holds_text, paths_of, rows_of, sql_name
 
@@ -25,6 +28,10 @@ def explained(table: SourceTable) -> Iterator[None]:
 
     try:
         yield
+    except (duckdb.InterruptException, RuntimeError) as error:
+        if "interrupt" not in str(error).lower():
+            raise
+        raise KeyboardInterrupt from None  # which DuckDB takes for a failure of its own
     except duckdb.OutOfMemoryException:
         raise InputError(
             f"There is not enough memory to read {table}; close other programs, and check that "
@@ -46,11 +53,18 @@ def explained(table: SourceTable) -> Iterator[None]:
 
 def _bad_text(line: str, column: str, text: str, file: str) -> InputError:
     comma = re.fullmatch(r"[+-]?\d+,\d+", text)
-    advice = "write decimals with a point" if comma else "correct it, or write NA if it is missing"
+    advice = "correct it, write NA if it is missing, or name another column if this one holds text"
     return InputError(
-        f"Line {int(line):,} of '{file}' has '{text}' in '{column}', which is not a number; {advice}.",
+        f"Line {int(line):,} of '{file}' has {_quoted(text)} in '{column}', which is not a number; "
+        f"{'write decimals with a point' if comma else advice}.",
         field=column,
     )
+
+
+def _quoted(text: str) -> str:
+    """A value in quotes, the first of it on one line: a column of notes may hold pages."""
+    line = " ".join(text.split())
+    return f"'{line[:40]}...'" if len(line) > 40 else f"'{line}'"
 
 
 def _unreadable(table: SourceTable) -> str | None:
@@ -78,10 +92,26 @@ def no_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     hint = f" (did you mean '{spelled[near[0]]}'?)" if near else ""
     if len(columns) == 1 and re.search(r"[,;|\t]", columns[0]):
-        hint = " (some lines have more values than others, so that each was read as one)"
+        hint = f" ({_uneven(table)})"
     return InputError(
         f"There is no column '{name}' in {table}{hint}; its columns are {listed(columns)}.", field=name
     )
+
+
+def _uneven(table: SourceTable) -> str:
+    """Where lines have more or fewer values than the first, so that DuckDB takes each for one value."""
+    for file in expanded(paths_of(table.source)):
+        with (gzip.open if file.lower().endswith(".gz") else open)(file, "rt", errors="replace") as text:
+            header = text.readline()
+            delimiter = max(",;|\t", key=header.count)
+            width = header.count(delimiter) + 1
+            for row in (lines := csv.reader(text, delimiter=delimiter)):
+                if len(row) not in (0, width):
+                    return (
+                        f"line {lines.line_num + 1:,} of '{file}' has {counted(len(row), 'value')} and the "
+                        f"first line {width}"
+                    )
+    return "some lines have more values than others"
 
 
 def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
@@ -90,7 +120,7 @@ def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
     order = "TRY_CAST(value AS DOUBLE) IS NOT NULL, row"
     first = f"SELECT value, row FROM ({values}) WHERE value IS NOT NULL ORDER BY {order} LIMIT 1"
     found = table.connection.execute(first).fetchone()
-    example = f", for example '{found[0]}' in row {found[1]:,}" if found else ""
+    example = f", for example {_quoted(found[0])} in row {found[1]:,}" if found else ""
     held = "text" if kind == "VARCHAR" else kind.split("(")[0]
     return InputError(
         f"The column '{name}' holds {held}{example}, not numbers; convert it, or name another one.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fedgram.errors import InputError
 from fedgram.source_refusals import bad_where, listed, no_column, not_numbers
@@ -47,15 +47,19 @@ def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
     if paths := paths_of(table.source):
         rows = rows_of(files_of(paths), types)
         table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
-    elif hasattr(table.source, "__len__"):
+    elif hasattr(table.source, "__len__") and not isinstance(table.source, (list, tuple, Mapping)):
         table.connection.register("source", table.source)
     else:
         raise InputError(
-            f"A source is a path, a list of paths or a table in memory, not {type(table.source).__name__}; "
-            "read a stream into a table first.",
+            "A source is a path, a list of paths or a table in memory (pandas, pyarrow), not "
+            f"{_called(table.source)}; make a table of it first.",
             field="source",
         )
     return _types(table, "source")
+
+
+def _called(source: object) -> str:
+    return type(source).__name__ if source != [] else "an empty list"
 
 
 def _types(table: SourceTable, rows: str) -> dict[str, str]:
@@ -113,6 +117,19 @@ def _check_folders(table: SourceTable) -> None:
 def _asked_for(name: str, table: SourceTable) -> bool:
     in_condition = re.search(rf"\b{re.escape(name)}\b", table.where or "", re.IGNORECASE)
     return in_condition is not None or name.lower() in map(str.lower, table.columns)
+
+
+def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
+    """Refuse a file without a column that others have: DuckDB lets its rows lack a value."""
+    for file in files_of(paths_of(table.source)):
+        own = {name.lower() for name in _types(table, rows_of([file], {}))}
+        for name in columns:
+            if name.lower() not in own:
+                raise InputError(
+                    f"'{file}' has no column '{name}', which others of these files have; add it, or leave "
+                    "the file out.",
+                    field=name,
+                )
 
 
 def select_rows(table: SourceTable, drop_missing: bool) -> None:

@@ -161,8 +161,12 @@ def _outermost(schema: Sequence[tuple[str, int | None]]) -> list[str]:
 
 
 def _csv(files: str, options: str) -> str:
-    """CSV files with all their lines: left alone, DuckDB skips those that do not fit the others."""
-    return f"read_csv({files}, skip = 0, comment = ''{options})"
+    """CSV files with all their lines, and with double quotes around what has commas or line breaks.
+
+    Left alone, DuckDB skips lines that do not fit the others, and takes apostrophes for quotes where the
+    first rows have two of them, or none for quotes where the first rows have none.
+    """
+    return f"read_csv({files}, skip = 0, comment = '', quote = '\"'{options})"
 
 
 def _tsv(files: str, options: str) -> str:

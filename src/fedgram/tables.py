@@ -22,7 +22,7 @@ from fedgram.phrases import left_out, names_of
 from fedgram.psd import Array
 from fedgram.source_refusals import explained, listed, nameless
 from fedgram.source_table import SourceTable
-from fedgram.sources import FIND_NAN, open_source, select_rows
+from fedgram.sources import FIND_NAN, check_in_every_file, open_source, select_rows
 
 # A shift d away from the mean costs a factor 1 + d²/σ² in accuracy: at 10 σ two digits of sixteen.
 NEAR = 10.0
@@ -184,6 +184,7 @@ def _check_complete(table: SourceTable) -> None:
     missing = np.where(unnamed, values[:, 0], values[:, 1])
     columns = [table.targets[number] for number in np.flatnonzero(values[:, 2:].sum(axis=0))]
     columns += [table.client] if unnamed.any() else []
+    check_in_every_file(table, columns)
     end = nameless(table.source) if unnamed.any() else "."
     if columns:
         raise _missing_values(columns, clients, missing, values[:, 0].sum(), end)
