@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, Moments
+from fedgram.source_refusals import explained
 from fedgram.table_files import MISSING_TEXT
 from fedgram.tables import read_moments
 
@@ -113,9 +114,24 @@ def test_a_table_split_into_files_is_the_whole_table(tmp_path_factory, seed, suf
 def test_no_line_of_a_csv_is_skipped():
     lines = frame().to_csv(index=False) + frame().assign(month=1).to_csv(index=False)
     Path("data.csv").write_text(lines)
-    assert "some lines have more values than others" in refusal("data.csv").message
+    assert "(line 92 of 'data.csv' has 5 values where the first has 4)" in refusal("data.csv").message
     table = frame(clients=("#1", "#2", "x"))
     assert_same(read(write(table, "hash.csv")), expected(table))
+
+
+def test_apostrophes_are_not_quotes():
+    table = frame().assign(note="none")
+    table.loc[[20, 60], "note"] = ["'flu", "other patients'"]
+    assert_same(read(write(table, "data.csv")), expected(table))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz"])
+@pytest.mark.parametrize("client", ['Haus "Q"', "St. Mary's, Leeds", "two\nlines"])
+def test_quotes_may_begin_far_down(suffix, client):
+    table = frame(rows=60_000).assign(note="none")
+    table.loc[50_000:, "site"] = client
+    table.loc[55_000, "note"] = 'a, "b"'
+    assert_same(read(write(table, f"data{suffix}")), expected(table))
 
 
 def test_a_file_named_twice_counts_once():
@@ -418,9 +434,43 @@ def test_text_among_numbers_is_named_with_its_line(rows):
     error = refusal("data.csv", targets=["PM2.5"])
     assert error.message == (
         f"Line {rows + 2:,} of 'data.csv' has 'hot' in 'PM2.5', which is not a number; "
-        "correct it, or write NA if it is missing."
+        "correct it, write NA if it is missing, or name another column if this one holds text."
     )
     assert error.field == "PM2.5"
+
+
+def test_of_long_text_the_beginning_is_shown():
+    notes = "seen\nat night, " * 20
+    frame().assign(note=notes).to_csv("data.csv", index=False)
+    beginning = "'seen at night, seen at night, seen at ni...'"
+    assert f"Line 2 of 'data.csv' has {beginning} in 'note'" in refusal("data.csv", targets=["note"]).message
+    assert (
+        f"text, for example {beginning} in row 1"
+        in refusal(frame().assign(note=notes), targets=["note"]).message
+    )
+
+
+def test_uneven_lines_may_come_after_pages_of_text():
+    Path("data.csv").write_text(f'site,PM2.5\n"{"a" * 200_000}",1\n' + "b,2,3\n" * 9)
+    assert "(some lines have more values than others); its" in refusal("data.csv").message
+
+
+def test_a_file_without_a_target_is_named():
+    table = frame()
+    write(table, "1.csv")
+    write(table.drop(columns=TARGETS[0]), "2.csv")
+    assert refusal(["1.csv", "2.csv"]).message == (
+        "'2.csv' has no column 'PM2.5', which others of these files have; add it, or leave the file out."
+    )
+
+
+def test_an_interrupt_is_one():
+    """DuckDB makes a failure of its own of it."""
+    for kind in (RuntimeError, duckdb.InterruptException):
+        with pytest.raises(KeyboardInterrupt), explained(None):
+            raise kind("Query interrupted")
+    with pytest.raises(RuntimeError, match="other"), explained(None):
+        raise RuntimeError("other")
 
 
 @pytest.mark.parametrize("text", ["1,5", "-12,25"])
@@ -593,8 +643,8 @@ def damaged(path, change):
                      "unpack it first."),
     ("empty.csv", "The file 'empty.csv' is empty; write it again or leave it out."),
     ("header.csv", "There are no rows with a client in 'header.csv'; add some."),
-    ("ragged.csv", "There is no column 'site' in 'ragged.csv' (some lines have more values than others, "
-                   "so that each was read as one); its columns are 'site,PM2.5'."),
+    ("ragged.csv", "There is no column 'site' in 'ragged.csv' (line 3 of 'ragged.csv' has 3 values "
+                   "where the first has 2); its columns are 'site,PM2.5'."),
 ])  # fmt: skip
 def test_a_path_without_a_table_is_explained(path, message):
     os.mkdir("folder")
@@ -659,10 +709,14 @@ def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
 
 def test_a_stream_is_refused_because_it_can_be_read_only_once():
     assert refusal(pa.table(frame()).to_reader()).message == (
-        "A source is a path, a list of paths or a table in memory, not RecordBatchReader; "
-        "read a stream into a table first."
+        "A source is a path, a list of paths or a table in memory (pandas, pyarrow), not RecordBatchReader; "
+        "make a table of it first."
     )
-    assert refusal({"site": 1}).message.startswith("Cannot read the table (")
+
+
+@pytest.mark.parametrize(("source", "called"), [({"site": ["a"]}, "dict"), ([], "an empty list")])
+def test_what_is_no_table_is_named(source, called):
+    assert f"(pandas, pyarrow), not {called}; make" in refusal(source).message
 
 
 def test_too_little_memory_is_explained(monkeypatch):

@@ -7,7 +7,7 @@ import difflib
 import gzip
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from fedgram.errors import InputError
@@ -99,19 +99,25 @@ def no_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
 
 
 def _uneven(table: SourceTable) -> str:
-    """Where lines have more or fewer values than the first, so that DuckDB takes each for one value."""
+    """Why DuckDB took every line for one value: some have more or fewer than the first."""
     for file in expanded(paths_of(table.source)):
-        with (gzip.open if file.lower().endswith(".gz") else open)(file, "rt", errors="replace") as text:
-            header = text.readline()
-            delimiter = max(",;|\t", key=header.count)
-            width = header.count(delimiter) + 1
-            for row in (lines := csv.reader(text, delimiter=delimiter)):
-                if len(row) not in (0, width):
-                    return (
-                        f"line {lines.line_num + 1:,} of '{file}' has {counted(len(row), 'value')} and the "
-                        f"first line {width}"
-                    )
+        with suppress(csv.Error):  # of values that are longer than it reads
+            if found := _uneven_line(file):
+                return found
     return "some lines have more values than others"
+
+
+def _uneven_line(file: str) -> str | None:
+    with (gzip.open if file.lower().endswith(".gz") else open)(file, "rt", errors="replace") as text:
+        delimiter = max(",;|\t", key=text.readline().count)
+        text.seek(0)
+        lines = csv.reader(text, delimiter=delimiter)
+        width = len(next(lines))
+        for values in lines:
+            if len(values) not in (0, width):
+                where = f"line {lines.line_num:,} of '{file}'"
+                return f"{where} has {counted(len(values), 'value')} where the first has {width}"
+    return None
 
 
 def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
