@@ -450,9 +450,13 @@ def test_of_long_text_the_beginning_is_shown():
     )
 
 
-def test_uneven_lines_may_come_after_pages_of_text():
-    Path("data.csv").write_text(f'site,PM2.5\n"{"a" * 200_000}",1\n' + "b,2,3\n" * 9)
-    assert "(some lines have more values than others); its" in refusal("data.csv").message
+@pytest.mark.parametrize(("length", "reason"), [
+    (20, "line 3 of 'data.csv' has 3 values where the first has 2"),
+    (200_000, "some lines have more values than others"),
+])  # fmt: skip
+def test_uneven_lines_are_named_beside_quotes(length, reason):
+    Path("data.csv").write_text(f'site,PM2.5\n"{"a" * length}",1\n' + "b,2,3\n" * 9)
+    assert f"Cannot read 'data.csv' ({reason}); check" in refusal("data.csv").message
 
 
 def test_a_file_without_a_target_is_named():
