@@ -76,12 +76,27 @@ def test_rows_of_one_site(fedgram, folder):
     np.testing.assert_allclose(document["predictions"], expected(folder, "north"), rtol=1e-6)
 
 
+def test_a_centralized_run_needs_no_client(fedgram, folder):
+    problem = read_table(str(folder / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
+    settings = Settings(rounds=1, epochs=2, features=4)
+    (run,) = train(problem, "resmlp-small", ["centralized"], [0], settings, folder=folder / "pooled")
+    code, out, _ = fedgram("pooled", "new.csv", "--json")
+    found = predictions(run, {"all": NEW[["b", "a"]].to_numpy(np.float32)})["all"]
+    document = json.loads(out)
+    assert (code, set(document["clients"])) == (0, {"all"})
+    np.testing.assert_allclose(document["predictions"], found, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["runs", "new.csv"], "Say --client, the column that names each row's client, or --site."),
-        (["runs", "new.csv", "--site", "west"], "The run has no client 'west'; it has north, south."),
+        (["runs", "new.csv", "--site", "west"], "The run has no client 'west'; it has 'north', 'south'."),
         (["runs", "new.csv", "--client", "site", "-o", "new.csv"], "'new.csv' is what is read here"),
+        (
+            ["runs", "new.csv", "--client", "site", "-o", "p.parquet"],
+            "What is written is CSV: name it so, p.csv",
+        ),
         (["runs", "short.csv", "--site", "north"], "There is no column 'b' in 'short.csv'"),
         (["runs", "gaps.csv", "--site", "north"], "Data row 2 of 'gaps.csv' (client 'north') has no number"),
         (["nowhere", "new.csv", "--site", "north"], "There are no runs in 'nowhere'"),

@@ -1,6 +1,7 @@
 """Client moments: from arrays, pooled, merged, and the file other programs read."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -351,7 +352,23 @@ def test_weights_may_be_given_by_name():
     by_name = Moments.from_arrays(data, client_weights={"site 2": 1, "site 0": 2, "site 1": 5})
     np.testing.assert_array_equal(by_name.client_weights, [2 / 8, 5 / 8, 1 / 8])
     assert by_name.weighted(dict.fromkeys(data, 1)).client_weights.tolist() == [1 / 3] * 3
-    with pytest.raises(InputError, match="There is no client 'nobody'; the clients are site 0, site 1"):
+    with pytest.raises(InputError, match="There is no client 'nobody'; the clients are 'site 0', 'site 1'"):
         by_name.weighted({"nobody": 1})
     with pytest.raises(InputError, match="Client 'site 1' has no weight"):
         by_name.weighted({"site 0": 1, "site 2": 1})
+
+
+@given(st.lists(st.integers(3, 10_000), min_size=2, max_size=8))
+def test_weights_by_rows_stay_so_when_other_parts_are_replaced(count):
+    clients = len(count)
+    moments = Moments(count, np.zeros((clients, 1)), np.ones((clients, 1, 1)))
+    for _ in range(3):
+        moments = replace(moments, mean=moments.mean + 1)
+    assert moments.weighed_by_rows
+    assert not moments.weighted([1, *count[1:]]).weighed_by_rows or count[0] == 1
+
+
+@pytest.mark.parametrize("values", [np.array([["2020-02-03"], ["2020-02-04"]], "M8[D]"), [[1j], [2j]]])
+def test_what_is_no_real_number_is_refused(values):
+    with pytest.raises(InputError, match="'client 1' must be an array of real numbers"):
+        Moments.from_arrays([values, values])

@@ -144,6 +144,19 @@ def test_counts_are_whole_numbers(name, value):
         Settings(**{name: np.int64(-7)})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("learning_rate", "1e-3", "This takes a Real, not str: learning_rate is a positive number."),
+        ("penalty", 0.1, "This takes a Penalty, not float: Penalty(features=0.01, head=0.01) makes one."),
+    ],
+)
+def test_settings_of_another_type_are_named(name, value, words):
+    with pytest.raises(InputError) as refused:
+        Settings(**{name: value})
+    assert refused.value.message == words
+
+
 def test_precisions_are_named():
     said = r"^There is no precision 'fp16'; there are tf32, fp32, bf16, fp64\.$"
     with pytest.raises(InputError, match=said) as refused:

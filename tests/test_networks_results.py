@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from dataclasses import fields, replace
+from threading import Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from fedgram import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.collection import collect, result, settings_of
+from fedgram.paper.networks.keeping import Keeper
+from fedgram.paper.networks.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.tables import read_table, write_table
@@ -97,6 +101,25 @@ def test_merging_replaces_the_same_run_and_keeps_other_scales(few):
     merged = few.merged(newer)
     assert len(merged) == 5
     assert [run.seconds for run in merged.select(scale="smoke", procedure="proximal=1e-5", epochs=1)] == [9.0]
+
+
+def test_nothing_is_lost_when_two_keep_results_at_once(few, tmp_path, monkeypatch):
+    """Each waits for the other between its reading and its writing."""
+    load = Results.load
+
+    def slow(folder):
+        found = load(folder)
+        sleep(0.3)
+        return found
+
+    monkeypatch.setattr(Results, "load", slow)
+    request = Request(tmp_path, SCALES["smoke"])
+    both = [Thread(target=Keeper(request, print).merged, args=([run],)) for run in few[:2]]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert {run.key for run in load(request.results_folder)} == {run.key for run in few[:2]}
 
 
 def test_files_of_other_settings_stay_and_unchanged_ones_are_not_written(few, tmp_path):

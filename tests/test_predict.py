@@ -1,5 +1,7 @@
 """The prediction against forty digits, closed forms, and direct minimisation."""
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
@@ -169,6 +171,19 @@ def test_trajectory_starts_at_the_initial_gram_and_ends_at_the_limit():
         prediction.trajectory(initial, -3)
     with pytest.raises(InputError, match="positive definite"):
         prediction.trajectory(np.diag([1.0, 1.0, 0.0]), 1)
+
+
+def test_trajectories_of_a_batch_are_those_of_its_problems():
+    moments = random_moments(np.random.default_rng(8), batch=(2, 1))
+    initial = np.diag([2.0, 0.1, 1.0])
+    path = predict(moments).trajectory(initial, 4)
+    assert path.shape == (5, 2, 1, 3, 3)
+    for k in range(2):
+        one = replace(
+            moments, mean=moments.mean[k, 0], covariance=moments.covariance[k, 0],
+            client_weights=moments.client_weights[k, 0],
+        )  # fmt: skip
+        np.testing.assert_allclose(path[:, k, 0], predict(one).trajectory(initial, 4), rtol=1e-13, atol=1e-14)
 
 
 def test_a_client_that_is_not_fully_active_is_computed_and_named():

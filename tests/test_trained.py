@@ -1,12 +1,15 @@
 """The networks of a run on new rows."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from torch import nn
 
 from fedgram import InputError
+from fedgram.data.problem import Problem
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.runs import Runs
 from fedgram.train import predictions, train
@@ -41,7 +44,7 @@ def test_test_rows_are_predicted_as_they_were_in_training(folder):
 @pytest.mark.parametrize(
     ("client", "backbone", "words"),
     [
-        ("site 9", net, "The run has no client 'site 9'; it has site 0, site 1, site 2"),
+        ("site 9", net, "The run has no client 'site 9'; it has 'site 0', 'site 1', 'site 2'"),
         ("site 0", "resmlp-small", "are not of this backbone for rows of shape .4,.; give the inputs"),
         ("site 0", lambda: bent(), "are not of this backbone for rows of shape .4,.; give the inputs"),
         ("site 0", None, "was trained with a backbone of your own, 'net'; in Python"),
@@ -51,6 +54,48 @@ def test_what_does_not_fit_is_said(folder, client, backbone, words):
     run = next(run for run in Runs(folder) if not run.setup.procedure.centralized)
     with pytest.raises(InputError, match=words):
         predictions(run, {client: np.zeros((2, 4))}, backbone)
+
+
+@pytest.fixture(scope="module")
+def framed(tmp_path_factory):
+    """A run that was trained on columns of a data frame, named from the last to the first."""
+    rows = pd.DataFrame(np.random.default_rng(0).standard_normal((40, 4)), columns=["u", "v", "y", "z"])
+    rows["site"], rows["w"] = np.resize(["a", "b"], 40), rows["y"] > 0
+    problem = Problem.from_frame(rows, client="site", inputs=["w", "v", "u"], targets=["z", "y"])
+    folder = tmp_path_factory.mktemp("framed")
+    (run,) = train(problem, "resmlp-small", ["ordinary"], [0], SETTINGS, folder=folder)
+    return run, rows[["u", "v", "w"]]
+
+
+def test_columns_of_data_frames_are_taken_by_name(framed):
+    run, rows = framed
+    assert run.setup.data.provenance["inputs"] == ["w", "v", "u"]
+    own = rows[["w", "v", "u"]].to_numpy(np.float64)
+    expected = predictions(run, {"a": own})["a"]
+    for given in (rows, rows[["v", "w", "u"]], own[:, ::-1][:, ::-1]):
+        np.testing.assert_array_equal(predictions(run, {"a": given})["a"], expected)
+    backwards = predictions(run, {"a": own[::-1]})["a"]
+    np.testing.assert_allclose(backwards, expected[::-1], rtol=1e-5, atol=1e-6)
+
+
+def test_any_number_of_rows_is_predicted(framed, monkeypatch):
+    run, rows = framed
+    expected = predictions(run, {"a": rows})["a"]
+    monkeypatch.setattr("fedgram.train.trained.ROWS_AT_ONCE", 7)
+    np.testing.assert_allclose(predictions(run, {"a": rows})["a"], expected, rtol=1e-5, atol=1e-6)
+    assert predictions(run, {"a": rows[:0]})["a"].shape == (0, 2)
+
+
+def test_rows_that_cannot_be_predicted_are_named(framed):
+    run, rows = framed
+    refused = {
+        "in the columns 'u', 'v', where 'w', 'v', 'u' are needed": {"a": rows[["u", "v"]]},
+        "Client 'a' has a value in its inputs that is not finite, in row 1": {"a": rows.assign(u=np.nan)},
+        "This takes a Mapping, not DataFrame: {'a': rows": rows,
+    }
+    for words, given in refused.items():
+        with pytest.raises(InputError, match=re.escape(words)):
+            predictions(run, given)
 
 
 def bent():

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgram import psd
 from fedgram.errors import InputError
+from fedgram.phrases import listed
 from fedgram.psd import Array
 
 
@@ -22,7 +23,7 @@ def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[
             f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
         )
         raise InputError(
-            f"{what}; the clients are {', '.join(clients)}.", client=unknown or missing, field="weight"
+            f"{what}; the clients are {listed(clients)}.", client=unknown or missing, field="weight"
         )
     return [weights[name] for name in clients]
 

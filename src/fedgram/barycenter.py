@@ -33,7 +33,8 @@ class Barycenter:
     """The limit G_⋆ of the Gram recursion, with how well it is reached.
 
     gram (..., C, C); factor (..., C, C) with factor factorᵀ = gram; residual (...), the relative change
-    of the Gram that one more round makes; iterations (...), the rounds played to get here.
+    of the Gram that one more round makes; iterations (...), the rounds that Newton's
+    method played to get here.
     """
 
     gram: Array
@@ -68,7 +69,9 @@ def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) ->
 
     head (..., C, P) is the broadcast of round 0; for a given Gram pass any factor of it.
     """
-    heads = [np.asarray(head, dtype=np.float64)]
+    head = np.asarray(head, dtype=np.float64)
+    batch = np.broadcast_shapes(head.shape[:-2], grams.shape[:-3], client_weights.shape[:-1])
+    heads = [np.broadcast_to(head, (*batch, *head.shape[-2:]))]
     for _ in range(rounds):
         heads.append(next_head(heads[-1], grams, client_weights))
     return np.stack([psd.gram(head) for head in heads])

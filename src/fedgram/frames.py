@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedgram.errors import InputError
-from fedgram.phrases import names_of
+from fedgram.phrases import listed, names_of
 
 
 def in_one_order(
@@ -21,8 +21,8 @@ def in_one_order(
     for client, found in labels.items():
         if sorted(found) != sorted(ordered):
             raise InputError(
-                f"The {what} of client '{client}' are in the columns {', '.join(found)}, where "
-                f"{', '.join(ordered)} are needed; name them so, or give an array.",
+                f"The {what} of client '{client}' are in the columns {listed(found)}, where "
+                f"{listed(ordered)} are needed; name them so, or give an array.",
                 client=client,
                 field=what,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from fedgram.errors import InputError
@@ -30,6 +30,13 @@ def holding(folders: Iterable[Path]) -> Iterator[None]:
 
 
 @contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Hold a folder that others hold for moments only, after them."""
+    with _made(folder), _held(folder, wait=True) if fcntl is not None else nullcontext():
+        yield
+
+
+@contextmanager
 def _made(folder: Path) -> Iterator[None]:
     new = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -47,18 +54,18 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(folder: Path, wait: bool = False) -> Iterator[None]:
     opened = os.open(folder, os.O_RDONLY)
     try:
-        _lock(opened, folder)
+        _lock(opened, folder, wait)
         yield
     finally:
         os.close(opened)
 
 
-def _lock(opened: int, folder: Path) -> None:
+def _lock(opened: int, folder: Path, wait: bool) -> None:
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise InputError(
             f"Another process writes to '{folder}': wait for it, or choose another folder.",

@@ -16,6 +16,8 @@ from fedgram.errors import InputError, check_type
 from fedgram.phrases import names_of
 from fedgram.psd import Array
 
+MADE = "Moments.from_arrays makes it of arrays, read_moments of tables"
+
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
@@ -158,7 +160,8 @@ class Moments:
     @property
     def weighed_by_rows(self) -> bool:
         """Whether the client weights are N_m/N."""
-        return bool((self.client_weights == normalised(self.count, len(self.clients))).all())
+        by_rows = normalised(self.count, len(self.clients))
+        return np.allclose(self.client_weights, by_rows, rtol=1e-14, atol=0)  # once scaled to one, or twice
 
     def weighted(self, client_weights: Any) -> Moments:
         """The same moments under other client weights."""
@@ -170,6 +173,7 @@ class Moments:
         Exact and stable: the means differ by their difference, not by sums of squares. Client weights
         become N_m/N. The other's targets are taken by name, in the order of these.
         """
+        check_type(other, Moments, MADE)
         parts: dict[str, tuple[float, Array, Array]] = {}
         for moments in (self, other._in_order(self.targets)):
             checks.check_one_problem(moments.mean.shape[:-2], "merged")
@@ -195,7 +199,7 @@ class Moments:
 
 def check_federation(moments: Moments) -> None:
     """Refuse what is not the moments of at least two clients."""
-    check_type(moments, Moments, "Moments.from_arrays makes it of arrays, read_moments of tables")
+    check_type(moments, Moments, MADE)
     checks.check_federation(moments.clients)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,6 +23,11 @@ def names_of(given: Any) -> tuple[str, ...]:
     """Names as text; one alone may stand without a list, and may be a number."""
     alone = isinstance(given, str) or not isinstance(given, Iterable)
     return (str(given),) if alone else tuple(map(str, given))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes, the first twenty of them."""
+    return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def left_out(rows: int) -> str:

@@ -157,7 +157,7 @@ class Prediction:
         return clipped, "No client is active in every direction, so the limit may depend on the start."
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
-        """Predicted Grams of the shared head over rounds 0..T from an initial Gram (C, C): (T + 1, C, C)."""
+        """Predicted Grams of the shared head over rounds 0..T from one Gram (C, C): (T + 1, ..., C, C)."""
         if rounds < 0:
             raise InputError(f"The number of rounds must be 0 or more, not {rounds}.", field="rounds")
         head = initial_head(initial, len(self.moments.targets))

@@ -74,9 +74,10 @@ def numbers(values: Any, name: str, **place: str) -> Array:
             f"{name} has masked values; leave their rows out or fill them first.", **{"field": name, **place}
         )
     try:
-        if np.iscomplexobj(values):
-            raise TypeError  # NumPy would drop the imaginary part
-        return np.asarray(values, dtype=np.float64)
+        array = np.asarray(values)
+        if array.dtype.kind in "cmM":  # of which NumPy would drop the imaginary part, or count days
+            raise TypeError
+        return array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"{name} must be an array of real numbers, with rows of one length.", **{"field": name, **place}

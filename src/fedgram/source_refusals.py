@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fedgram.errors import InputError
-from fedgram.phrases import counted
+from fedgram.phrases import counted, listed
 from fedgram.source_table import SourceTable
 from fedgram.table_files import expanded, holds_text, paths_of, rows_of, sql_name
 
@@ -149,8 +149,3 @@ def bad_where(table: SourceTable, error: Exception) -> InputError:
     """A condition that DuckDB does not take."""
     problem = f'The condition "{table.where}" cannot be used ({_reason(error)}); correct it.'
     return InputError(problem, field="where")
-
-
-def listed(names: list[str]) -> str:
-    """Names in quotes, the first twenty of them."""
-    return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")

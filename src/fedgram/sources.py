@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedgram.errors import InputError
-from fedgram.source_refusals import bad_where, listed, no_column, not_numbers
+from fedgram.phrases import listed
+from fedgram.source_refusals import bad_where, no_column, not_numbers
 from fedgram.source_table import SourceTable
 from fedgram.table_files import (
     by_reader,

@@ -18,9 +18,9 @@ import numpy as np
 from fedgram.checks import constant_target
 from fedgram.errors import InputError
 from fedgram.moments import Moments
-from fedgram.phrases import left_out, names_of
+from fedgram.phrases import left_out, listed, names_of
 from fedgram.psd import Array
-from fedgram.source_refusals import explained, listed, nameless
+from fedgram.source_refusals import explained, nameless
 from fedgram.source_table import SourceTable
 from fedgram.sources import FIND_NAN, check_in_every_file, open_source, select_rows
 

@@ -104,13 +104,16 @@ def predict(
 ) -> None:
     """Predict the targets of new rows with the networks that a run ended with.
 
-    Each row is predicted by the network of its client. The rows stay in their order.
+    Each row is predicted by the network of its client; of a centralized run all are by the one that it has,
+    and need none. The rows stay in their order.
     """
     from fedgram.cli.given import check_kept
     from fedgram.cli.run_predictions import predicted
     from fedgram.phrases import counted
 
     check_kept(output, [data])
+    if output is not None and output.suffix.lower() not in ("", ".csv"):
+        raise InputError(f"What is written is CSV: name it so, {output.stem}.csv.", field="output")
     rows = predicted(folder, data, client, site)
     if as_json:
         print_json(rows.document())

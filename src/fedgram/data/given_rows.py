@@ -29,7 +29,7 @@ def numbers_of(values: Any, client: str, what: str) -> Array:
             field=what,
         )
     try:
-        array = np.asarray(values)
+        array = np.asarray(values, np.float64 if _numeric_columns(values) else None)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "biuf" or array.ndim == 0:
@@ -39,6 +39,12 @@ def numbers_of(values: Any, client: str, what: str) -> Array:
             field=what,
         )
     return array
+
+
+def _numeric_columns(values: Any) -> bool:
+    """Whether values are a data frame of numbers only, which may be of several types."""
+    kinds = [getattr(each, "kind", "O") for each in getattr(values, "dtypes", ())]
+    return len(set(kinds)) > 1 and set(kinds) <= set("biuf")
 
 
 def check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:

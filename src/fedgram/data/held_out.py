@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgram.data.problem import Problem, Split
 from fedgram.errors import InputError
+from fedgram.penalty import number
 from fedgram.psd import Array
 
 
@@ -25,9 +26,9 @@ def divided(
     rows: Mapping[str, Split], test_fraction: float, seed: int
 ) -> tuple[dict[str, Split], dict[str, Split]]:
     """Training and test rows of every client, the latter empty if none are kept."""
-    if not 0.0 <= test_fraction < 1.0:
+    if not 0.0 <= number(test_fraction) < 1.0:
         raise InputError(
-            f"The test fraction must be at least 0 and below 1, not {test_fraction:g}.", field="test_fraction"
+            f"The test fraction must be at least 0 and below 1, not {test_fraction}.", field="test_fraction"
         )
     rng, train, test = np.random.default_rng(seed), {}, {}
     for client, split in rows.items():

@@ -42,7 +42,9 @@ class Split:
     targets: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", numbers(self.targets, "targets"))
+        # torch takes no array that runs backwards, such as columns of a data frame in reverse order
+        object.__setattr__(self, "inputs", np.ascontiguousarray(self.inputs))
+        object.__setattr__(self, "targets", np.ascontiguousarray(numbers(self.targets, "targets")))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "
@@ -112,11 +114,12 @@ class Problem:
 
         Of data frames the columns have names, and are taken in one order.
         """
-        given, _ = in_one_order(named(inputs), (), "inputs")
+        given, columns = in_one_order(named(inputs), (), "inputs")
         wanted, names = in_one_order(named(targets), target_names, "targets")
         check_pairs(given, wanted)
         train = {client: _split(client, given[client], wanted[client]) for client in given}
-        return cls(name, kind, train, target_names=names)
+        made = {"inputs": list(columns)} if columns else {}
+        return cls(name, kind, train, target_names=names, provenance=made)
 
     @classmethod
     def from_frame(
@@ -147,7 +150,7 @@ class Problem:
             name: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))
             for name, part in parts.items()
         }
-        return cls(name, kind, train, target_names=tuple(targets))
+        return cls(name, kind, train, target_names=tuple(targets), provenance={"inputs": inputs})
 
     @classmethod
     def from_datasets(

@@ -7,7 +7,7 @@ from numbers import Real
 from operator import index
 from typing import Any, Literal
 
-from fedgram.errors import InputError
+from fedgram.errors import InputError, check_type
 from fedgram.penalty import Penalty
 
 Precision = Literal["tf32", "fp32", "bf16", "fp64"]
@@ -40,6 +40,9 @@ class Settings:
                 raise InputError(f"{each.name} must be positive, not {float(value):g}.", field=each.name)
         for name in ("rounds", "epochs", "batch", "features"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        for name in ("learning_rate", "final_learning_rate", "clip"):
+            check_type(getattr(self, name), Real, f"{name} is a positive number")
+        check_type(self.penalty, Penalty, "Penalty(features=0.01, head=0.01) makes one")
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"There is no precision '{self.precision}'; there are {', '.join(PRECISIONS)}.",

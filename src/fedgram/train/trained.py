@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgram.errors import InputError
+from fedgram.data.given_rows import check_finite, named, numbers_of
+from fedgram.errors import InputError, check_type
+from fedgram.frames import in_one_order
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, prepared
+from fedgram.nets.stack import ROWS_AT_ONCE
+from fedgram.phrases import listed
 from fedgram.psd import Array
 from fedgram.runs import StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
@@ -22,15 +26,20 @@ def predictions(
 ) -> dict[str, Array]:
     """Targets (N, C) that the clients' last networks predict for their inputs (N, ...), by client name.
 
-    backbone is the one that the run was trained with, if it is not one of ours by name. The network of a
-    centralized run serves clients of any name.
+    Columns of data frames are taken by the names that the run was trained with, if it knows them. backbone is
+    the one that the run was trained with, if it is not one of ours by name. The network of a centralized run
+    serves clients of any name.
     """
+    check_type(inputs, Mapping, "{'a': rows, 'b': rows} names the client of each")
     arrays, shift = run.model(), _shift(run)
+    given, _ = in_one_order(named(inputs), run.setup.data.provenance.get("inputs", ()), "inputs")
     found = {}
-    for client, rows in inputs.items():
+    for client, rows in given.items():
         place = _place(run, client)
         own = {name: value[place] for name, value in arrays.items()}
-        found[client] = _predicted(run, own, rows, backbone) + shift[place]
+        values = numbers_of(rows, client, "inputs")
+        check_finite(values, client, "inputs")
+        found[client] = _predicted(run, own, np.ascontiguousarray(values), backbone) + shift[place]
     return found
 
 
@@ -41,7 +50,7 @@ def _place(run: StoredRun, client: str) -> int:
         return 0
     if client not in clients:
         raise InputError(
-            f"The run has no client '{client}'; it has {', '.join(clients)}.", client=client, field="inputs"
+            f"The run has no client '{client}'; it has {listed(clients)}.", client=client, field="inputs"
         )
     return clients.index(client)
 
@@ -52,14 +61,14 @@ def _shift(run: StoredRun) -> Array:
     return mean if run.setup.procedure.centered else np.zeros_like(mean)
 
 
-def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Any, backbone: Backbone | None) -> Array:
+def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:
     """What a network with these parameters and buffers predicts for rows (N, ...) -> (N, C)."""
     state = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    inputs = prepared(torch.tensor(np.asarray(rows)), state["head.weight"].dtype)
-    model = _network(run, state, inputs, backbone)
+    inputs = prepared(torch.tensor(rows), state["head.weight"].dtype)
+    model = _network(run, state, inputs[:2], backbone).eval()
     with torch.no_grad():
-        _, predicted = model.eval()(inputs)
-    return predicted.double().numpy()
+        predicted = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
+    return torch.cat(predicted).double().numpy()
 
 
 def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedgram.holding import in_turn
 from fedgram.paper.networks.files import can_be_kept
 from fedgram.paper.networks.jobs import Warned
 from fedgram.paper.networks.plan import Request
@@ -28,9 +29,14 @@ class Keeper:
     def merged(self, new: Iterable[Result]) -> Results:
         """All results with new ones, saved; read anew, as another process may have added others meanwhile."""
         folder, found = self.request.results_folder, list(new)
-        self.held = (Results.load(folder) if self.kept else self.held).merged(found)
-        if self.kept and found:
-            self.held.save(folder)
+        if not self.kept:
+            self.held = self.held.merged(found)
+        elif not found:
+            self.held = Results.load(folder)
+        else:
+            with in_turn(folder):
+                self.held = Results.load(folder).merged(found)
+                self.held.save(folder)
         return self.held
 
     def collected(self) -> Results:
