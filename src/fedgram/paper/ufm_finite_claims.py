@@ -87,7 +87,7 @@ def _by_instance(table: Table, name: str, chosen: Array) -> Array:
 
 
 def _spread_of_extents(groups: Array) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Over groups (G, 3): how the smallest of three spreads, and how the largest does."""
+    """Over groups (G, members): how the smallest of a group spreads, and how the largest does."""
     return extent(groups.min(axis=1)), extent(groups.max(axis=1))
 
 
@@ -119,9 +119,11 @@ def _rounds_slope(table: Table) -> float:
 
 
 def _crossing(table: Table) -> float:
-    """η(E - 1) where the two medians are equal, between the neighbours on a log axis."""
+    """η(E - 1) where the two medians are first equal, between the neighbours on a log axis."""
     rate, steps, near = _medians(table, "to_within")
     ratio = np.log(near / _medians(table, "to_star")[2])
     x = rate * (steps - 1)
     order = np.argsort(x)[np.sort(x) > 0]
-    return float(np.exp(np.interp(0.0, ratio[order], np.log(x[order]))))
+    first = max(1, int(np.argmax(ratio[order] > 0)))
+    beside = order[first - 1 : first + 1]  # further on the ratio need not grow
+    return float(np.exp(np.interp(0.0, ratio[beside], np.log(x[beside]))))
