@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from fedgram.activity import Activity
 from fedgram.errors import InputError
 from fedgram.explain import explain
 from fedgram.moments import Moments
-from fedgram.predict import Activity, phi, predict
+from fedgram.predict import phi, predict
 from fedgram.ufm.instances import (
     BARYCENTER_SIZES,
     GAP_SIZES,

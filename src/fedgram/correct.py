@@ -8,11 +8,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedgram import psd
+from fedgram.activity import Activity
 from fedgram.barycenter import next_head
 from fedgram.errors import InputError
 from fedgram.moments import Moments, check_federation
 from fedgram.penalty import Penalty, number
-from fedgram.predict import Activity, phi, refuse_if_zero, regularised_gram
+from fedgram.predict import phi, refuse_if_zero, regularised_gram
 from fedgram.psd import Array
 
 # Variance beside the second moment about the origin: below this fraction half of its digits are lost.

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.activity import describe_direction
 from fedgram.drawing import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
 from fedgram.explain import Gap
 from fedgram.interchange import write_whole
-from fedgram.predict import Prediction, describe_direction
+from fedgram.predict import Prediction
 from fedgram.psd import Array
 from fedgram.words import in_parts, no_gap, percent
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedgram.activity import describe_direction
 from fedgram.correct import Correction
 from fedgram.explain import Gap
-from fedgram.predict import Prediction, describe_direction
+from fedgram.predict import Prediction
 from fedgram.psd import Array
 
 CAUSES = (
