@@ -22,7 +22,8 @@ def test_targets_of_equal_inputs_become_their_mean():
     assert unattainable_part(INPUTS, TARGETS) == pytest.approx(part)
     nearly = INPUTS + 1 + 1e-12 * np.arange(5)[:, None]  # the same in single precision
     assert unattainable_part(nearly, TARGETS) == pytest.approx(part)
-    assert unattainable_part(-INPUTS * [1, 0], TARGETS) == pytest.approx(part)  # -0 is 0
+    negative = np.where(INPUTS == 0, [[0.0], [0], [-0.0], [0], [-0.0]], INPUTS)  # -0 is 0
+    assert unattainable_part(negative, TARGETS) == pytest.approx(part)
     assert unattainable_part(INPUTS, INPUTS + 0.1) < 1e-30
     assert unattainable_part(INPUTS[[1, 3]], TARGETS[[1, 3]]) == 0
 

@@ -310,6 +310,21 @@ def test_shift_and_zoom_are_bilinear_interpolation(planes):
             np.testing.assert_allclose(canvas[..., color], exact, atol=0.51)
 
 
+LAWS = (
+    lambda x, y, z: (-3 + 2.0 * x, -3 + 0.9 * x + 0.8 * y, -0.1 + 0.06 * z),
+    lambda x, y, z: (3 + 0.8 * x, -3 + 2.0 * y, -0.3 + 0.12 * z),
+    lambda x, y, z: (-3 + 1.2 * x, 3 - 1.0 * x + 0.6 * y, -0.3 + 0.05 * x + 0.05 * z),
+    lambda x, y, z: (3 + 1.0 * x, 3 + 1.0 * y, -0.1 - 0.06 * y + 0.08 * z),
+)
+
+
+@pytest.mark.parametrize("client", range(4))
+def test_the_law_of_a_client_is_the_documented_one(client):
+    noise = np.random.default_rng(0).uniform(-(3**0.5), 3**0.5, (20, 3))
+    found = cifar_geo.drawn(np.random.default_rng(0), np.full(20, client))
+    np.testing.assert_allclose(found.T, LAWS[client](*noise.T), atol=1e-12)
+
+
 def test_each_client_follows_its_law():
     client = np.repeat(np.arange(4), 50_000)
     transforms = cifar_geo.drawn(np.random.default_rng(0), client).reshape(4, -1, 3)

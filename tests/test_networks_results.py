@@ -67,6 +67,22 @@ def test_what_a_run_found_is_kept(few):
     assert few.select(procedure="centralized")[0].returned_grams.shape == (3, 1, 2, 2)
 
 
+@pytest.mark.parametrize(("words", "clients"), [("ordinary", 3), ("centralized", 1)])
+def test_what_a_run_took_is_its_share_of_its_stack(words, clients, tmp_path):
+    run = exact_run(tmp_path, words, rounds=3)
+    run = replace(run, account=replace(run.account, seconds=(1.0, 2.0, 4.0), stack=5))
+    found = result(run, "hopper", SCALES["smoke"], larger=False)
+    assert (found.seconds, found.models_in_stack) == (7 / 5, 5 * clients)
+    assert (found.train_rows, found.test_rows) == (24 + 20 + 16, 5 + 3 + 0)
+
+
+def test_the_shared_objective_is_the_mean_over_all_rows(tmp_path):
+    run = exact_run(tmp_path, rounds=3)
+    by_client = np.stack([each.shared_objective for each in run.rounds()])
+    found = result(run, "hopper", SCALES["smoke"], larger=False)
+    np.testing.assert_allclose(found.shared_objective, by_client @ [24 / 60, 20 / 60, 16 / 60], rtol=1e-12)
+
+
 def test_only_complete_runs_by_the_settings_of_the_scale_are_collected(tmp_path):
     scale = SCALES["smoke"]
     dataset, settings = scale.source("hopper").dataset, scale.settings(1, 3)

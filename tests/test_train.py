@@ -170,7 +170,7 @@ def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
     needed = memory.footprint(small_problem(), net, False, SETTINGS)
     runs = [Run(Procedure(), seed) for seed in range(4)]
     for free, fits in ((needed.of(2), 2), (needed.of(3) - 2, 2), (needed.of(9), 4)):
-        monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / memory.RESERVE))
+        monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / 0.9))
         assert memory.fitting(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
 
 
