@@ -45,7 +45,8 @@ def read_moments(
 
     At a site that has its own rows only, `site` is its name, in the place of a column.
     `source` is a CSV, TSV (both also .gz) or Parquet file, a folder of these (searched in depth), a glob, a
-    list of paths, or a table in memory (pandas, pyarrow). A file counts once, however often it is named.
+    list of paths, or a table in memory (pandas, pyarrow). A file counts once, however often it is named; in
+    text double quotes stand around what has commas or line breaks.
     Columns of a data frame may be called by a number. `where` is an SQL condition on the columns, to which
     clients in CSV files are text. True and false are 1 and 0. Clients come in order of name, numbers first
     and by their size; client_weights (M,) are in that order, or a dict by name. With drop_missing rows that
