@@ -267,17 +267,24 @@ def test_equal_runs_are_the_same_run_however_their_seed_is_stored():
 def test_rows_in_bytes_are_numbers():
     rows = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
     assert torch.equal(prepared(rows, torch.float32), rows.float())
-    assert torch.equal(prepared(rows[None], torch.float64), rows[None].double())
+    assert torch.equal(prepared(rows[None], torch.float64, leading=2), rows[None].double())
 
 
 def test_images_in_bytes_are_seen_with_channels_first_in_the_unit_interval():
     images = torch.randint(0, 256, (2, 3, 4, 5, 1), dtype=torch.uint8)
     images[0, 0, 0, 0, 0] = 255
-    seen = prepared(images, torch.float64)
+    seen = prepared(images, torch.float64, leading=2)
     assert seen.shape == (2, 3, 1, 4, 5)
     assert torch.equal(seen[:, :, 0], images[..., 0].double() / 255)
     rows = drawn(2, 3).float()
     assert torch.equal(prepared(rows, torch.float64), rows.double())
+
+
+@pytest.mark.parametrize("row", [(5,), (5, 4), (5, 4, 3)])
+def test_bytes_are_seen_alike_in_stacked_minibatches_and_row_by_row(row):
+    stacked = torch.randint(0, 256, (2, 3, *row), dtype=torch.uint8)
+    singly = torch.stack([prepared(rows, torch.float32) for rows in stacked])
+    assert torch.equal(prepared(stacked, torch.float32, leading=2), singly)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -40,9 +40,13 @@ class Model(nn.Module):
         return sum(value.numel() for value in self.parameters())
 
 
-def prepared(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1]."""
-    images = inputs.dtype == torch.uint8 and inputs.ndim >= 4  # rows of bytes are numbers like any other
+def prepared(inputs: Tensor, dtype: torch.dtype, leading: int = 1) -> Tensor:
+    """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1].
+
+    leading says how many axes stand before those of a row: 1 for rows (N, ...), 2 for stacked minibatches
+    (K, B, ...). Bytes with fewer than three axes in a row are numbers like any other.
+    """
+    images = inputs.dtype == torch.uint8 and inputs.ndim - leading >= 3
     return inputs.movedim(-1, -3).to(dtype) / 255 if images else inputs.to(dtype)
 
 

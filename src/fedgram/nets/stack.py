@@ -85,7 +85,8 @@ class Stack:
 
     def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Features (K, B, P) and predictions (K, B, C) of K models, each on its own inputs (K, B, ...)."""
-        features, predictions = over_models(self.model, parameters, buffers, prepared(inputs, self.dtype))
+        seen = prepared(inputs, self.dtype, leading=2)
+        features, predictions = over_models(self.model, parameters, buffers, seen)
         return features.to(self.dtype), predictions.to(self.dtype)  # lower precision inside ends here
 
     @torch.no_grad()
