@@ -161,8 +161,9 @@ def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     }
     inputs, targets = data(case, device)
     shift = torch.zeros(count, case.targets, device=device)
-    names = [f"client {m}" for m in range(CLIENTS)]
-    batches = Batches([inputs] * CLIENTS, [targets] * CLIENTS, names, list(range(runs)), shift, 256)
+    clients = {f"client {m}": len(inputs) for m in range(CLIENTS)}
+    rows = torch.cat([inputs] * CLIENTS), torch.cat([targets] * CLIENTS)
+    batches = Batches(*rows, clients, list(range(runs)), shift, 256)
     deficit = 0.1 * torch.eye(case.targets, device=device).expand(count, -1, -1)
     terms = Terms(stack.parameters["head.weight"].clone(), torch.full((count,), 1e-3, device=device), deficit)
     epochs = epochs_for(device, count, case)

@@ -216,7 +216,7 @@ def train(client, run, number, broadcast, settings):
         optimizer, settings.epochs * steps, settings.final_learning_rate
     )
     batches = Batches(
-        [client.inputs], [client.targets], [client.name], [run.seed], torch.zeros(1, 1), settings.batch
+        client.inputs, client.targets, {client.name: count}, [run.seed], torch.zeros(1, 1), settings.batch
     )
     for epoch in range(settings.epochs):
         batches.shuffle(number, epoch)

@@ -102,7 +102,8 @@ def rows_of(counts, clients, seeds, batch=4):
     """Batches whose inputs and targets say which row of which client they are."""
     inputs = [torch.stack([torch.full((n,), m), torch.arange(n)], 1).double() for m, n in enumerate(counts)]
     targets = [10.0 * each for each in inputs]
-    return Batches(inputs, targets, clients, seeds, drawn(len(clients) * len(seeds), 2), batch)
+    shift, named = drawn(len(clients) * len(seeds), 2), dict(zip(clients, counts, strict=True))
+    return Batches(torch.cat(inputs), torch.cat(targets), named, seeds, shift, batch)
 
 
 def order(client="a", seed=3, count=50, round=1, epoch=0):

@@ -21,6 +21,7 @@ from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
 from fedgram.train import devices, predictions, train
+from tests.plain_loop import pictures, tabular
 from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, contents, net, small_problem, trained
 
 
@@ -153,17 +154,36 @@ def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch):
 
 
 def test_memory_is_counted_by_the_formula():
-    rows, clients, number, width, features, targets, layers = 60, 3, 8, 5, 6, 2, 5 + 5 + 6 + 2
+    rows, clients, number, width, features, targets, layers = 60, 3, 8, 5, 6, 2, 4 + 5 + 5 + 6 + 2
     held = (rows + 8) * number * (4 + 2 * targets)
     returned = number * (rows * width + 24 * (width + features) + 2 * clients * features * (width + targets))
     activations = 2 * number * SETTINGS.batch * layers * clients
     needed = memory.footprint(small_problem(), net, False, SETTINGS)
-    run = 4 * number * clients * 75 + returned
+    run = 4 * number * clients * 75 + returned + 96 * clients * (24 + SETTINGS.batch)
     assert [needed.of(count) for count in (1, 3)] == [
         held + run + activations,
         held + 3 * (run + activations),
     ]
     assert replace(needed, shared_activations=True).of(3) == held + 3 * run + activations
+
+
+@pytest.mark.parametrize("problem", [tabular((90, 5, 4)), pictures((40, 6, 5))], ids=["numbers", "images"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("word", ["ordinary", "centralized"])
+def test_rows_are_held_once_however_unequal_clients_are(problem, precision, word):
+    settings, cpu = replace(SETTINGS, precision=precision), torch.device("cpu")
+
+    def flat():
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
+
+    federation = Federation(problem, flat, [Run(Procedure.parse(word), 0)], settings, cpu)
+    sites, batches = federation.clients.sites, federation.clients.fit.batches
+    rows = [tensor for pair in (*sites.train, *sites.test) for tensor in pair]
+    held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+            for each in (batches.inputs, batches.targets, *rows)}  # fmt: skip
+    needed = memory.footprint(problem, flat, word == "centralized", settings)
+    assert sum(held.values()) <= needed.fixed < 1.3 * sum(held.values())  # of test targets there is no second
+    assert batches.order.nbytes + batches.rows.nbytes + batches.absent.nbytes <= needed.order
 
 
 def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):

@@ -18,6 +18,7 @@ from fedgram.nets.evaluation import Biases
 from fedgram.nets.local import LAST, Clients, Returned, initial
 from fedgram.nets.measuring import Shared, local_objective, own_biases
 from fedgram.nets.model import example, fingerprint
+from fedgram.nets.precision import storage
 from fedgram.nets.returns import Layers
 from fedgram.nets.sites import Exchange, Sites
 from fedgram.psd import Array
@@ -35,7 +36,8 @@ class Participant:
         self.site, self.plan = site, plan
         self.device = devices.named(site.device)
         test = {} if site.test is None else {site.name: site.test}
-        self.sites = Sites.of({site.name: site.train}, test, self.device)
+        dtype = storage(plan.settings.precision)
+        self.sites = Sites.of({site.name: site.train}, test, self.device, dtype)
 
     def introduce(self) -> Letter:
         """Moments of its targets, the head and bias that it would begin with, and what it is."""

@@ -6,7 +6,7 @@ stacked, with no generator to save.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import torch
@@ -18,36 +18,37 @@ GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number: the incr
 
 
 class Batches:
-    """Rows of M clients, taken by K models in client-major order: inputs (M, N, ...), targets (M, N, C).
+    """Rows of M clients, one client after the other, taken by K models in client-major order.
 
-    Clients with fewer than N rows are padded with zeros, which are never taken. `select` chooses a step of
-    the epoch, `take` gives its rows.
+    inputs (N, ...) and targets (N, C) are held as they are given. `select` chooses a step of the epoch,
+    `take` gives its rows. Orders are as long as that of the client with the most rows; what others have
+    beyond their own is never taken.
     """
 
     def __init__(
         self,
-        inputs: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        clients: Sequence[str],
+        inputs: Tensor,
+        targets: Tensor,
+        clients: Mapping[str, int],
         seeds: Sequence[int],
         shift: Tensor,
         batch: int,
     ) -> None:
-        """Rows of each client, its name, the seed of each run, and what to subtract from targets (K, C)."""
+        """How many rows each client has, the seed of each run, and what to subtract from targets (K, C)."""
         device, distinct = shift.device, sorted(set(seeds))
-        self.inputs = torch.nn.utils.rnn.pad_sequence(list(inputs), batch_first=True)
-        self.targets = torch.nn.utils.rnn.pad_sequence(list(targets), batch_first=True)
-        self.counts = [len(each) for each in inputs]
+        self.inputs, self.targets, self.counts = inputs, targets, list(clients.values())
         self.batch, self.shift = batch, shift
         self.steps = max(ceil(count / batch) for count in self.counts)
-        self.counted = torch.tensor(self.counts, device=device).repeat_interleave(len(seeds))
+        counts = torch.tensor(self.counts, device=device)
+        self.counted = counts.repeat_interleave(len(seeds))
+        self.first = (counts.cumsum(0) - counts).repeat_interleave(len(seeds))  # row of each model's client
         self.client = torch.arange(len(clients), device=device).repeat_interleave(len(seeds))
         self.seed = torch.tensor([distinct.index(seed) for seed in seeds] * len(clients), device=device)
         keys = [[key("order", seed, client) for seed in distinct] for client in clients]
         self.keys = torch.tensor(keys, device=device)
-        row = torch.arange(self.inputs.shape[1], device=device)
+        row = torch.arange(max(self.counts), device=device)
         self.row = row * GOLDEN
-        self.absent = row >= torch.tensor(self.counts, device=device)[:, None, None]
+        self.absent = row >= counts[:, None, None]
         width = self.steps * batch
         self.order = torch.zeros(len(clients), len(distinct), width, dtype=torch.int64, device=device)
         self.rows = self.order[..., :batch].clone()
@@ -68,9 +69,9 @@ class Batches:
 
     def take(self, models: slice, size: int) -> tuple[Tensor, Tensor]:
         """Inputs (K, size, ...) and targets (K, size, C) of these models at the selected step."""
-        client = self.client[models, None]
-        rows = self.rows[self.client[models], self.seed[models], :size]
-        return self.inputs[client, rows], self.targets[client, rows] - self.shift[models, None]
+        own = self.rows[self.client[models], self.seed[models], :size]
+        rows = self.first[models, None] + own
+        return self.inputs[rows], self.targets[rows] - self.shift[models, None]
 
 
 def mixed(state: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from fedgram.nets.fit import Advanced
 from fedgram.nets.local import LAST, Clients, Returned
 from fedgram.nets.measuring import Shared, local_objective, own_biases
 from fedgram.nets.model import Backbone
+from fedgram.nets.precision import storage
 from fedgram.nets.record import Round, Run
 from fedgram.nets.returns import Layers
 from fedgram.nets.settings import Settings
@@ -44,7 +45,9 @@ class Federation:
             raise InputError("There is no run to train: name a procedure and a seed.", field="procedure")
         if len(kinds) > 1:
             raise InputError("Centralized runs go in a stack of their own.", field="procedure")
-        sites = (Sites.centralized if kinds.pop() else Sites.federated)(problem, device)
+        sites = (Sites.centralized if kinds.pop() else Sites.federated)(
+            problem, device, storage(settings.precision)
+        )
         self.clients = Clients(sites, Exchange.of(problem), backbone, runs, settings, device)
         self.finished = 0
         layers = self.clients.layers().of(self.clients.at(0))

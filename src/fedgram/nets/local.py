@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedgram.errors import InputError
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Advanced, Fit
-from fedgram.nets.model import Backbone, Model, draw, prepared
+from fedgram.nets.model import Backbone, Model, draw, prepared, stored
 from fedgram.nets.objective import Terms
 from fedgram.nets.precision import storage
 from fedgram.nets.record import Run
@@ -71,11 +71,12 @@ class Clients:
             proximal=proximal.to(self.shift.device, dtype),
             deficit=self.deficit.to(dtype) if self.deficit.any() else None,
         )
-        inputs = [rows[0] if rows[0].dtype == torch.uint8 else rows[0].to(dtype) for rows in sites.train]
         # Less their means, which may be large, before they are rounded.
-        targets = [(rows[1] - mean).to(dtype) for rows, mean in zip(sites.train, sites.mean, strict=True)]
+        centered = [(rows[1] - mean).to(dtype) for rows, mean in zip(sites.train, sites.mean, strict=True)]
         shift = (self.shift - sites.mean.repeat_interleave(len(runs), dim=0)).to(dtype)
-        batches = Batches(inputs, targets, sites.names, [run.seed for run in runs], shift, settings.batch)
+        inputs, targets = stored(sites.inputs, dtype), torch.cat(centered)
+        counts = {name: len(each) for name, each in zip(sites.names, centered, strict=True)}
+        batches = Batches(inputs, targets, counts, [run.seed for run in runs], shift, settings.batch)
         self.fit = Fit(self.stack, batches, self.terms, settings)
 
     def round(

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgram.data.problem import Problem
+from fedgram.data.problem import Problem, Split
 from fedgram.errors import InputError
 from fedgram.nets.graphs import LANES
 from fedgram.nets.model import Backbone, example
@@ -22,6 +23,8 @@ from fedgram.nets.stack import one_at_a_time
 
 RESERVE = 0.9  # of what is free: the rest is for the allocator, libraries and captured graphs
 DOUBLE = 8
+ORDER = 12 * 8
+"""Bytes for each place in an order of rows: the order, and what it takes to hash and sort the next one."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,21 @@ class Footprint:
 
     state: parameters, gradients and the optimizer's two moments of all clients;
     activations: what a minibatch leaves behind of the models that are computed at once;
-    returning: backbone outputs of all training rows, and last layers in double precision.
+    returning: backbone outputs of all training rows, and last layers in double precision;
+    order: the order of rows, as long for each client as for the one with the most.
     """
 
     fixed: int
     state: int
     activations: int
     returning: int
+    order: int
     shared_activations: bool
 
     def of(self, runs: int) -> int:
         """Bytes for this many runs."""
         activations = self.activations * (1 if self.shared_activations else runs)
-        return self.fixed + runs * (self.state + self.returning) + activations
+        return self.fixed + runs * (self.state + self.returning + self.order) + activations
 
     def fitting(self, available: int) -> int:
         """How many runs fit into this many bytes."""
@@ -63,20 +68,29 @@ def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings:
     at_once = LANES if alone else len(rows)
     width = model.feature.in_features
     layers = model.feature.weight.numel() + model.head.weight.numel()
-    held = [*splits, *problem.test.values()]
     return Footprint(
-        fixed=sum(split.inputs.nbytes + 2 * split.targets.nbytes for split in held),
+        fixed=sum(bytes_of(split, number) for split in (*splits, *problem.test.values())),
         state=len(rows) * 4 * number * model.size,
         activations=at_once * 2 * number * per_row * settings.batch,
         returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + settings.features)
         + len(rows) * 2 * DOUBLE * layers,
+        order=len(rows) * ORDER * (max(rows) + settings.batch),
         shared_activations=alone,
     )  # fmt: skip
 
 
+def bytes_of(split: Split, number: int) -> int:
+    """Of a client's rows on the device, whose networks have numbers of so many bytes.
+
+    Inputs are there once, bytes as bytes; targets in double precision, and as networks are trained on them.
+    """
+    each = 1 if split.inputs.dtype == np.uint8 else number
+    return each * split.inputs.size + (DOUBLE + number) * split.targets.size
+
+
 def activations_per_row(model: nn.Module, inputs: Tensor) -> int:
-    """How many numbers the layers of a model give for one row, counting every layer's output."""
-    sizes: list[int] = []
+    """How many numbers a row has, and the layers of a model give for it, counting every layer's output."""
+    sizes = [inputs[0].numel()]
 
     def count(module: nn.Module, given: Any, output: Any) -> None:
         if isinstance(output, Tensor) and not list(module.children()):

@@ -50,6 +50,11 @@ def prepared(inputs: Tensor, dtype: torch.dtype, leading: int = 1) -> Tensor:
     return inputs.movedim(-1, -3).to(dtype) / 255 if images else inputs.to(dtype)
 
 
+def stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Inputs as they lie on a device: bytes stay bytes, other numbers are of the type of the networks."""
+    return inputs if inputs.dtype == torch.uint8 else inputs.to(dtype)
+
+
 def draw(
     backbone: Backbone, inputs: Tensor, features: int, targets: int, seed: int, client: str | None
 ) -> Model:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgram.data.problem import Problem, Split
+from fedgram.nets.model import stored
 from fedgram.nets.procedure import Procedure
 from fedgram.psd import Array
 
@@ -36,12 +37,15 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """M clients: rows (inputs (N, ...), targets (N, C) in double precision), and target moments.
+    """M clients: rows (inputs (N_m, ...), targets (N_m, C) in double precision), and target moments.
 
-    client_weights p_m (M,), mean (M, C), covariance (M, C, C) of training targets; test rows may be none.
+    inputs (N, ...) of all training rows lie on the device once, client by client; those in `train` are parts
+    of them. client_weights p_m (M,), mean (M, C), covariance (M, C, C) of training targets; test rows may be
+    none.
     """
 
     names: tuple[str, ...]
+    inputs: Tensor
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
     client_weights: Tensor
@@ -49,16 +53,22 @@ class Sites:
     covariance: Tensor
 
     @classmethod
-    def of(cls, train: Mapping[str, Split], test: Mapping[str, Split], device: torch.device) -> Sites:
-        """Clients by name."""
+    def of(
+        cls,
+        train: Mapping[str, Split],
+        test: Mapping[str, Split],
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+    ) -> Sites:
+        """Clients by name; dtype is that of the networks, in which inputs are held."""
         empty = {name: Split(split.inputs[:0], split.targets[:0]) for name, split in train.items()}
-        on_train = tuple(_on(split, device) for split in train.values())
-        targets = [rows[1] for rows in on_train]
+        inputs, targets = _on(train, device, dtype)
         counts = torch.tensor([len(each) for each in targets], dtype=torch.float64, device=device)
         return cls(
             names=tuple(train),
-            train=on_train,
-            test=tuple(_on(split, device) for split in (test or empty).values()),
+            inputs=inputs,
+            train=_by_client(inputs, targets),
+            test=_by_client(*_on(test or empty, device, dtype)),
             client_weights=counts / counts.sum(),
             mean=torch.stack([each.mean(dim=0) for each in targets]),
             covariance=torch.stack(
@@ -67,16 +77,15 @@ class Sites:
         )
 
     @classmethod
-    def federated(cls, problem: Problem, device: torch.device) -> Sites:
+    def federated(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> Sites:
         """The clients of a problem."""
-        return cls.of(problem.train, problem.test, device)
+        return cls.of(problem.train, problem.test, device, dtype)
 
     @classmethod
-    def centralized(cls, problem: Problem, device: torch.device) -> Sites:
+    def centralized(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> Sites:
         """One client with the rows of all."""
-        return cls.of(
-            {POOLED: pooled(problem.train)}, {POOLED: pooled(problem.test)} if problem.test else {}, device
-        )
+        test = {POOLED: pooled(problem.test)} if problem.test else {}
+        return cls.of({POOLED: pooled(problem.train)}, test, device, dtype)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -104,5 +113,13 @@ def pooled(splits: Mapping[str, Split]) -> Split:
     )
 
 
-def _on(split: Split, device: torch.device) -> Rows:
-    return torch.tensor(split.inputs, device=device), torch.tensor(split.targets, device=device)
+def _on(splits: Mapping[str, Split], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """Inputs (N, ...) of all clients, converted before they go to the device, and targets of each."""
+    inputs = torch.from_numpy(np.concatenate([split.inputs for split in splits.values()]))
+    targets = [torch.tensor(split.targets, device=device) for split in splits.values()]
+    return stored(inputs, dtype).to(device), targets
+
+
+def _by_client(inputs: Tensor, targets: list[Tensor]) -> tuple[Rows, ...]:
+    """Each client's part of inputs (N, ...), with its targets; nothing is copied."""
+    return tuple(zip(inputs.split([len(each) for each in targets]), targets, strict=True))
