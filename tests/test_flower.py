@@ -267,6 +267,17 @@ def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, 
             participant.train(other)
 
 
+def test_a_site_with_a_module_draws_no_backbone_of_its_own(tmp_path):
+    from fedgram.flower.participant import Participant
+
+    plan = Plan.of(config(tmp_path, "independent"))
+    rows, private = problem().train["coast"], tmp_path / "private"
+    site = Site("coast", rows, backbone=torch.nn.Linear(3, 4), folder=private, device="cpu")
+    with pytest.raises(InputError, match="give a function that draws a new module, or a name"):
+        Participant(site, plan).introduce()
+    assert not private.exists()
+
+
 @pytest.mark.parametrize("listed", [(11, 13), (11, 12, 13)], ids=["old node gone", "still listed"])
 def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path, listed):
     grid = grid_of(tmp_path)

@@ -457,6 +457,15 @@ def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_module_is_no_start_of_their_own_for_clients(tmp_path):
+    words, run = "but a module is taken as it is: give a function", Run(Procedure(independent=True), 0)
+    with pytest.raises(InputError, match=f"With 'independent' every client draws .*{words}"):
+        train(small_problem(), net(), ["ordinary", "independent"], [0], SETTINGS, folder=tmp_path / "runs")
+    with pytest.raises(InputError, match=words):
+        Federation(small_problem(), net(), [run], SETTINGS, torch.device("cpu"))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_convolutions_are_counted_with_all_their_pixels():
     side, channels = 6, 5
     layers = nn.Sequential(nn.Conv2d(2, channels, 3, padding=1), nn.Flatten())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedgram.errors import InputError
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Advanced, Fit
-from fedgram.nets.model import Backbone, Model, draw, prepared, stored
+from fedgram.nets.model import Backbone, Model, check_starts, draw, prepared, stored
 from fedgram.nets.objective import Terms
 from fedgram.nets.precision import storage
 from fedgram.nets.record import Run
@@ -200,6 +200,7 @@ def initial(
     sites: Sites, backbone: Backbone, runs: Sequence[Run], settings: Settings, device: torch.device
 ) -> Stack:
     """The models of all clients and runs before the first round."""
+    check_starts(backbone, [run.procedure for run in runs])
     inputs = prepared(sites.train[0][0][:2].cpu(), torch.float32)
     targets = sites.mean.shape[1]
     if settings.features < targets:

@@ -14,7 +14,15 @@ from torch import Tensor
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
 from fedgram.holding import holding
-from fedgram.nets.model import Backbone, Model, example, fingerprint, name_of, operations_per_row
+from fedgram.nets.model import (
+    Backbone,
+    Model,
+    check_starts,
+    example,
+    fingerprint,
+    name_of,
+    operations_per_row,
+)
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
@@ -53,11 +61,13 @@ def train(
     place, results = devices.named(device), Runs(Path(folder))
     if settings.precision == "bf16" and place.type == "cpu":
         raise InputError("bf16 is for a GPU; on a CPU train with precision fp32.", field="precision")
+    runs = _runs(procedures, seeds)
+    check_starts(backbone, [run.procedure for run in runs])
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
     model, inputs = example(backbone, next(iter(problem.train.values())), settings.features)
     network = (backbone_name or name_of(backbone), model.size, fingerprint(model, inputs))
     data = Data.of(problem)
-    setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in _runs(procedures, seeds)]
+    setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in runs]
     left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
     devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
     for note in (*prediction.notes, *cautions(problem, model, prediction)):
