@@ -1,6 +1,7 @@
 """Training into folders: stacks, devices, progress, and runs that go wrong."""
 
 import os
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -484,6 +485,28 @@ def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
     assert trained(tmp_path / "runs", device="cpu")
     assert trained(tmp_path / "runs", device="auto")  # where nothing is left to train
+
+
+def test_a_stack_is_trained_with_its_gpu_as_the_current_one(tmp_path, monkeypatch):
+    assert isinstance(devices.current(torch.device("cpu")), nullcontext)
+    chosen = devices.current(torch.device("cuda", 1))
+    assert isinstance(chosen, torch.cuda.device)
+    assert chosen.idx == 1
+    entered, real = [], Federation.rounds
+
+    @contextmanager
+    def current(device):
+        entered.append(device)
+        yield
+        entered.pop()
+
+    def rounds(federation, advanced):
+        assert entered == [torch.device("cpu")]
+        return real(federation, advanced)
+
+    monkeypatch.setattr(devices, "current", current)
+    monkeypatch.setattr(Federation, "rounds", rounds)
+    assert trained(tmp_path, seeds=[0], device="cpu")
 
 
 def test_gpus_are_counted_from_zero(monkeypatch):

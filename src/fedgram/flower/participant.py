@@ -65,7 +65,8 @@ class Participant:
         posed, before = question(number, asked.arrays), files.before(number)
         kept = files.answered(number, posed)
         if kept is None:
-            kept = self._trained(number, asked.arrays, files.read(before))
+            with devices.current(self.device):
+                kept = self._trained(number, asked.arrays, files.read(before))
             files.write(number, posed, kept)
         answer = {name: kept[f"answer.{name}"][0] for name in ANSWERED}
         return Letter(answer | self._moments(), {"client": self.site.name, "after": before})
@@ -76,11 +77,11 @@ class Participant:
         kept = files.read(int(asked.words["round"]))
         if kept is None:
             return Letter.refusing("it has not trained this round")
-        clients = self._clients(asked.arrays, kept)
-        shared = self._shared(asked.arrays, kept)
-        last = clients.received(shared.deployed, shared.head, shared.bias)
-        files.keep_model(_model(clients, last))
-        objective, train, test = shared.measured(clients, 0, clients.outputs()[0][0])
+        with devices.current(self.device):
+            clients, shared = self._clients(asked.arrays, kept), self._shared(asked.arrays, kept)
+            last = clients.received(shared.deployed, shared.head, shared.bias)
+            files.keep_model(_model(clients, last))
+            objective, train, test = shared.measured(clients, 0, clients.outputs()[0][0])
         arrays = {"objective": objective[0], "train_mse": train[0], "test_mse": test[0]}
         return Letter({name: _array(value) for name, value in arrays.items()}, {"client": self.site.name})
 

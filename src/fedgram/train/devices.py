@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -57,6 +58,11 @@ def hardware(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     return f"{platform.processor() or platform.machine()}, {threads}"
+
+
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one, which captured steps, streams and kernels take; nothing for a CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -80,7 +80,8 @@ def train(
 
 def _train(task: Task, stack: Stack) -> None:
     try:
-        StackTraining(task, stack).train()
+        with devices.current(task.device):
+            StackTraining(task, stack).train()
     except torch.OutOfMemoryError:
         raise InputError(
             f"{task.device} ran out of memory with {counted(len(stack.setups))} at once; finished rounds "
