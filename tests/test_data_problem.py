@@ -309,3 +309,20 @@ def test_clients_of_a_table_are_named_as_everywhere():
         Problem.from_frame(table, client="site", inputs=["a"], targets=["y"])
     with pytest.raises(InputError, match="The column 'y' is named more than once among client, inputs and"):
         Problem.from_frame(table, client="site", inputs=["a", "y"], targets=["y"])
+
+
+def test_images_of_all_clients_are_of_one_type():
+    targets = np.arange(8.0).reshape(2, 4, 1)
+    images = np.zeros((2, 4, 5, 5, 1), dtype=np.uint8)
+    Problem.from_arrays([images[0], images[1]], list(targets))
+    with pytest.raises(InputError, match="of client 'client 2' are float64, but those of the first .* uint8"):
+        Problem.from_arrays([images[0], images[1] / 255], list(targets))
+    Problem.from_arrays([images[0, ..., 0, 0], images[1, ..., 0, 0] / 255], list(targets))  # rows of numbers
+
+
+def test_columns_of_several_types_are_numbers():
+    table = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [True, False, True], "c": [1, 2, 3]})
+    problem = Problem.from_arrays([table, table[["c", "b", "a"]]], [np.eye(3)[:, :1], np.eye(3)[:, 1:2]])
+    for split in problem.train.values():
+        np.testing.assert_array_equal(split.inputs, [[0.5, 1, 1], [1.5, 0, 2], [2.5, 1, 3]])
+    assert problem.provenance["inputs"] == ["a", "b", "c"]

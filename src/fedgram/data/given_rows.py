@@ -95,6 +95,17 @@ def check_shape(values: Array, first: Array, client: str, what: str) -> None:
         )
 
 
+def check_kind(values: Array, first: Array, client: str) -> None:
+    """Refuse images in bytes beside images in other numbers: only bytes are divided by 255."""
+    if values.ndim > 3 and (values.dtype == np.uint8) != (first.dtype == np.uint8):
+        raise InputError(
+            f"The inputs of client '{client}' are {values.dtype}, but those of the first client are "
+            f"{first.dtype}; give images of one type.",
+            client=client,
+            field="inputs",
+        )
+
+
 def check_finite(values: Array, client: str, what: str) -> None:
     """Refuse a value that is not finite, and say where it is."""
     if values.dtype.kind != "f" or np.isfinite(values).all():

@@ -14,6 +14,7 @@ from fedgram.data.equal_inputs import attainable_targets
 from fedgram.data.given_rows import (
     check_columns,
     check_finite,
+    check_kind,
     check_named_once,
     check_pairs,
     check_shape,
@@ -96,6 +97,7 @@ class Problem:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
+            check_kind(split.inputs, first.inputs, client)
             for what in ("inputs", "targets"):
                 check_shape(getattr(split, what), getattr(first, what), client, what)
                 check_finite(getattr(split, what), client, what)

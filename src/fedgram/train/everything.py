@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
+from fedgram.errors import InputError, check_type
 from fedgram.holding import holding
 from fedgram.nets.model import (
     Backbone,
@@ -56,6 +56,7 @@ def train(
     results are filed under. Runs that are finished are kept; a stack that was stopped goes on after its
     last round. `progress` hears of every epoch, `warned` what a person should know.
     """
+    check_type(problem, Problem, "Problem.from_arrays, from_frame or from_datasets makes one")
     settings = settings or Settings()
     prediction = predict(problem.moments, settings.penalty)
     place, results = devices.named(device), Runs(Path(folder))
