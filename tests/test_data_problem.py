@@ -315,7 +315,7 @@ def test_images_of_all_clients_are_of_one_type():
     targets = np.arange(8.0).reshape(2, 4, 1)
     images = np.zeros((2, 4, 5, 5, 1), dtype=np.uint8)
     Problem.from_arrays([images[0], images[1]], list(targets))
-    with pytest.raises(InputError, match="of client .client 2. are float64, but"):
+    with pytest.raises(InputError, match="of client 'client 2' are float64, but"):
         Problem.from_arrays([images[0], images[1] / 255], list(targets))
     Problem.from_arrays([images[0, ..., 0, 0], images[1, ..., 0, 0] / 255], list(targets))  # rows of numbers
 
