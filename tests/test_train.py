@@ -394,8 +394,12 @@ def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
 
 
 def test_models_are_kept_only_where_wanted(tmp_path):
-    (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False)
+    said = []
+    (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False, warned=said.append)
     assert not list(run.folder.glob("model*"))
+    assert not any("No networks were kept" in each for each in said)
+    trained(tmp_path, ["ordinary"], [0, 1], warned=said.append)
+    assert said[-1].startswith("No networks were kept of 1 run finished before: to predict")
 
 
 def test_images_in_bytes_without_an_axis_of_channels_are_numbers(tmp_path):

@@ -58,9 +58,14 @@ class StoredRun:
         numbers = range(1, self.account.rounds + 1)
         return [Round(number, **read_arrays(self.round_path(number))) for number in numbers]
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the clients' last models are there."""
+        return (self.folder / MODEL).exists()
+
     def model(self) -> dict[str, Array]:
         """Parameters and buffers of the clients' last models by name, each with a leading client axis M."""
-        if not (self.folder / MODEL).exists():
+        if not self.has_model:
             raise InputError(
                 f"The run in '{self.folder}' has no networks: {self._without_model()}", field="run"
             )

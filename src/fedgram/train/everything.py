@@ -76,7 +76,13 @@ def train(
     with holding(map(results.folder_of, left)), devices.threads_for(model.size, place):
         for stack in planned(task, setups):
             _train(task, stack)
-    return tuple(run for setup in setups if (run := results.find(setup)) is not None)
+    found = tuple(run for setup in setups if (run := results.find(setup)) is not None)
+    if keep_models and (bare := [run for run in found if run.complete and not run.has_model]):
+        warned(
+            f"No networks were kept of {counted(len(bare))} finished before: to predict with some, train in "
+            "another folder."
+        )
+    return found
 
 
 def _train(task: Task, stack: Stack) -> None:
