@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedgram.cli import main, run_tables
 from fedgram.compare import METRICS, compared
-from fedgram.data.own_table import Reading, read_table
+from fedgram.data.own_table import Reading, read_inputs, read_table
 from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit
@@ -283,6 +283,16 @@ def test_a_value_is_found_in_a_long_table(tmp_path):
     table.to_parquet(tmp_path / "long.parquet")
     with pytest.raises(InputError, match=r"^Data row 150,001 of .* has no number in 'a'"):
         read_table(str(tmp_path / "long.parquet"), Reading("site", ["a"], ["y"]), 0)
+
+
+@pytest.mark.parametrize("read", [lambda *given: read_table(*given, 0), read_inputs])
+def test_clients_whose_names_look_alike_are_refused(tmp_path, read):
+    """Moments within a microsecond are shown as one."""
+    moments = pd.to_datetime([0, 1, 3_000_000] * 4, unit="ns")
+    table = pd.DataFrame({"site": moments, "a": range(12), "y": np.sqrt(range(12))})
+    table.to_parquet(tmp_path / "own.parquet")
+    with pytest.raises(InputError, match="The client name '1970-01-01 00:00:00' appears more than once"):
+        read(str(tmp_path / "own.parquet"), Reading("site", ["a"], ["y"], 0.0))
 
 
 @pytest.mark.parametrize("missing", [None, " "])

@@ -134,6 +134,75 @@ def test_quotes_may_begin_far_down(suffix, client):
     assert_same(read(write(table, f"data{suffix}")), expected(table))
 
 
+@pytest.mark.parametrize("more", ["", "NA", '""', ","])
+@pytest.mark.parametrize("rows", [0, 30_000], ids=["all lines", "later lines"])
+def test_values_that_no_column_names_are_no_missing_ones(more, rows):
+    """Where 1,234 stands for 1234 all columns after it are shifted."""
+    Path("data.csv").write_text("site,PM2.5,z\n" + "a,1,2\nb,3,\n" * (rows // 2) + f"a,1,234,{more}\n" * 9)
+    line = f"line {rows + 2:,} of 'data.csv' has {5 if more == ',' else 4} values where the first has 3"
+    assert f"'data.csv' ({line});" in refusal("data.csv", targets=["PM2.5"]).message
+
+
+def test_columns_of_objects_are_read_whole():
+    values = pd.Series([1, 2] * 2000, dtype=object)
+    values[2001::2] = 2.75
+    clients = pd.Series([0, 1, 2] * 1333 + [0], dtype=object)
+    clients[2500:2520] = "007"
+    found = read(pd.DataFrame({"site": clients, "y": values}), targets=["y"])
+    assert found.clients == ("0", "1", "2", "007")
+    by_client = values.astype(float).groupby(clients.astype(str)).mean()
+    np.testing.assert_allclose(found.mean[:, 0], by_client[list(found.clients)], rtol=1e-14)
+
+
+def test_folders_are_searched_without_what_is_hidden_and_with_what_is_linked():
+    table = frame()
+    for folder in ("data/.old", "data/_temporary", "data/_key=1", "elsewhere"):
+        os.makedirs(folder)
+    for place in ("data/.old", "data/_temporary"):
+        write(table, f"{place}/again.csv")
+    write(table[:30], "data/1.csv")
+    write(table[30:60], "data/_key=1/2.csv")
+    write(table[60:], "elsewhere/3.csv")
+    os.symlink("../elsewhere", "data/link")
+    os.symlink("..", "data/link/loop")
+    assert_same(read("data"), expected(table))
+
+
+def test_a_glob_may_match_folders_of_parts():
+    table = frame()
+    os.makedirs("parts.csv")
+    os.makedirs("other")
+    write(table[:50], "parts.csv/part-0.csv")
+    write(table[50:], "rest.csv")
+    write(table, "other/all.csv")
+    assert_same(read("*"), expected(table))
+
+
+def test_a_client_has_one_name_in_all_files():
+    """As a number 7.0 is 7, as text it is not."""
+    write(frame(clients=(7, 8)), "1.csv")
+    write(frame(clients=(7.0, 8.0)), "2.parquet")
+    write(frame(clients=(7, 8)), "3.parquet")
+    write(frame(clients=(True, False)), "4.parquet")
+    assert read(["1.csv", "3.parquet"]).clients == read(["2.parquet", "3.parquet"]).clients == ("7", "8")
+    assert refusal(["1.csv", "2.parquet"]).message == (
+        "The clients in 'site' are of type VARCHAR in '1.csv' and of type DOUBLE in '2.parquet', which may "
+        "give one client two names; make all of them text."
+    )
+    assert (
+        "of type BIGINT in '3.parquet' and of type BOOLEAN in" in refusal(["3.parquet", "4.parquet"]).message
+    )
+
+
+def test_to_a_condition_nan_is_missing():
+    table = {name: column.to_numpy() for name, column in frame().items()}
+    table["year"] = np.where(np.arange(90) < 9, np.nan, np.arange(90.0))
+    kept = frame()[np.arange(90) > 40]
+    pq.write_table(pa.table(table), "data.parquet")
+    for source in ("data.parquet", pa.table(table)):
+        assert_same(read(source, where="year > 40"), expected(kept))
+
+
 def test_a_file_named_twice_counts_once():
     table = frame()
     write(table, "data.csv")

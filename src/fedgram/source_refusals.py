@@ -44,7 +44,8 @@ def explained(table: SourceTable) -> Iterator[None]:
             raise _bad_text(*bad.groups()) from None
         if table.where and isinstance(error, duckdb.ConversionException):
             raise bad_where(table, error) from None
-        reason = _uneven(table) if "sniffing" in str(error) else _reason(error)
+        uneven = re.search("sniffing|Number of Columns", str(error))
+        reason = _uneven(table) if uneven else _reason(error)
         raise InputError(
             f"Cannot read {_unreadable(table) or table} ({reason}); check that it is whole and readable, and "
             "UTF-8 if it is text.",

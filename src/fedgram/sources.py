@@ -11,8 +11,10 @@ from fedgram.source_refusals import bad_where, no_column, not_numbers
 from fedgram.source_table import SourceTable
 from fedgram.table_files import (
     by_reader,
+    counts_of_lines,
     files_of,
     folder_keys,
+    holds_text,
     own_columns,
     paths_of,
     rows_of,
@@ -24,6 +26,7 @@ from fedgram.table_files import (
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 
 _NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
+_DECIMAL, _DIGITS = {"FLOAT", "DOUBLE", "DECIMAL"}, re.compile(r"\(.*\)")
 _RENAMED = re.compile(r"(.+)_\d+")
 
 
@@ -35,6 +38,9 @@ def open_source(table: SourceTable) -> None:
     for name in table.columns:
         if name not in columns:
             raise no_column(table, name, list(columns))
+    _check_clients_alike(table)
+    for lines in counts_of_lines(files_of(paths_of(table.source))):
+        table.connection.execute(lines)
     # Left alone, the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
     numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
     columns = _load(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
@@ -115,6 +121,24 @@ def _check_folders(table: SourceTable) -> None:
                 )
 
 
+def _check_clients_alike(table: SourceTable) -> None:
+    """Refuse files that call a client 7.0 or true where others call it 7 or True."""
+    files = [] if table.whole else files_of(paths_of(table.source))
+    if all(map(holds_text, files)) or table.client in folder_keys(files):
+        return  # in text, and in names of folders, all clients are text
+    kinds: dict[str, str] = {}
+    for file in files:
+        kind = "VARCHAR" if holds_text(file) else _types(table, rows_of([file], {})).get(table.client, "")
+        kinds.setdefault(_DIGITS.sub("", kind), file)
+    if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
+        (one, first), (other, second), *_ = kinds.items()
+        raise InputError(
+            f"The clients in '{table.client}' are of type {one} in '{first}' and of type {other} in "
+            f"'{second}', which may give one client two names; make all of them text.",
+            field=table.client,
+        )
+
+
 def _asked_for(name: str, table: SourceTable) -> bool:
     in_condition = re.search(rf"\b{re.escape(name)}\b", table.where or "", re.IGNORECASE)
     return in_condition is not None or name.lower() in map(str.lower, table.columns)
@@ -137,7 +161,9 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
     """Make the view `data`, where dropping empties all targets of a row that lacks one."""
     import duckdb
 
-    rows = f"SELECT * FROM source WHERE ({table.where or True}\n)"  # the new line ends a comment
+    if table.where:
+        table.connection.execute(FIND_NAN)
+    rows = f"SELECT * FROM ({_comparable(table)}) WHERE ({table.where or True}\n)"  # the line ends a comment
     try:
         if len(table.connection.extract_statements(f"{rows} LIMIT 0")) > 1:
             raise duckdb.ProgrammingError("it is more than one condition")
@@ -152,6 +178,14 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
     columns = ", ".join(f"{value} AS y{number}" for number, value in enumerate(values))
     client = sql_text(table.client) if table.whole else _client_column(table)
     table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
+
+
+def _comparable(table: SourceTable) -> str:
+    """All rows for a condition, to which NaN is a missing number: to DuckDB it is larger than all others."""
+    kinds = _types(table, "source") if table.where else {}
+    numbers = [sql_name(name) for name, kind in kinds.items() if kind in ("FLOAT", "DOUBLE")]
+    missing = ", ".join(f"CASE WHEN NOT isnan({name}) THEN {name} END AS {name}" for name in numbers)
+    return f"SELECT * REPLACE ({missing}) FROM source" if numbers else "FROM source"
 
 
 def _client_column(table: SourceTable) -> str:

@@ -54,17 +54,30 @@ def _expanded(path: str) -> list[str]:
         found = [path] if os.path.exists(path) else []
         problem = f"There is no file or folder '{path}'; check the path."
     else:
-        found = [file for file in glob.glob(path, recursive=True) if os.path.isfile(file)]
+        found = [file for match in glob.glob(path, recursive=True) for file in _tables_at(match)]
         problem = f"No file matches '{path}'; check the pattern."
     if not found:
         raise InputError(problem, field="source")
     return sorted(found)
 
 
+def _tables_at(match: str) -> list[str]:
+    """What a pattern matches: a file, or a folder of parts that is called like one."""
+    if os.path.isfile(match):
+        return [match]
+    return [file for file in files_in(match) if is_table(file)] if is_table(match) else []
+
+
 def files_in(folder: str) -> list[str]:
-    """The files in a folder, searched in depth, without those that are hidden or about others."""
-    found = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-    return sorted(file for file in found if os.path.basename(file)[0] not in "._")
+    """The files in a folder, searched in depth, without what is hidden or about others, as '.x' and '_x'."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        back = os.path.realpath(place) in seen  # by a link
+        seen.add(os.path.realpath(place))
+        folders[:] = [] if back else [each for each in folders if each[0] not in "._" or "=" in each]
+        found += [os.path.join(place, name) for name in names if name[0] not in "._" and not back]
+    return sorted(found)
 
 
 def is_table(file: str) -> bool:
@@ -102,6 +115,19 @@ def rows_of(files: Iterable[str], types: Mapping[str, str], folders: bool = True
         f"FROM {reader(_read_from(same, folders), _options(same, types))}"
         for reader, same in by_reader(files).items()
     )
+
+
+def counts_of_lines(files: Iterable[str]) -> list[str]:
+    """SQL that reads all lines of text files, and fails at one with more values than the header names.
+
+    With `rows_of` DuckDB passes over values at the end of a line that stand for missing ones.
+    """
+    no_text = ", header = true, all_varchar = true, nullstr = chr(1)"
+    return [
+        f"SELECT count(*) FROM {reader(_read_from(same, False), no_text)}"
+        for reader, same in by_reader(files).items()
+        if reader is not _parquet
+    ]
 
 
 def by_reader(files: Iterable[str]) -> dict[Callable[[str, str], str], list[str]]:

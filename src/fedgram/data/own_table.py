@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedgram.checks import check_names
 from fedgram.data.given_rows import check_named_once
 from fedgram.data.held_out import divided
 from fedgram.data.problem import Kind, Problem, Split
@@ -137,6 +138,8 @@ def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
             by_number = "SELECT * EXCLUDE (client), min(row) OVER (PARTITION BY client) AS client"
             found = connection.execute(f"{by_number} FROM numbered ORDER BY row").fetchnumpy()
     _check_clients(names, reading, path)
+    named = tuple(name for name in names if name is not None)
+    check_names(named, len(named), "client")
     values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(reading.numbers))], axis=1)
     clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
     return clients, found["client"], values
