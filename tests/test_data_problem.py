@@ -326,3 +326,12 @@ def test_columns_of_several_types_are_numbers():
     for split in problem.train.values():
         np.testing.assert_array_equal(split.inputs, [[0.5, 1, 1], [1.5, 0, 2], [2.5, 1, 3]])
     assert problem.provenance["inputs"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", ">i4", np.longdouble])
+def test_numbers_of_any_kind_are_those_of_this_machine(kind):
+    inputs, targets = clients()
+    own = {client: rows.astype(kind) for client, rows in inputs.items()}
+    for split in Problem.from_arrays(own, targets).train.values():
+        assert split.inputs.dtype.isnative
+        assert split.inputs.dtype.itemsize <= 8

@@ -162,11 +162,20 @@ def test_a_client_that_is_not_fully_active_is_flagged(tmp_path):
 def test_clients_that_did_not_answer_are_named(tmp_path):
     found = measure(exact_run(tmp_path, rounds=3))
     assert found.warnings == ()
-    found.objective_gap[1:, 0] = found.objective_gap[1, 2] = np.nan
+    found.absent[1:, 0] = found.absent[1, 2] = True
     assert found.warnings == (
         "Client 'site 0' did not answer in rounds 2, 3; fit and errors there are of the others.",
         "Client 'site 2' did not answer in round 2; fit and errors there are of the others.",
     )
+
+
+@pytest.mark.parametrize("part", ["local_objective", "train_mse"])
+def test_clients_that_did_not_train_or_did_not_measure_are_absent(tmp_path, part):
+    run = exact_run(tmp_path, rounds=3)
+    second = run.rounds()[1]
+    getattr(second, part)[2] = np.nan
+    run.record(second)
+    assert measure(run).absent.tolist() == [[False] * 3, [False, False, True], [False] * 3]
 
 
 def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):
@@ -225,6 +234,15 @@ def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch)
         assert f"{100 * group.spread('objective gap').mean:,.0f} % ({setting.label(group)})" in unfinished
 
 
+def test_other_networks_of_one_name_are_another_setting(several, tmp_path):
+    copytree(several, tmp_path / "one")
+    for run in Runs(several):
+        other = replace(run.setup, network="another")
+        copytree(run.folder, tmp_path / "other" / run.folder.relative_to(several))
+        replace(run, folder=tmp_path / "other" / run.folder.relative_to(several), setup=other).save()
+    assert [len(setting.groups) for setting in compared(Runs(tmp_path))] == [2, 2]
+
+
 def test_copies_of_a_run_count_once(several, tmp_path):
     for place in ("one", "other"):
         copytree(several, tmp_path / place)
@@ -247,6 +265,10 @@ def test_test_errors_that_grew_are_named(several):
     assert run.lasting_mse == (0.25, 0.75)
     assert setting.warnings == ()
     run.test_mse[-1] = 0.76
+    run.absent[1, 0] = True  # whose errors would have made the others of that round larger
+    assert run.lasting_mse == (0.5, 0.76)
+    assert ["did not answer in round 2" in each for each in setting.warnings] == [True]
+    run.absent[1, 0] = False
     (lost,) = setting.warnings
     assert lost.startswith("Test errors grew")
     assert "from 0.25 to 0.76 (ordinary (seeds 0 to 2))." in lost

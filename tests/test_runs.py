@@ -60,7 +60,7 @@ def test_a_run_is_read_back_as_it_was_written(whole):
     assert run.setup == Setup.parse(json.loads(json.dumps(run.setup.document())))
     assert run.setup.settings == SETTINGS
     assert run.setup.data.digest == problem.digest
-    assert run.setup.data.provenance == {"made": "by a test"}
+    assert run.setup.data.provenance == {"made": "by a test", "input_type": "float64"}
     assert run.setup.data.test_rows == (5, 3, 0)
     assert run.setup.parameters == 4 * 5 + 5 + 5 * 6 + 6 + 6 * 2 + 2
     np.testing.assert_array_equal(run.moments.covariance, problem.moments.covariance)

@@ -110,10 +110,15 @@ def test_a_backbone_with_randomness_of_its_own_is_named(tmp_path):
     said = []
     train(small_problem(), dropping, ["ordinary"], [0], SETTINGS, folder=tmp_path / "a", warned=said.append)
     assert said == [
-        "The backbone draws random numbers as it trains (Dropout): its runs come out differently each time, "
-        "and when they go on after a stop."
+        "The backbone draws random numbers as it trains, as dropout does: its runs come out differently each "
+        "time, and when they go on after a stop."
     ]
     trained(tmp_path / "b", ["ordinary"], [0], warned=said.append)
+
+    def kept():
+        return nn.Sequential(net(), nn.Dropout(0.0))
+
+    train(small_problem(), kept, ["ordinary"], [0], SETTINGS, folder=tmp_path / "c", warned=said.append)
     assert len(said) == 1
 
 

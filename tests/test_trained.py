@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from torch import nn
 
 from fedgram import InputError
@@ -96,6 +97,64 @@ def test_rows_that_cannot_be_predicted_are_named(framed):
     for words, given in refused.items():
         with pytest.raises(InputError, match=re.escape(words)):
             predictions(run, given)
+
+
+class Odd(nn.Module):
+    """A tensor in two layers, a count, numbers that are not saved, and an unused layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.second.weight, self.unused = self.first.weight, nn.Linear(3, 3)
+        self.register_buffer("scale", torch.rand(4), persistent=False)
+
+    def forward(self, x):
+        return self.scale * self.norm(self.second(torch.tanh(self.first(x))))
+
+
+class Twice(nn.Module):
+    """A layer of two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.again = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.again(torch.tanh(self.first(x))))
+
+
+class Both(Twice):
+    """And a tensor in two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.last.weight = self.first.weight
+
+
+def test_a_layer_and_a_tensor_of_two_names_do_not_go_together(tmp_path):
+    with pytest.raises(InputError, match="uses a layer under two names, and a parameter in two layers"):
+        train(small_problem(), Both, ["ordinary"], [0], SETTINGS, folder=tmp_path)
+
+
+def test_networks_of_any_making_predict_as_they_were_trained(tmp_path):
+    problem = small_problem()
+    for number, backbone in enumerate([Odd, Twice, lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh())]):
+        (run,) = train(problem, backbone, ["private"], [0], SETTINGS, folder=tmp_path / str(number))
+        found = predictions(run, {client: split.inputs for client, split in problem.train.items()}, backbone)
+        mse = [np.mean((found[client] - split.targets) ** 2) for client, split in problem.train.items()]
+        np.testing.assert_allclose(mse, run.rounds()[-1].train_mse[:, BIAS_RULES.index("private")], rtol=1e-6)
+
+
+def test_images_are_of_the_type_that_was_trained_on(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 12, 16, 16, 1), dtype=np.uint8)
+    problem = Problem.from_arrays(list(images), list(rng.standard_normal((2, 12, 2))))
+    settings = replace(SETTINGS, rounds=1, epochs=1)
+    (run,) = train(problem, "resnet-small", ["ordinary"], [0], settings, folder=tmp_path)
+    assert predictions(run, {"client 1": images[0]})["client 1"].shape == (12, 2)
+    with pytest.raises(InputError, match="'client 1' are float64, but the run was trained on"):
+        predictions(run, {"client 1": images[0] / 255})
 
 
 def bent():

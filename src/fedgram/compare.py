@@ -172,7 +172,7 @@ def compared(runs: Iterable[StoredRun]) -> list[Setting]:
     for run in runs:
         if run.complete:
             setup = run.setup
-            groups = settings.setdefault((setup.data, setup.backbone, setup.parameters, setup.settings), {})
+            groups = settings.setdefault((setup.data, setup.backbone, setup.network, setup.settings), {})
             seeds = groups.setdefault(setup.procedure.name, {})
             if setup.seed not in seeds:
                 seeds[setup.seed] = measure(run)
@@ -186,7 +186,8 @@ def _group(runs: dict[int, Measured]) -> Group:
 def _growth(errors: tuple[float, float]) -> float:
     """By how much the last error is above what it may be, given the least."""
     least, last = errors
-    return last - LOST * least
+    growth = last - LOST * least
+    return growth if growth == growth else -np.inf  # without test rows, or one of the clients
 
 
 def _times(gap: float) -> str:

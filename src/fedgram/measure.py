@@ -29,7 +29,8 @@ class Measured:
     of returned heads from those that the clients select at the broadcast W_t; objective_gap (T, M),
     (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction that the procedure adds to it, NaN where a client did
     not answer; train_mse and test_mse (T, 3) over all rows of those that did, under each of the BIAS_RULES,
-    NaN without test rows. prediction is for the clients' targets as they are.
+    NaN without test rows. absent (T, M): who did not answer, or did not measure errors. prediction is for
+    the clients' targets as they are.
     """
 
     setup: Setup
@@ -44,6 +45,7 @@ class Measured:
     objective_gap: Array
     train_mse: Array
     test_mse: Array
+    absent: Array
 
     @property
     def target_error(self) -> Array:
@@ -93,7 +95,8 @@ class Measured:
         Under the shared one it grows as heads near their limit, whatever networks do.
         """
         errors = self.test_mse[:, BIAS_RULES.index("private")]
-        return float(np.fmin.reduce(errors)), float(errors[-1])
+        whole = np.where(self.absent.any(axis=1), np.nan, errors)  # of other clients they are other errors
+        return float(np.fmin.reduce(whole)), float(whole[-1])
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -102,10 +105,9 @@ class Measured:
 
     def _absences(self) -> list[str]:
         """Which clients did not answer, and when."""
-        missed = np.isnan(self.objective_gap).T
         return [
             f"Client '{client}' did not answer in {_rounds(rounds)}; fit and errors there are of the others."
-            for client, rounds in zip(self.setup.data.clients, missed, strict=False)
+            for client, rounds in zip(self.setup.data.clients, self.absent.T, strict=False)
             if rounds.any()
         ]
 
@@ -146,6 +148,7 @@ def measure(run: StoredRun) -> Measured:
     objective = np.stack([each.local_objective for each in rounds])
     added = correction_value(returned, expected.deficit, prediction.penalty)
     train_rows, test_rows = _rows(run.setup)
+    train_mse = np.stack([each.train_mse for each in rounds])
     return Measured(
         setup=run.setup,
         prediction=prediction,
@@ -157,8 +160,9 @@ def measure(run: StoredRun) -> Measured:
         direction_error={name: direction_error(grams, gram) for name, gram in compared.items()},
         delta=selection_distance(heads[:-1], returned, expected),
         objective_gap=(objective + added) / expected.loss_optimum - 1,
-        train_mse=over_clients(np.stack([each.train_mse for each in rounds]), train_rows),
+        train_mse=over_clients(train_mse, train_rows),
         test_mse=over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
+        absent=np.isnan(objective) | np.isnan(train_mse).any(axis=-1),
     )
 
 

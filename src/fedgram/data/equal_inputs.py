@@ -12,7 +12,8 @@ def attainable_targets(inputs: Array, targets: Array) -> Array:
 
     Inputs are equal if single precision does not tell them apart, in which networks see them.
     """
-    rows = inputs.astype(np.float32) + 0 if inputs.dtype.kind == "f" else inputs  # -0 becomes 0
+    wide = inputs.dtype.kind == "f" or inputs.dtype.itemsize > 2
+    rows = inputs.astype(np.float32) + 0 if wide else inputs  # -0 becomes 0
     rows = np.ascontiguousarray(rows.reshape(len(rows), -1))
     _, group, count = np.unique(
         rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_inverse=True, return_counts=True

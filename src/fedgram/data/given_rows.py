@@ -41,6 +41,12 @@ def numbers_of(values: Any, client: str, what: str) -> Array:
     return array
 
 
+def plain(array: Array) -> Array:
+    """An array as torch takes it: in one piece, in the machine's order of bytes, of at most 64 bits."""
+    kind = array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, np.float64 if kind.kind == "f" and kind.itemsize > 8 else kind)
+
+
 def _numeric_columns(values: Any) -> bool:
     """Whether values are a data frame of numbers only, which may be of several types."""
     kinds = [getattr(each, "kind", "O") for each in getattr(values, "dtypes", ())]

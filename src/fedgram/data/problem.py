@@ -20,6 +20,7 @@ from fedgram.data.given_rows import (
     check_shape,
     named,
     numbers_of,
+    plain,
 )
 from fedgram.errors import InputError
 from fedgram.frames import in_one_order
@@ -43,9 +44,8 @@ class Split:
     targets: Array
 
     def __post_init__(self) -> None:
-        # torch takes no array that runs backwards, such as columns of a data frame in reverse order
-        object.__setattr__(self, "inputs", np.ascontiguousarray(self.inputs))
-        object.__setattr__(self, "targets", np.ascontiguousarray(numbers(self.targets, "targets")))
+        object.__setattr__(self, "inputs", plain(np.asarray(self.inputs)))
+        object.__setattr__(self, "targets", plain(numbers(self.targets, "targets")))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "

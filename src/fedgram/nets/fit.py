@@ -89,7 +89,9 @@ class Fit:
         compute = self.fused if (models.stop - models.start, size) in self.common else losses
         with explained(size):
             values = compute(self.stack, leaves, buffers, batch, terms, penalty)
-            found = torch.autograd.grad(values.sum(), list(leaves.values()))
+            found = torch.autograd.grad(
+                values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
         return values.detach(), dict(zip(leaves, found, strict=True))
 
     def _arithmetic(self) -> AbstractContextManager[None]:

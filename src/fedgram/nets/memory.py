@@ -94,7 +94,7 @@ def activations_per_row(model: nn.Module, inputs: Tensor) -> int:
 
     def count(module: nn.Module, given: Any, output: Any) -> None:
         if isinstance(output, Tensor) and not list(module.children()):
-            sizes.append(output[0].numel())
+            sizes.append(output.numel() // len(inputs))
 
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     with torch.no_grad():

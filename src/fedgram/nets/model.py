@@ -69,7 +69,20 @@ def draw(
         model = Model(module, width(module, inputs), features, targets)
         torch.default_generator.manual_seed(key("head", seed))
         model.head.reset_parameters()
+    _check_names(model)
     return model
+
+
+def _check_names(model: Model) -> None:
+    """Refuse what torch.func.functional_call loses: layers with two names beside tensors with two."""
+    names = len(list(model.named_parameters(remove_duplicate=False)))
+    places = sum(len(list(layer.parameters(recurse=False))) for layer in model.modules())
+    if names > places > len(list(model.parameters())):
+        raise InputError(
+            "The backbone uses a layer under two names, and a parameter in two layers, which does not go "
+            "together; do one of both by calling the layer twice.",
+            field="backbone",
+        )
 
 
 def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class Stack:
 
         cast = [model.to(dtype) for model in models]
         parameters, buffers = stacked(trained), stacked(kept)
-        return cls(cast[0].to("meta"), parameters, buffers)
+        return cls(without_numbers(cast[0]), parameters, buffers)
 
     def __len__(self) -> int:
         return len(self.parameters["head.weight"])
@@ -110,6 +111,14 @@ class Stack:
         repeated = inputs.expand(models.stop - models.start, *inputs.shape)
         given: Tensor = over_models(self.model.backbone, parameters, buffers, repeated)
         return given
+
+
+def without_numbers(model: Model) -> Model:
+    """The model with the shapes of its tensors only; one of two names stays one, as it does not in `to`."""
+    empty: dict[int, Any] = {id(each): each.detach().to("meta") for each in model.buffers()}
+    for each in model.parameters():
+        empty[id(each)] = nn.Parameter(each.detach().to("meta"), each.requires_grad)
+    return deepcopy(model, empty)
 
 
 def trained(model: Model) -> Tensors:

@@ -44,7 +44,10 @@ class Data:
             clients=problem.clients,
             train_rows=tuple(len(split) for split in problem.train.values()),
             test_rows=tuple(tested),
-            provenance=dict(problem.provenance),
+            provenance={
+                **problem.provenance,
+                "input_type": str(next(iter(problem.train.values())).inputs.dtype),
+            },
         )
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedgram import psd
 from fedgram.data.equal_inputs import unattainable_part
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
+from fedgram.nets.model import prepared
 from fedgram.predict import Prediction, predict
 from fedgram.psd import Array
-
-RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 FAR, LARGE = 100.0, 1000.0
 """How many deviations from 0 a column's mean may be, and how far from 1 its deviation, to be trained well."""
@@ -25,17 +27,22 @@ ROUNDING = 1e-20
 
 def cautions(problem: Problem, model: nn.Module, prediction: Prediction) -> list[str]:
     """A sentence for each thing that will show in the results."""
-    return [*_randomness(model), *_scales(problem), *_unreachable(problem, prediction)]
+    return [*_randomness(problem, model), *_scales(problem), *_unreachable(problem, prediction)]
 
 
-def _randomness(model: nn.Module) -> list[str]:
+def _randomness(problem: Problem, model: nn.Module) -> list[str]:
     """Of a backbone with randomness of its own, which no key ties to seed, client and round."""
-    kinds = sorted({type(each).__name__ for each in model.modules() if isinstance(each, RANDOM)})
-    if not kinds:
+    inputs = prepared(torch.tensor(next(iter(problem.train.values())).inputs[:2]), torch.float32)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        with suppress(Exception):  # of a user's module; training says what is wrong
+            deepcopy(model).train()(inputs)
+        drawn = not torch.equal(before, torch.get_rng_state())
+    if not drawn:
         return []
     return [
-        f"The backbone draws random numbers as it trains ({', '.join(kinds)}): its runs come out differently "
-        "each time, and when they go on after a stop."
+        "The backbone draws random numbers as it trains, as dropout does: its runs come out differently each "
+        "time, and when they go on after a stop."
     ]
 
 

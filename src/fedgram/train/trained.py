@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgram.data.given_rows import check_finite, named, numbers_of
+from fedgram.data.given_rows import check_finite, named, numbers_of, plain
 from fedgram.errors import InputError, check_type
 from fedgram.frames import in_one_order
 from fedgram.nets.backbones import BACKBONES
@@ -36,10 +36,11 @@ def predictions(
     found = {}
     for client, rows in given.items():
         place = _place(run, client)
-        own = {name: value[place] for name, value in arrays.items()}
-        values = numbers_of(rows, client, "inputs")
+        own = {name: np.asarray(value[place]) for name, value in arrays.items()}  # counts are no arrays
+        values = plain(numbers_of(rows, client, "inputs"))
         check_finite(values, client, "inputs")
-        found[client] = _predicted(run, own, np.ascontiguousarray(values), backbone) + shift[place]
+        _check_type(run, values, client)
+        found[client] = _predicted(run, own, values, backbone) + shift[place]
     return found
 
 
@@ -73,13 +74,10 @@ def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbon
 
 def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None) -> Model:
     setup, named = run.setup, _named(run) if backbone is None else backbone
-    model = draw(named, inputs, setup.settings.features, len(setup.data.targets), 0, None)
+    few = inputs.float()  # as in training: lazy layers draw numbers of the type that they see
+    model = draw(named, few, setup.settings.features, len(setup.data.targets), 0, None)
     same = _is_the_same(run, model, inputs, named)
-    try:
-        model.to(inputs.dtype).load_state_dict(state)
-    except RuntimeError:
-        same = False
-    if not same:
+    if not (same and _filled(model.to(inputs.dtype), state)):
         raise InputError(
             f"The networks of '{run.folder}' are not of this backbone for rows of shape "
             f"{tuple(inputs.shape[1:])}; give the inputs and the backbone that it was trained with (a module "
@@ -87,6 +85,29 @@ def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbo
             field="backbone",
         )
     return model
+
+
+def _filled(model: Model, state: Mapping[str, Tensor]) -> bool:
+    """Put numbers into all tensors of a model, also those that it does not save; False if it has others."""
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
+        return False
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(state[name])
+    return True
+
+
+def _check_type(run: StoredRun, values: Array, client: str) -> None:
+    """Refuse images in other numbers than those trained on: only bytes are divided by 255."""
+    trained_on = run.setup.data.provenance.get("input_type")
+    if trained_on and values.ndim > 3 and (values.dtype == np.uint8) != (trained_on == "uint8"):
+        raise InputError(
+            f"The inputs of client '{client}' are {values.dtype}, but the run was trained on images in "
+            f"{trained_on}; give such.",
+            client=client,
+            field="inputs",
+        )
 
 
 def _named(run: StoredRun) -> str:
