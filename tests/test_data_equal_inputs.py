@@ -56,3 +56,9 @@ def test_training_ends_where_the_attainable_targets_say(tmp_path):
     assert psd.relative_error(found.grams, exact).max() < 1e-12
     assert found.trajectory_error[-1] > 0.01  # of the prediction for networks that fit every row
     assert known.attainable().provenance["targets"] == "means over rows with equal inputs"
+
+
+def test_whole_numbers_that_single_precision_does_not_tell_apart_are_equal():
+    targets = np.arange(8.0)[:, None]
+    assert unattainable_part(100_000_000 + np.arange(8)[:, None], targets) > 0.1
+    assert unattainable_part(np.arange(8)[:, None], targets) == 0

@@ -112,6 +112,26 @@ class Odd(nn.Module):
         return self.scale * self.norm(self.second(torch.tanh(self.first(x))))
 
 
+class Temperature(nn.Module):
+    """A layer that gives one number for all rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(()))
+
+    def forward(self):
+        return self.value
+
+
+class Tempered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.temperature = nn.Linear(4, 4), Temperature()
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x) / self.temperature())
+
+
 class Twice(nn.Module):
     """A layer of two names."""
 
@@ -139,7 +159,9 @@ def test_a_layer_and_a_tensor_of_two_names_do_not_go_together(tmp_path):
 
 def test_networks_of_any_making_predict_as_they_were_trained(tmp_path):
     problem = small_problem()
-    for number, backbone in enumerate([Odd, Twice, lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh())]):
+    for number, backbone in enumerate(
+        [Odd, Tempered, Twice, lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh())]
+    ):
         (run,) = train(problem, backbone, ["private"], [0], SETTINGS, folder=tmp_path / str(number))
         found = predictions(run, {client: split.inputs for client, split in problem.train.items()}, backbone)
         mse = [np.mean((found[client] - split.targets) ** 2) for client, split in problem.train.items()]
