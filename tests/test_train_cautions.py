@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedgram import Penalty, predict
@@ -17,7 +18,7 @@ from tests.small_runs import SETTINGS, net, small_problem
 
 def said_of(known):
     """All cautions about a problem, for a network without randomness."""
-    return cautions(known, nn.Linear(4, 2), predict(known.moments, Penalty(1e-12, 1e-12)))
+    return cautions(known, nn.Linear(4, 2), torch.ones(2, 4), predict(known.moments, Penalty(1e-12, 1e-12)))
 
 
 def problem(inputs=lambda rows: rows, targets=lambda rows: rows):

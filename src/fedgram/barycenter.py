@@ -33,8 +33,8 @@ class Barycenter:
     """The limit G_⋆ of the Gram recursion, with how well it is reached.
 
     gram (..., C, C); factor (..., C, C) with factor factorᵀ = gram; residual (...), the relative change
-    of the Gram that one more round makes; iterations (...), the rounds that Newton's
-    method played to get here.
+    of the Gram that one more round makes; iterations (...), the rounds that Newton's method
+    played to get here.
     """
 
     gram: Array

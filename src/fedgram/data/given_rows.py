@@ -101,12 +101,12 @@ def check_shape(values: Array, first: Array, client: str, what: str) -> None:
         )
 
 
-def check_kind(values: Array, first: Array, client: str) -> None:
+def check_kind(values: Array, kind: str, whose: str, client: str) -> None:
     """Refuse images in bytes beside images in other numbers: only bytes are divided by 255."""
-    if values.ndim > 3 and (values.dtype == np.uint8) != (first.dtype == np.uint8):
+    if values.ndim > 3 and (values.dtype == np.uint8) != (kind == "uint8"):
         raise InputError(
-            f"The inputs of client '{client}' are {values.dtype}, but those of the first client are "
-            f"{first.dtype}; give images of one type.",
+            f"The inputs of client '{client}' are {values.dtype}, but {whose} {kind}; give images of one "
+            "type.",
             client=client,
             field="inputs",
         )

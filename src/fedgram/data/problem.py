@@ -97,7 +97,7 @@ class Problem:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
-            check_kind(split.inputs, first.inputs, client)
+            check_kind(split.inputs, str(first.inputs.dtype), "those of the first client are", client)
             for what in ("inputs", "targets"):
                 check_shape(getattr(split, what), getattr(first, what), client, what)
                 check_finite(getattr(split, what), client, what)

@@ -8,13 +8,12 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedgram import psd
 from fedgram.data.equal_inputs import unattainable_part
 from fedgram.data.problem import Problem
 from fedgram.errors import InputError
-from fedgram.nets.model import prepared
 from fedgram.predict import Prediction, predict
 from fedgram.psd import Array
 
@@ -25,14 +24,13 @@ ROUNDING = 1e-20
 """Parts of a variance that equal targets of repeated rows may seem to have."""
 
 
-def cautions(problem: Problem, model: nn.Module, prediction: Prediction) -> list[str]:
-    """A sentence for each thing that will show in the results."""
-    return [*_randomness(problem, model), *_scales(problem), *_unreachable(problem, prediction)]
+def cautions(problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction) -> list[str]:
+    """A sentence for each thing that will show in the results; inputs are a few that the model takes."""
+    return [*_randomness(model, inputs), *_scales(problem), *_unreachable(problem, prediction)]
 
 
-def _randomness(problem: Problem, model: nn.Module) -> list[str]:
+def _randomness(model: nn.Module, inputs: Tensor) -> list[str]:
     """Of a backbone with randomness of its own, which no key ties to seed, client and round."""
-    inputs = prepared(torch.tensor(next(iter(problem.train.values())).inputs[:2]), torch.float32)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
         with suppress(Exception):  # of a user's module; training says what is wrong

@@ -71,7 +71,7 @@ def train(
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in runs]
     left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
     devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
-    for note in (*prediction.notes, *cautions(problem, model, prediction)):
+    for note in (*prediction.notes, *cautions(problem, model, inputs, prediction)):
         warned(note)
     with holding(map(results.folder_of, left)), devices.threads_for(model.size, place):
         for stack in planned(task, setups):

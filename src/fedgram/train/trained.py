@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgram.data.given_rows import check_finite, named, numbers_of, plain
+from fedgram.data.given_rows import check_finite, check_kind, named, numbers_of, plain
 from fedgram.errors import InputError, check_type
 from fedgram.frames import in_one_order
 from fedgram.nets.backbones import BACKBONES
@@ -31,15 +31,15 @@ def predictions(
     serves clients of any name.
     """
     check_type(inputs, Mapping, "{'a': rows, 'b': rows} names the client of each")
-    arrays, shift = run.model(), _shift(run)
-    given, _ = in_one_order(named(inputs), run.setup.data.provenance.get("inputs", ()), "inputs")
+    arrays, shift, provenance = run.model(), _shift(run), run.setup.data.provenance
+    given, _ = in_one_order(named(inputs), provenance.get("inputs", ()), "inputs")
     found = {}
     for client, rows in given.items():
         place = _place(run, client)
         own = {name: np.asarray(value[place]) for name, value in arrays.items()}  # counts are no arrays
         values = plain(numbers_of(rows, client, "inputs"))
         check_finite(values, client, "inputs")
-        _check_type(run, values, client)
+        check_kind(values, provenance.get("input_type", str(values.dtype)), "the run was trained on", client)
         found[client] = _predicted(run, own, values, backbone) + shift[place]
     return found
 
@@ -96,18 +96,6 @@ def _filled(model: Model, state: Mapping[str, Tensor]) -> bool:
         for name, value in own.items():
             value.copy_(state[name])
     return True
-
-
-def _check_type(run: StoredRun, values: Array, client: str) -> None:
-    """Refuse images in other numbers than those trained on: only bytes are divided by 255."""
-    trained_on = run.setup.data.provenance.get("input_type")
-    if trained_on and values.ndim > 3 and (values.dtype == np.uint8) != (trained_on == "uint8"):
-        raise InputError(
-            f"The inputs of client '{client}' are {values.dtype}, but the run was trained on images in "
-            f"{trained_on}; give such.",
-            client=client,
-            field="inputs",
-        )
 
 
 def _named(run: StoredRun) -> str:
