@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, Moments
+from fedgram.data.problem import Problem
 from fedgram.source_refusals import explained
 from fedgram.table_files import MISSING_TEXT
 from fedgram.tables import read_moments
@@ -345,6 +346,32 @@ def test_clients_kept_as_bytes_have_their_names(convert):
     assert_same(read(convert(kept)), expected(table))
     kept.loc[kept["site"] == b"east", "site"] = b"\xff"
     assert read(convert(kept)).clients == ("10", r"\xFF", "nørd")
+
+
+@pytest.mark.parametrize("kind", ["float64", "Float64", "category", "object"])
+def test_frames_that_were_sliced_or_turned_round_are_read_as_they_are(kind):
+    table = frame()
+    table = table.astype({TARGETS[0]: kind} if "oat64" in kind else {"site": kind})
+    for turned in (table[::-1], table[::2], table[80:7:-3]):
+        assert read(turned).document() == read(turned.copy()).document()
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda table: table, pa.Table.from_pandas, lambda table: write(table, "data.parquet")]
+)
+def test_clients_that_are_times_are_called_the_same_in_every_zone(convert):
+    table = frame()
+    when = pd.to_datetime(
+        table["site"].map({"north": "2020-01-01", "east": "2020-07-01", "west": "2021-01-01"})
+    )
+    berlin = when.dt.tz_localize("Europe/Berlin")
+    clients = ("2019-12-31 23:00:00+00:00", "2020-06-30 22:00:00+00:00", "2020-12-31 23:00:00+00:00")
+    for zone in (berlin, berlin.dt.tz_convert("Asia/Tokyo")):
+        zoned = table.assign(site=zone)
+        assert read(convert(zoned)).clients == clients
+        assert (
+            tuple(Problem.from_frame(zoned, client="site", inputs="year", targets=TARGETS).train) == clients
+        )
 
 
 # ---- accuracy ----

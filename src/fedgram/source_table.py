@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +58,8 @@ def client_name(client: Any) -> str | None:
     """A client as text, None where it is missing."""
     if client is None or client != client:
         return None
+    if isinstance(client, datetime) and client.tzinfo:
+        client = client.astimezone(UTC)  # one moment is one client, whatever the zone
     # pandas turns whole numbers into floats when some are missing
     name = str(int(client) if isinstance(client, float) and client.is_integer() else client)
     return name if name.strip() else None

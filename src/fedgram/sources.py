@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from fedgram.errors import InputError
 from fedgram.phrases import listed
@@ -55,7 +58,7 @@ def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
         rows = rows_of(files_of(paths), types)
         table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
     elif hasattr(table.source, "__len__") and not isinstance(table.source, (list, tuple, Mapping)):
-        table.connection.register("source", table.source)
+        table.connection.register("source", _forwards(table.source))
     else:
         raise InputError(
             "A source is a path, a list of paths or a table in memory (pandas, pyarrow), not "
@@ -63,6 +66,13 @@ def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
             field="source",
         )
     return _types(table, "source")
+
+
+def _forwards(source: Any) -> Any:
+    """The table; a data frame that was turned round (df[::-1]) is copied, as DuckDB cannot read it."""
+    columns = source.items() if hasattr(source, "iloc") else []
+    plain = [column.to_numpy() for _, column in columns if isinstance(column.dtype, np.dtype)]
+    return source.copy() if any(values.strides[0] < 0 for values in plain) else source
 
 
 def _called(source: object) -> str:
@@ -189,8 +199,10 @@ def _comparable(table: SourceTable) -> str:
 
 
 def _client_column(table: SourceTable) -> str:
-    """The column of clients; names that were kept as bytes become text."""
+    """The column of clients; names that were kept as bytes, and times of a zone, become text."""
     column = sql_name(table.client)
-    if _types(table, "source")[table.client] != "BLOB":
-        return column
-    return f"coalesce(try(decode({column})), {column}::VARCHAR)"  # the latter shows bytes that are no text
+    as_text = {
+        "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # the latter shows what is no text
+        "TIMESTAMP WITH TIME ZONE": f"({column} AT TIME ZONE 'UTC')::VARCHAR || '+00:00'",
+    }
+    return as_text.get(_types(table, "source")[table.client], column)
