@@ -254,11 +254,14 @@ def test_bad_files_are_named(tmp_path):
         Runs(tmp_path).require()
     run = exact_run(tmp_path, rounds=2)
     (run.folder / "round-01.safetensors").write_bytes(b"not arrays")
-    with pytest.raises(InputError, match=r"Cannot read '.*round-01"):
+    with pytest.raises(InputError, match=r"Cannot read '.*round-01.*; restore the file, or delete"):
         run.rounds()
     manifest = run.folder / "manifest.json"
     manifest.write_text(json.dumps({"format": "fedgram-run/1", "setup": {}}))
     with pytest.raises(InputError, match="is no manifest of a run"):
+        Runs(tmp_path).require()
+    manifest.write_text('{"format": "fedgram-run/1", ')
+    with pytest.raises(InputError, match=r"manifest.json' is not complete JSON: .*; restore the file, or"):
         Runs(tmp_path).require()
     for others in ({"experiment": "another program's"}, ["another program's"]):
         manifest.write_text(json.dumps(others))

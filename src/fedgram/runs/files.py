@@ -23,6 +23,8 @@ except ImportError:
         field="safetensors",
     ) from None
 
+DAMAGED = "restore the file, or delete its folder and train again"
+
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
@@ -54,7 +56,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"Cannot read '{path}': {error}.", field=str(path)) from None
+        raise _unreadable(path, error) from None
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -63,7 +65,11 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="np") as file:
             return file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise InputError(f"Cannot read '{path}': {error}.", field=str(path)) from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"Cannot read '{path}' ({error}); {DAMAGED}.", field=str(path))
 
 
 def write_document(path: Path, document: Any) -> None:

@@ -14,7 +14,7 @@ from fedgram.moments import Moments
 from fedgram.nets.record import Round, Run
 from fedgram.phrases import counted
 from fedgram.psd import Array
-from fedgram.runs.files import read_arrays, write_arrays, write_document
+from fedgram.runs.files import DAMAGED, read_arrays, write_arrays, write_document
 from fedgram.runs.manifest import FORMAT, Account, Setup
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
@@ -116,7 +116,7 @@ class Runs:
 
     def __iter__(self) -> Iterator[StoredRun]:
         for path in sorted(self.root.rglob(MANIFEST)):
-            document = read_json(path)
+            document = _manifest(path.parent)
             if isinstance(document, dict) and document.get("format") == FORMAT:
                 yield _stored(path.parent, document)
 
@@ -141,15 +141,14 @@ class Runs:
     def named(self, data: str, backbone: str, run: Run) -> StoredRun | None:
         """The run of a name if it is there, whatever its settings."""
         folder = self.place(data, backbone, run)
-        path = folder / MANIFEST
-        return _stored(folder, read_json(path)) if path.exists() else None
+        return _stored(folder, _manifest(folder)) if (folder / MANIFEST).exists() else None
 
     def find(self, setup: Setup) -> StoredRun | None:
         """The run if it is there; refuses one that was made by other settings."""
         folder = self.folder_of(setup)
         if not (folder / MANIFEST).exists():
             return None
-        stored = _stored(folder, read_json(folder / MANIFEST))
+        stored = _stored(folder, _manifest(folder))
         if different := stored.setup.differences(setup):
             fields = [each.split(" ")[0] for each in different]
             raise InputError(
@@ -160,12 +159,20 @@ class Runs:
         return stored
 
 
+def _manifest(folder: Path) -> Any:
+    try:
+        return read_json(folder / MANIFEST)
+    except InputError as error:
+        raise InputError(f"{error.message[:-1]}; {DAMAGED}.", field=str(folder)) from None
+
+
 def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
     try:
         setup, account = Setup.parse(document["setup"]), Account.parse(document["account"])
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"'{folder / MANIFEST}' is no manifest of a run that this version reads ({error}).",
+            f"'{folder / MANIFEST}' is no manifest of a run that this version reads ({error}); use the "
+            "version that wrote it, or delete its folder and train again.",
             field=str(folder),
         ) from None
     return StoredRun(folder, setup, account)
