@@ -57,6 +57,16 @@ def test_a_constant_input_and_a_mean_of_some_deviations_are_no_matter():
     assert said_of(problem(inputs=lambda rows: rows * [1, 1, 0, 1] + [0, 50, 1, 0])) == []
 
 
+def test_bytes_without_an_axis_of_channels_are_named():
+    def pictures(rows):
+        return np.random.default_rng(len(rows)).integers(0, 256, (len(rows), 4, 4), dtype=np.uint8)
+
+    (said,) = said_of(problem(inputs=pictures))
+    assert "inputs[..., None]" in said
+    assert said_of(problem(inputs=lambda rows: pictures(rows)[..., None])) == []
+    assert said_of(problem(inputs=lambda rows: pictures(rows) / 255)) == []
+
+
 def test_rows_that_are_only_repeated_are_no_matter():
     twice = problem(lambda rows: np.repeat(rows, 3, axis=0), lambda rows: np.repeat(rows + 0.1, 3, axis=0))
     assert said_of(twice) == []

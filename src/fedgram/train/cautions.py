@@ -26,7 +26,12 @@ ROUNDING = 1e-20
 
 def cautions(problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction) -> list[str]:
     """A sentence for each thing that will show in the results; inputs are a few that the model takes."""
-    return [*_randomness(model, inputs), *_scales(problem), *_unreachable(problem, prediction)]
+    return [
+        *_randomness(model, inputs),
+        *_scales(problem),
+        *_bytes(problem),
+        *_unreachable(problem, prediction),
+    ]
 
 
 def _randomness(model: nn.Module, inputs: Tensor) -> list[str]:
@@ -57,6 +62,18 @@ def _scales(problem: Problem) -> list[str]:
         f"Far from 0 or of another scale than 1 (mean ± deviation): {', '.join(odd[:3])}{more}. Networks "
         "learn such numbers slowly or not at all: subtract a constant from each, and divide by one, the same "
         "at all clients."
+    ]
+
+
+def _bytes(problem: Problem) -> list[str]:
+    """Of pictures without an axis of channels, which are not known as such."""
+    inputs = next(iter(problem.train.values())).inputs
+    if inputs.dtype != np.uint8 or inputs.ndim != 3:
+        return []
+    return [
+        "The inputs are bytes of shape (rows, height, width), which networks see as numbers up to 255. If "
+        "they are images, give them an axis of channels, inputs[..., None]: then networks see them divided "
+        "by 255."
     ]
 
 
