@@ -10,7 +10,8 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Barycenter, InputError, barycenter, psd, stacked
+from fedgram import Barycenter, InputError, barycenter, newton_single, newton_stack, psd, stacked
+from fedgram.averaging import normalised
 from fedgram.barycenter import next_head, trajectory
 from tests.instances import covariances, mp_sqrt, rotations, to_float
 
@@ -203,6 +204,18 @@ def test_the_same_clients_under_several_weights(batch):
         assert psd.relative_error(found.gram[at], barycenter(grams, weights[at]).gram) < 2e-14
 
 
+@pytest.mark.parametrize("light", [1e-7, 3e-11, 1e-18, 1e-30])
+@pytest.mark.parametrize("by", ["weight", "gram"])
+def test_light_clients_in_a_batch_cost_no_digits(light, by):
+    grams = covariances(np.random.default_rng(0), 64, 20, size=4)
+    shares = np.append(1.0, np.full(19, light))
+    given = (grams, shares) if by == "weight" else (grams * shares[:, None, None] ** 2, np.ones(20))
+    found = newton_stack.solve(given[0], np.broadcast_to(normalised(given[1], 20), (64, 20)))[0]
+    for head, each in zip(found, given[0], strict=True):
+        alone = newton_single.solve(each, normalised(given[1], 20))[0]
+        assert psd.relative_error(psd.gram(head), psd.gram(alone)) < 2e-14
+
+
 def test_large_batches_are_cut_to_size(monkeypatch):
     grams = covariances(np.random.default_rng(0), 100, 4, size=3)
     whole = barycenter(grams)
@@ -240,6 +253,12 @@ def test_the_recursion_ends_there():
         ([np.eye(2)] * 3, 2.0, "There are 3 clients but 1 client weights"),
         ([np.eye(2)] * 2, [1.0, 0.0], "Every client weight must be a finite positive number"),
         ([np.eye(2)] * 2, "equal", "client_weights must be an array of real numbers"),
+        ([np.eye(2)] * 2, [1e200, 1e-200], "The smallest client weight is nothing beside the largest"),
+        (
+            [[np.eye(2)] * 2] * 3,
+            np.ones((4, 2)),
+            r"do not fit together: grams \(3,\), client_weights \(4,\);",
+        ),
         ([np.eye(2)] * 2, [1.0, np.inf], "Every client weight must be a finite positive number"),
     ],
 )

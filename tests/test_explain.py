@@ -12,7 +12,7 @@ from fedgram import Moments, Penalty, explain, predict, psd, words
 from fedgram.documents import explanation_document, gap_summary
 from fedgram.explain import pairwise_dispersion
 from fedgram.figure import _draw_terms, pyplot
-from tests.instances import random_moments
+from tests.instances import random_moments, rotations
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.1)
@@ -221,6 +221,27 @@ def test_a_gap_that_is_only_rounding_is_drawn_as_none():
     assert "bounds" not in words.checks(gap)
 
 
+@pytest.mark.parametrize(
+    ("variances", "mean"),
+    [
+        ([3.0], 0.0),
+        ([1e9, 1e4, 1.0, 1e-3], 0.0),
+        ([1e-4 * (1 + 1e-8)], 0.0),
+        ([1.0, 2.0], 1e12),
+        ([5.0, 1e-9], 1.0),
+    ],
+)
+def test_equal_clients_leave_no_gap_however_rounding_is_enlarged(variances, mean):
+    for seed in range(20):
+        basis = rotations(np.random.default_rng(seed), size=len(variances))
+        same = psd.symmetric((basis * variances) @ basis.T)
+        moments = Moments([10, 20, 30], np.full((3, len(variances)), mean), np.array([same] * 3))
+        gap = explain(predict(moments, Penalty() if min(variances) > 1e-8 else Penalty(1e-7, 1e-7)))
+        assert gap.chain_holds & gap.one_sided & gap.bounds_hold & gap.negligible
+        assert not np.concatenate([gap.shares, gap.client_shares, gap.target_shares]).any()
+        assert "will end where centralized training does" in words.outcome(gap)[0]
+
+
 def test_an_averaging_term_that_is_only_rounding_is_0_between_its_bounds():
     moments = random_moments(np.random.default_rng(0), size=2)
     same = np.broadcast_to(moments.pooled.within, moments.covariance.shape)
@@ -242,7 +263,7 @@ def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
     assert "the pairwise bounds" in words.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] == gap.dispersion
-    monkeypatch.setattr(sys.modules["fedgram.explain"], "FEW", 4)  # not the function of that name
+    monkeypatch.setattr(sys.modules["fedgram.explain"], "FEW", 249)  # not the function of that name
     assert "bounds" not in words.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] is None
     assert explanation_document(gap.prediction, gap)["bounds_hold"] is None

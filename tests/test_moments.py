@@ -64,6 +64,24 @@ def test_merging_disjoint_samples_is_exact(seed, cut):
     np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("rows", "away"), [(10**6, 1e3), (10**12, 1e6), (10**15, 1e9)])
+def test_merging_few_rows_with_many_costs_no_digits(rows, away):
+    few = Moments([10], [[away]], [[[1.0]]], clients=("a",))
+    many = Moments([rows], [[0.0]], [[[1.0]]], clients=("a",))
+    total = 10 + rows
+    for merged in (few.merged(many), many.merged(few)):
+        assert merged.mean.item() == pytest.approx(float(Fraction(10 * int(away), total)), rel=1e-15)
+        variance = 1 + Fraction(10 * rows * int(away) ** 2, total**2)
+        assert merged.covariance.item() == pytest.approx(float(variance), rel=1e-15)
+
+
+def test_many_parts_are_merged_at_once():
+    parts = [random_moments(np.random.default_rng(seed)) for seed in range(4)]
+    one_by_one = parts[0].merged(parts[1]).merged(parts[2]).merged(parts[3])
+    together = parts[0].merged(*parts[1:])
+    assert together.document() == one_by_one.document()
+
+
 def test_merging_keeps_clients_that_only_one_side_has():
     data = sample()
     merged = Moments.from_arrays({k: data[k] for k in ("site 0", "site 1")}).merged(
@@ -203,7 +221,13 @@ def test_missing_fields_are_named(tmp_path, missing):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b'{"format": "fedg', "not complete JSON"), (b"\xff\xfe\x00", "not a text file")],
+    [
+        (b"", "is empty"),
+        (b'{"format": "fedg', "not complete JSON"),
+        (b"\xff\xfe\x00", "not a text file"),
+        (b"[" * 200_000, "lists within hundreds of lists"),
+        (b"1" * 5_000, "a number of thousands of digits"),
+    ],
 )
 def test_unreadable_files_are_refused(tmp_path, content, words):
     path = tmp_path / "moments.json"
@@ -226,6 +250,7 @@ def test_a_missing_file_and_an_unwritable_place(tmp_path):
         ([1, -1, 1], "positive"),
         ([1, 0, 1], "positive"),
         ([1, np.nan, 1], "positive"),
+        ([1e200, 1e-200, 1], "nothing beside the largest"),
     ],
 )
 def test_bad_weights_are_refused(weights, words):
@@ -251,6 +276,16 @@ def test_bad_arrays_are_refused():
     for rows in (0, 2):  # a warning would be an error
         with pytest.raises(InputError, match=f"Client 'b' has {rows} rows"):
             Moments.from_arrays({"a": good, "b": good[:rows]})
+
+
+def test_targets_without_finite_squares_are_refused_in_one_sentence():
+    huge = {client: 1e160 * rows for client, rows in sample().items()}
+    with pytest.raises(InputError, match="of the targets are too large to compute with; give"):
+        Moments.from_arrays(huge)
+    with pytest.raises(InputError, match=r"of the targets \(u, v, w\) are too large"):
+        Moments.from_arrays(huge, target_names=["u", "v", "w"])
+    with pytest.raises(InputError, match="a list or a dict of arrays, one for each client, not NoneType"):
+        Moments.from_arrays(None)
 
 
 def test_what_is_not_numbers_is_refused_in_a_sentence():

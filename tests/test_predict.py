@@ -168,8 +168,9 @@ def test_trajectory_starts_at_the_initial_gram_and_ends_at_the_limit():
     assert psd.relative_error(path[-1], prediction.barycenter.gram) < 1e-13
     with pytest.raises(InputError, match="3 by 3"):
         prediction.trajectory(np.eye(2), 1)
-    with pytest.raises(InputError, match="rounds must be 0 or more, not -3"):
-        prediction.trajectory(initial, -3)
+    for rounds in (-3, 2.5, "3", None):
+        with pytest.raises(InputError, match=f"rounds must be a whole number, 0 or more, not {rounds}"):
+            prediction.trajectory(initial, rounds)
     with pytest.raises(InputError, match="positive definite"):
         prediction.trajectory(np.diag([1.0, 1.0, 0.0]), 1)
 
@@ -248,8 +249,25 @@ def test_directions_are_described_by_their_leading_targets():
 
 @pytest.mark.parametrize(("features", "head"), [(1e200, 1e-200), (1e-200, 1e-200), (1e70, 1e70)])
 def test_penalties_whose_powers_are_not_finite_are_refused(features, head):
-    with pytest.raises(InputError, match=r"out of range: .* must lie well within 1e-60 and 1e\+60\."):
+    with pytest.raises(InputError, match=r"out of range: .* must lie within 1e-60 and 1e\+60\."):
         Penalty(features, head)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int8])
+def test_penalties_are_multiplied_in_double_precision(kind):
+    features, head = kind(100), kind(100) / kind(3) if kind is not np.int8 else kind(100)
+    penalty, same = Penalty(features, head), Penalty(float(features), float(head))
+    assert (penalty.threshold, penalty.scale) == (same.threshold, same.scale)
+    assert type(penalty.features) is float
+
+
+def test_a_direction_in_which_only_a_weightless_client_is_active_is_refused_for_its_weight():
+    covariance = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 5.0])])
+    moments = Moments([10, 10], np.zeros((2, 2)), covariance, client_weights=[1, 5e-16])
+    with pytest.raises(
+        InputError, match="only light clients are active, as 'client 2' with a weight of 5e-16"
+    ):
+        predict(moments)
 
 
 def test_means_too_far_apart_to_compute_with_are_refused():

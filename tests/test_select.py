@@ -139,6 +139,28 @@ def test_shapes_that_do_not_fit_are_refused():
         closest_head(np.ones((2, 5)), np.eye(3))
     with pytest.raises(InputError, match="gram must be square"):
         closest_head(np.ones((2, 5)), np.ones((2, 3)))
+    with pytest.raises(InputError, match=r"do not fit together: head \(3,\), broadcast \(2,\); give"):
+        align(np.ones((3, 2, 5)), np.ones((2, 2, 5)))
+    with pytest.raises(InputError, match=r"do not fit together: broadcast \(3,\), gram \(2,\); give"):
+        closest_head(np.ones((3, 2, 5)), np.array([np.eye(2)] * 2))
+    u, y, _, _ = client(9)
+    with pytest.raises(InputError, match=r"broadcast must have shape \(rows, columns\), not \(3, 2, 5\)"):
+        solve(u, y, np.ones((3, 2, 5)), PENALTY)
+    with pytest.raises(InputError, match="The head has 5 features but the layer gives 4"):
+        unshrunk(np.ones((2, 5)), np.ones((4, 6)), PENALTY)
+    with pytest.raises(InputError, match="layer_weight has a value that is not finite"):
+        unshrunk(np.ones((2, 5)), np.full((5, 6), np.nan), PENALTY)
+
+
+def test_a_number_is_no_penalty():
+    u, y, broadcast, _ = client(9)
+    for refused in (
+        lambda: phi(np.eye(2), 0.1),
+        lambda: solve(u, y, broadcast, 0.1),
+        lambda: unshrunk(broadcast, np.ones((broadcast.shape[1], 6)), 0.1),
+    ):
+        with pytest.raises(InputError, match=r"This takes a Penalty, not float: Penalty\(features="):
+            refused()
 
 
 @pytest.mark.parametrize(

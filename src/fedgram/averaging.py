@@ -39,7 +39,14 @@ def normalised(client_weights: Any, clients: int) -> Array:
         raise InputError("Every client weight must be a finite positive number.", field="weight")
     # First by a power of two, which costs no bit: the sum of the largest numbers would overflow.
     weights = np.ldexp(weights, -np.frexp(weights.max(axis=-1, keepdims=True))[1])
-    return weights / weights.sum(axis=-1, keepdims=True)
+    scaled = weights / weights.sum(axis=-1, keepdims=True)
+    if not (scaled > 0).all():
+        raise InputError(
+            "The smallest client weight is nothing beside the largest, by more than 300 orders of magnitude; "
+            "leave the client out, or give it a larger weight.",
+            field="weight",
+        )
+    return scaled
 
 
 def average(client_weights: Array, values: Array) -> Array:

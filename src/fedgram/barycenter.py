@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgram import newton_single, newton_stack, psd
 from fedgram.averaging import average, normalised
+from fedgram.checks import common_batch
 from fedgram.errors import InputError
 from fedgram.newton import CONVERGED, Number
 from fedgram.psd import Array
@@ -96,7 +97,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | i
     single = single_solver(grams.shape[-1])
     if grams.ndim == 3 and client_weights.ndim == 1:
         return single(grams, client_weights)
-    batch = np.broadcast_shapes(grams.shape[:-3], client_weights.shape[:-1])
+    batch = common_batch(grams=grams.shape[:-3], client_weights=client_weights.shape[:-1])
     clients, size = grams.shape[-3:-1]
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)

@@ -107,22 +107,23 @@ def check_mean(mean: Array, clients: tuple[str, ...]) -> None:
 def check_range(norm: Array, targets: tuple[str, ...]) -> None:
     """Pooled covariances whose norm (...) is a number: those of larger targets have no finite squares."""
     if not np.isfinite(norm).all():
+        of = f" ({', '.join(targets)})" if targets else ""
         raise InputError(
-            f"The means or covariances of the targets ({', '.join(targets)}) are too large to compute with; "
-            "give the targets a smaller unit.",
+            f"The means or covariances of the targets{of} are too large to compute with; give the targets a "
+            "smaller unit.",
             field="mean",
         )
 
 
 def common_batch(**batches: tuple[int, ...]) -> tuple[int, ...]:
-    """The leading axes that those of mean, covariance and client_weights broadcast to."""
+    """The leading axes that those of some arrays broadcast to."""
     try:
         return np.broadcast_shapes(*batches.values())
     except ValueError:
         listed = ", ".join(f"{name} {batch}" for name, batch in batches.items())
         raise InputError(
-            f"The leading axes of the moments do not fit together: {listed}; give all the same, or none.",
-            field="mean",
+            f"The leading axes do not fit together: {listed}; give all the same, or none.",
+            field=next(iter(batches)),
         ) from None
 
 

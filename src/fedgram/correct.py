@@ -10,8 +10,9 @@ import numpy as np
 from fedgram import psd
 from fedgram.activity import Activity
 from fedgram.barycenter import next_head
-from fedgram.errors import InputError
-from fedgram.moments import Moments, check_federation
+from fedgram.checks import common_batch
+from fedgram.errors import InputError, check_type
+from fedgram.moments import MADE, Moments, check_federation
 from fedgram.penalty import Penalty, number
 from fedgram.predict import phi, refuse_if_zero, regularised_gram
 from fedgram.psd import Array
@@ -120,6 +121,7 @@ class Correction:
     def _checked(self, head: Array) -> Array:
         array = psd.finite(head, "head")
         psd.check_head(array, len(self.moments.targets))
+        common_batch(head=array.shape[:-2], moments=self.moments.mean.shape[:-2])
         return array
 
     def _gram(self, head: Array) -> Array:
@@ -138,7 +140,7 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     penalty = Penalty.given(penalty)
     if not 0.0 <= number(strength) <= 1.0:
         raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
-    correction = correction_toward_pooled(moments, penalty, strength)
+    correction = correction_toward_pooled(moments, penalty, float(strength))
     refuse_if_zero(correction.centralized, moments, penalty)
     return correction
 
@@ -173,6 +175,7 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
     can run through secure aggregation. All agree on the origin, a guess of the mean: far from it second
     moments lose the digits of the covariance. Clients count by their rows.
     """
+    check_type(moments, Moments, MADE)
     if not moments.weighed_by_rows:
         raise InputError(
             "A sum over rows weighs clients by their rows, but these moments have client weights of their "
@@ -188,7 +191,14 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
 
 def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, Array]:
     """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
-    size = round((np.sqrt(4 * total.shape[-1] - 3) - 1) / 2)  # C of 1 + C + C²
+    total = psd.finite(total, "total")
+    size = round((np.sqrt(max(4 * total.shape[-1] - 3, 1)) - 1) / 2) if total.ndim else 0  # C of 1 + C + C²
+    if not size or total.shape[-1] != 1 + size + size**2:
+        raise InputError(
+            f"The total must have shape (..., 1 + C + C²) for C targets, not {total.shape}; it is the sum of "
+            "the clients' contributions.",
+            field="total",
+        )
     scaled = total[..., 1:] / total[..., :1]
     mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
     covariance = psd.symmetric(second - mean[..., :, None] * mean[..., None, :])

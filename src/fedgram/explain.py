@@ -16,12 +16,12 @@ from fedgram.psd import Array, transpose
 
 TERMS = ("mean", "covariance", "averaging")
 
-# Loewner order is checked to this multiple of ‖G_cen‖: what rounding of the three differences can reach.
-LOEWNER_ROUNDING = 1e-12
+# What rounding makes of the three terms at the most, as a multiple of ‖G_cen‖, where φ does not enlarge it.
+ROUNDING = 1e-12
+EPS = float(np.finfo(np.float64).eps)
 
-
-# Clients whose pairs are visited unasked, in seconds; of ten times as many it would be minutes.
-FEW = 1000
+# Pairs of clients are visited unasked while M² (6 + C²), which the time goes with, is below this: seconds.
+FEW = 1e7
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +65,28 @@ class Gap:
     @property
     def one_sided(self) -> Array:
         """Whether no trace of a term is negative, so that shares have a meaning, (...)."""
-        return np.all(self.traces >= -LOEWNER_ROUNDING * self.scale[..., None], axis=-1)
+        return np.all(self.traces >= -self.rounding[..., None], axis=-1)
+
+    @cached_property
+    def rounding(self) -> Array:
+        """How large the terms may be by rounding alone, (...): what φ makes of that of the moments."""
+        moments, penalty = self.prediction.moments, self.prediction.penalty
+        least = np.maximum(self.prediction.activity.eigenvalue.min(axis=-1), penalty.threshold)
+        slope = 0.5 * penalty.scale / np.sqrt(least)  # the largest that φ has on the way
+        mean = 4 * EPS * np.abs(moments.mean).max(axis=(-1, -2))
+        covariance = 4 * EPS * len(moments.targets) * psd.frobenius(moments.pooled.covariance)
+        return np.maximum(ROUNDING * self.scale, slope * (covariance + mean**2))
+
+    @property
+    def negligible(self) -> Array:
+        """Whether federated averaging ends where centralized training does, up to rounding, (...)."""
+        return self.relative * self.scale <= self.rounding
 
     @property
     def few_pairs(self) -> bool:
         """Whether there are few enough clients to visit all pairs unasked, for documents and sentences."""
-        return len(self.prediction.moments.clients) <= FEW
+        moments = self.prediction.moments
+        return len(moments.clients) ** 2 * (6 + len(moments.targets) ** 2) <= FEW
 
     @cached_property
     def dispersion(self) -> Array:
@@ -101,18 +117,19 @@ class Gap:
     @property
     def chain_holds(self) -> Array:
         """G_⋆ ≼ Σ p_m G_m ≼ G_within ≼ G_cen up to rounding, (...)."""
-        return np.all(self.smallest_eigenvalue >= -LOEWNER_ROUNDING * self.scale[..., None], axis=-1)
+        return np.all(self.smallest_eigenvalue >= -self.rounding[..., None], axis=-1)
 
     @property
     def bounds_hold(self) -> Array:
         """D ≤ tr M_A ≤ 2D up to rounding, eq. (17), (...)."""
-        rounding = LOEWNER_ROUNDING * self.scale
         spread = self.traces[..., 2]
-        return (self.dispersion <= spread + rounding) & (spread <= 2 * self.dispersion + rounding)
+        below = self.dispersion <= spread + self.rounding
+        return below & (spread <= 2 * self.dispersion + self.rounding)
 
     def _shares(self, parts: Array) -> Array:
         """Parts of the trace (..., K) as fractions of it; with a negative term there is no whole to share."""
-        return np.where(self.one_sided[..., None], _fractions(parts, self.trace[..., None]), np.nan)
+        shares = np.where(self.one_sided[..., None], _fractions(parts, self.trace[..., None]), np.nan)
+        return np.where(self.negligible[..., None], 0.0, shares)
 
 
 def explain(prediction: Prediction) -> Gap:

@@ -56,6 +56,12 @@ def read_json(path: str | Path) -> Any:
             f"'{path}' is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
             field=str(path),
         ) from None
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"'{path}' has a number of thousands of digits, or lists within hundreds of lists, which no "
+            "file of ours has; make it again.",
+            field=str(path),
+        ) from None
 
 
 def read_matrix(path: str | Path) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +100,11 @@ class Moments:
 
         Of data frames the columns have names, and are taken in one order.
         """
+        if not isinstance(targets, Iterable):
+            raise InputError(
+                f"Targets are a list or a dict of arrays, one for each client, not {type(targets).__name__}.",
+                field="targets",
+            )
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
         clients = tuple(map(str, targets))
@@ -114,6 +119,7 @@ class Moments:
         count = np.array([len(array) for array in arrays], dtype=np.float64)
         checks.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
         pairs = [_mean_and_covariance(array) for array in arrays]
+        checks.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
         return cls(
             count=count,
             mean=np.array([mean for mean, _ in pairs]),
@@ -167,15 +173,16 @@ class Moments:
         """The same moments under other client weights."""
         return replace(self, client_weights=client_weights)
 
-    def merged(self, other: Moments) -> Moments:
-        """Moments of the union of two disjoint samples; clients of the same name become one.
+    def merged(self, *others: Moments) -> Moments:
+        """Moments of the union of disjoint samples; clients of the same name become one.
 
         Exact and stable: the means differ by their difference, not by sums of squares. Client weights
-        become N_m/N. The other's targets are taken by name, in the order of these.
+        become N_m/N. The others' targets are taken by name, in the order of these.
         """
-        check_type(other, Moments, MADE)
         parts: dict[str, tuple[float, Array, Array]] = {}
-        for moments in (self, other._in_order(self.targets)):
+        for given in (self, *others):
+            check_type(given, Moments, MADE)
+            moments = given._in_order(self.targets)
             checks.check_one_problem(moments.mean.shape[:-2], "merged")
             for name, *part in zip(
                 moments.clients, moments.count, moments.mean, moments.covariance, strict=True
@@ -186,6 +193,8 @@ class Moments:
 
     def _in_order(self, targets: tuple[str, ...]) -> Moments:
         """The same moments with their targets in this order."""
+        if self.targets == targets:
+            return self
         if sorted(self.targets) != sorted(targets):
             raise InputError(
                 f"These moments have different targets: {', '.join(targets)} and {', '.join(self.targets)}; "
@@ -206,11 +215,12 @@ def check_federation(moments: Moments) -> None:
 def _merge(
     part: tuple[float, Array, Array], count: float, mean: Array, covariance: Array
 ) -> tuple[float, Array, Array]:
-    """Chan's pairwise update of (N, μ, Σ)."""
-    total = part[0] + count
-    share, step = count / total, mean - part[1]
-    scatter = (1 - share) * part[2] + share * covariance + share * (1 - share) * np.outer(step, step)
-    return total, part[1] + share * step, scatter
+    """Chan's pairwise update of (N, μ, Σ), from the larger part: a step nearly to the other end rounds."""
+    other = (count, mean, covariance)
+    (most, large, wide), (least, small, narrow) = (part, other) if part[0] >= count else (other, part)
+    total = most + least
+    share, rest, step = least / total, most / total, small - large
+    return total, large + share * step, rest * wide + share * narrow + share * rest * np.outer(step, step)
 
 
 def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:
@@ -218,8 +228,9 @@ def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:
 
     Rows are centered twice: with many of them the first mean is off by more than rounding.
     """
-    first = targets.mean(axis=0)
-    centered = targets - first
-    rest = centered.mean(axis=0)
-    centered -= rest
-    return first + rest, centered.T @ centered / len(targets)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        first = targets.mean(axis=0)
+        centered = targets - first
+        rest = centered.mean(axis=0)
+        centered -= rest
+        return first + rest, centered.T @ centered / len(targets)

@@ -4,7 +4,7 @@ With B_m = p_m times any factor of G_m, the barycenter is A Aᵀ for the head A 
 f(A) = ½‖A‖² - Σ ‖B_mᵀA‖_*. Let B_mᵀA = U_m diag(s_m) V_mᵀ and F_m = B_m U_m. The gradient of f is A - A⁺,
 where A⁺ = Σ F_m V_mᵀ is one round of the recursion, and its Hessian is I - Σ D_m with
 D_m[E] = F_m ((Z - Zᵀ) / (s_i + s_j)) V_mᵀ, Z = F_mᵀ E V_m. There is no inverse in it, so that singular
-and ill-conditioned Grams cost no digits.
+and ill-conditioned Grams cost no digits, down to the least eigenvalues that can be told from rounding.
 
 Rotating A from the right changes nothing, so that the Hessian vanishes along A times any skew matrix. The
 D of a client with B = A projects on just these directions: the head itself, taken as client 0 with a minus

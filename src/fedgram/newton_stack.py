@@ -91,7 +91,7 @@ class Stack:
         (i, j), moved, right = pairs(len(self.gap)), self.moved, self.right
         turns = moved[:, None, i] * right[None, :, j] - moved[:, None, j] * right[None, :, i]
         turns = turns.reshape(self.gap[..., 0].size, *turns.shape[2:])
-        weights = self.sign / (self.singular[i] + self.singular[j] + SINGLE_EPS)
+        weights = self.sign * inverse_sums(self.singular)
         hessian = -np.einsum("apmk,bpmk->abk", weights * turns, turns)
         np.einsum("aak->ak", hessian)[:] += 1
         return hessian
@@ -150,5 +150,11 @@ def inverse_rates(right: Array, singular: Array) -> Array:
     """S_m⁻¹ on the entries above the diagonal (P, P, M, K): V_m (C, C, M, K), s_m (C, M, K)."""
     i, j = pairs(len(right))
     minors = right[i][:, i] * right[j][:, j] - right[i][:, j] * right[j][:, i]
-    weights = 1 / (singular[i] + singular[j] + SINGLE_EPS)
+    weights = inverse_sums(singular)
     return np.einsum("apmk,bpmk->abmk", minors * weights, minors).astype(float)
+
+
+def inverse_sums(singular: Array) -> Array:
+    """1 / (s_i + s_j) for i < j (P, M, K), within what single precision knows of s (C, M, K)."""
+    i, j = pairs(len(singular))
+    return np.asarray(1 / (singular[i] + singular[j] + SINGLE_EPS * singular.max(axis=0)))

@@ -11,7 +11,7 @@ import numpy as np
 from fedgram.errors import InputError, check_type
 
 LEAST = 1e-60
-"""Products and ratios of penalties are larger, and smaller than its inverse: their powers stay finite."""
+"""Products and roots of ratios of penalties are larger, and smaller than its inverse: powers stay finite."""
 
 
 def number(value: Any) -> float:
@@ -31,10 +31,11 @@ class Penalty:
             value = getattr(self, name)
             if not 0 < number(value) < np.inf:
                 raise InputError(f"{flag} must be a positive number, not {value}.", field=flag)
+            object.__setattr__(self, name, float(value))  # NumPy's would be multiplied in their own type
         if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):
             raise InputError(
                 f"lambda_h = {self.features:g} and lambda_w = {self.head:g} are out of range: their product "
-                f"and their ratio must lie well within {LEAST:g} and {1 / LEAST:g}.",
+                f"and the root of their ratio must lie within {LEAST:g} and {1 / LEAST:g}.",
                 field="lambda_h",
             )
 

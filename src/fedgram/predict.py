@@ -13,8 +13,11 @@ from fedgram.averaging import average
 from fedgram.barycenter import Barycenter, barycenter, trajectory
 from fedgram.errors import InputError
 from fedgram.moments import Moments, check_federation
-from fedgram.penalty import Penalty
+from fedgram.penalty import Penalty, number
 from fedgram.psd import Array, transpose
+
+# A variance below this fraction of the largest covariance is the rounding of others.
+NOTHING = 1e-13
 
 
 def phi(covariance: Array, penalty: Penalty) -> Array:
@@ -22,6 +25,8 @@ def phi(covariance: Array, penalty: Penalty) -> Array:
 
     covariance (..., C, C) -> (..., C, C).
     """
+
+    penalty = Penalty.given(penalty)
 
     def optimum(variance: Array) -> Array:
         # (α² s - λ_H²) / (α √s + λ_H): the difference of the two terms without their cancellation.
@@ -109,10 +114,12 @@ class Prediction:
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
         """Predicted Grams of the shared head over rounds 0..T from one Gram (C, C): (T + 1, ..., C, C)."""
-        if rounds < 0:
-            raise InputError(f"The number of rounds must be 0 or more, not {rounds}.", field="rounds")
+        if not (number(rounds) >= 0 and number(rounds).is_integer()):
+            raise InputError(
+                f"The number of rounds must be a whole number, 0 or more, not {rounds}.", field="rounds"
+            )
         head = initial_head(initial, len(self.moments.targets))
-        return trajectory(head, self.grams, self.moments.client_weights, rounds)
+        return trajectory(head, self.grams, self.moments.client_weights, int(rounds))
 
 
 def initial_head(gram: Any, targets: int) -> Array:
@@ -159,6 +166,14 @@ def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> No
     covariance = moments.covariance[at]
     variance = np.einsum("i,mij,j->m", direction, covariance, direction)
     best = int(variance.argmax())
+    if variance[best] > penalty.threshold and variance[best] > NOTHING * np.abs(covariance).max():
+        raise InputError(
+            f"Along {describe_direction(direction, moments.targets)} only light clients are active, as "
+            f"'{moments.clients[best]}' with a weight of {moments.client_weights[at][best]:.3g}, which "
+            "rounding loses beside the others; give them larger weights, or leave out the target.",
+            client=moments.clients[best],
+            field="weight",
+        )
     raise InputError(
         f"No client is active along {describe_direction(direction, moments.targets)}: the largest target "
         f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', "
@@ -186,7 +201,7 @@ def refuse_if_zero(centralized: Array, moments: Moments, penalty: Penalty) -> No
 
 def _too_little(variance: float, largest: float, penalty: Penalty) -> str:
     """Why so much variance in a direction is not enough beside the largest covariance, and what helps."""
-    if variance <= 1e-13 * largest:
+    if variance <= NOTHING * largest:
         return (
             f"is zero beside the largest covariance, {largest:.6g}, up to rounding; leave out a target that "
             "others determine, or give all targets a common scale."

@@ -2,7 +2,8 @@
 
 Everything acts on the last two axes and keeps leading batch axes. Nothing here forms an inverse square
 root: distances and maps come from factors (G = A Aᵀ) and an orthogonal polar factor, which keeps full
-normwise accuracy for ill-conditioned and singular matrices, where G^(-1/2) loses half the digits.
+normwise accuracy for ill-conditioned and singular matrices, where G^(-1/2) loses half the digits. Eigenvalues
+below 4 C eps times the largest count as zero: they cannot be told from rounding.
 """
 
 from __future__ import annotations

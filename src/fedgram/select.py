@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgram import psd
+from fedgram.checks import common_batch
 from fedgram.errors import InputError
 from fedgram.penalty import Penalty
 from fedgram.predict import phi, regularised_gram
@@ -23,7 +24,9 @@ NEGLIGIBLE = 1e-2
 
 def closest_head(broadcast: Array, gram: Array) -> Array:
     """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
-    return closest_factor(psd.finite(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram"))
+    head, gram = psd.finite(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram")
+    common_batch(broadcast=head.shape[:-2], gram=gram.shape[:-2])
+    return closest_factor(head, gram)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ def align(head: Array, broadcast: Array) -> Alignment:
         )
     rows = head.shape[-2]
     psd.check_head(head, rows)
+    common_batch(head=head.shape[:-2], broadcast=broadcast.shape[:-2])
     ours, ours_r = np.linalg.qr(transpose(head), mode="complete")
     theirs, theirs_r = np.linalg.qr(transpose(broadcast), mode="complete")
     left, _, right = np.linalg.svd(ours_r[..., :rows, :] @ transpose(theirs_r[..., :rows, :]))
@@ -100,7 +104,11 @@ def solve(
     training found (`unshrunk`), or else the smallest; directions of u below the fraction `weak` of the
     strongest stay as they are there.
     """
-    inputs, targets = _rows(inputs, "inputs"), _rows(targets, "targets")
+    penalty = Penalty.given(penalty)
+    inputs, targets, broadcast = (
+        _matrix(values, name)
+        for values, name in ((inputs, "inputs"), (targets, "targets"), (broadcast, "broadcast"))
+    )
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
@@ -124,6 +132,13 @@ def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     head W (C, P), layer_weight L (P, D) -> (C, D). Predictions W L u are B u less what the penalties cost.
     A direction that the head hardly uses is blown up by no more than about 1 / NEGLIGIBLE.
     """
+    penalty, head = Penalty.given(penalty), _matrix(head, "head")
+    layer_weight = _matrix(layer_weight, "layer_weight")
+    if head.shape[1] != len(layer_weight):
+        raise InputError(
+            f"The head has {head.shape[1]} features but the layer gives {len(layer_weight)}.",
+            field="layer_weight",
+        )
     values, basis = np.linalg.eigh(psd.gram(head))
     gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
@@ -135,8 +150,8 @@ def _shaped(array: Array, shape: tuple[int, ...], name: str) -> Array:
     return array
 
 
-def _rows(values: Any, name: str) -> Array:
-    """A client's inputs or targets as finite float64, one row per sample."""
+def _matrix(values: Any, name: str) -> Array:
+    """One client's matrix as finite float64."""
     array = psd.finite(values, name)
     if array.ndim != 2 or not len(array):
         raise InputError(f"{name} must have shape (rows, columns), not {array.shape}.", field=name)

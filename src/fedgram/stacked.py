@@ -65,14 +65,14 @@ def svd(matrix: Array, right: Array, cosine: float) -> tuple[Array, Array, Array
     By one-sided Jacobi rotations from orthogonal matrices right, the fewer the nearer these are to V, until
     a sweep has met no two columns at a larger cosine. That leaves about its square.
     """
-    size = len(matrix)
-    columns = np.concatenate((products(matrix, right), right))  # X V above V, rotated together
+    size, scale = len(matrix), np.abs(matrix).max(axis=(0, 1)) + TINY  # fourth powers would underflow
+    columns = np.concatenate((products(matrix / scale, right), right))  # X V above V, rotated together
     for _ in range(SWEEPS):
         if sweep(columns) <= cosine:
             break
     left, right = columns[:size], columns[size:]
     singular = np.sqrt(np.einsum("ijmk,ijmk->jmk", left, left))
-    return left / (singular + TINY), singular, right
+    return left / (singular + TINY), scale * singular, right
 
 
 def sweep(columns: Array) -> float:

@@ -17,15 +17,13 @@ CAUSES = (
     "different client covariances",
     "averaging heads instead of Gram matrices",
 )
-# A gap this small is rounding of the prediction itself.
-NO_GAP = 1e-12
 # A number this small is the rounding of those that it is made of, relative to them.
 ROUNDING = 1e-13
 
 
 def no_gap(gap: Gap) -> bool:
     """Whether federated averaging ends where centralized training does, up to rounding."""
-    return bool(gap.relative <= NO_GAP)
+    return bool(gap.negligible)
 
 
 def percent(fraction: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce, wraps
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from os.path import isdir, realpath
 from pathlib import Path
@@ -191,4 +191,4 @@ def _joined(files: list[str]) -> Moments:
                 "for all.",
                 field="weights",
             )
-    return reduce(Moments.merged, parts)
+    return parts[0].merged(*parts[1:]) if parts[1:] else parts[0]
