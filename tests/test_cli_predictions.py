@@ -90,7 +90,8 @@ def test_a_centralized_run_needs_no_client(fedgram, folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "new.csv"], "Say --client, the column that names each row's client, or --site."),
+        (["runs", "new.csv"], "Say either --client, the column that names"),
+        (["runs", "new.csv", "--site", "north", "--client", "a"], "or --site, and not both."),
         (["runs", "new.csv", "--site", "west"], "The run has no client 'west'; it has 'north', 'south'."),
         (["runs", "new.csv", "--client", "site", "-o", "new.csv"], "'new.csv' is what is read here"),
         (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.data.held_out import hold_out
+from fedgram.data.held_out import divided, hold_out
 from fedgram.data.problem import Problem
 
 NUMBERS = {"north": np.arange(40.0).reshape(20, 2), "south": np.arange(40.0, 60.0).reshape(10, 2)}
@@ -25,6 +25,14 @@ def test_every_row_is_for_training_or_testing():
 def test_the_seed_says_which():
     assert hold_out(PROBLEM, 0.3).digest == hold_out(PROBLEM, 0.3, seed=0).digest
     assert hold_out(PROBLEM, 0.3).digest != hold_out(PROBLEM, 0.3, seed=1).digest
+
+
+def test_a_client_keeps_the_same_rows_with_or_without_others():
+    together = hold_out(PROBLEM, 0.3, seed=2)
+    for client, split in PROBLEM.train.items():
+        train, test = divided({client: split}, 0.3, seed=2)
+        np.testing.assert_array_equal(train[client].targets, together.train[client].targets)
+        np.testing.assert_array_equal(test[client].targets, together.test[client].targets)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 
 from fedgram import Moments, Penalty, predict, psd
+from fedgram.data.own_table import Reading, read_table
 from fedgram.data.problem import Problem, Split
 from fedgram.errors import InputError
 from fedgram.flower import Site, client_app, server_app
@@ -24,6 +27,7 @@ from fedgram.flower.private import folder_name
 from fedgram.measure import measure
 from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
+from fedgram.nets.procedure import BIAS_RULES
 from fedgram.nets.settings import Settings
 from fedgram.psd import closest_factor
 from fedgram.runs import Runs
@@ -422,8 +426,12 @@ def test_two_federations_at_one_site_do_not_meet(tmp_path):
     assert_same_rounds(one.rounds(), two.rounds(), 0)
 
 
-def test_a_site_is_left_with_the_network_that_it_predicts_with(tmp_path):
-    serve(grid_of(tmp_path, "solved+corrected+offset"))
+@pytest.mark.parametrize(
+    ("procedure", "rule"),
+    [("solved+corrected+offset", "offset"), ("solved+centered", "shared"), ("aligned+private", "private")],
+)
+def test_a_site_is_left_with_the_network_that_it_predicts_with(tmp_path, procedure, rule):
+    serve(grid_of(tmp_path, procedure))
     held, last = problem(), stored(tmp_path).rounds()[-1]
     model, _ = example("resmlp-small", held.train["coast"], SETTINGS["features"])
     (path,) = (tmp_path / "private" / "coast").rglob("model.safetensors")
@@ -432,7 +440,7 @@ def test_a_site_is_left_with_the_network_that_it_predicts_with(tmp_path):
     with torch.no_grad():
         _, predicted = model.eval()(torch.from_numpy(held.test["coast"].inputs).double())
     error = np.mean((predicted.numpy() - held.test["coast"].targets) ** 2)
-    np.testing.assert_allclose(error, last.test_mse[0, 2], rtol=1e-10)  # under the offset's rule
+    np.testing.assert_allclose(error, last.test_mse[0, BIAS_RULES.index(rule)], rtol=1e-10)
     np.testing.assert_array_equal(model.head.weight.detach().numpy(), last.head)
 
 
@@ -511,7 +519,7 @@ def test_a_client_with_other_rows_than_at_the_start_is_away(tmp_path, node):
     grid.silent = moving
     said: list[str] = []
     serve(grid, said.append)
-    assert sum("Client 'ridge' has other rows than at the start" in each for each in said) == 2
+    assert sum("Client 'ridge' has other rows than at the start" in each for each in said) == 1
     assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 1]
 
 
@@ -610,6 +618,7 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
         ({"epochs": 0}, "epochs must be positive"),
         ({"clip": "5"}, "'clip' in the configuration must be a number"),
         ({"rounds": True}, "'rounds' in the configuration must be a number"),
+        ({"patience": float("nan")}, "'patience' in the configuration must be a number from 0, not nan"),
         ({"patience": -1.0}, "'patience' in the configuration must be a number from 0, not -1.0"),
         ({"seed": 1.7}, "'seed' in the configuration must be a whole number"),
         ({"learning_rate": 1e-3}, "The configuration has 'learning_rate'; did you mean 'learning-rate'"),
@@ -627,23 +636,71 @@ def test_a_plan_is_read_from_a_configuration_that_may_hold_more(tmp_path):
     assert Plan.of({"clients": 2}).settings == Settings()
 
 
+def grid_of_tables(folder: Path, silent=None, **others) -> MemoryGrid:
+    """Sites numbered from 0, each with a table."""
+    nodes = {}
+    for number, split in enumerate(problem().train.values()):
+        table = pd.DataFrame(np.hstack([split.inputs, split.targets]), columns=["a", "b", "c", "y1", "y2"])
+        table.assign(site=number).to_parquet(folder / f"{number}.parquet")
+        place = {"table": str(folder / f"{number}.parquet"), "folder": str(folder / "private")}
+        nodes[number] = {"site": number, **place}
+    columns = {"inputs": "a,b,c", "targets": "y1, y2", "test-fraction": 0.25}
+    return MemoryGrid(client_app(), config(folder) | columns | others, nodes, silent)
+
+
+OTHER_ROWS = [
+    ({"inputs": "c,b,a"}, "data.provenance.inputs is a, b, c there and c, b, a here"),
+    ({"inputs": "a"}, "data.provenance.inputs is"),
+    ({"targets": "y2,y1"}, "data.provenance.targets is"),
+    ({"test-fraction": 0.5}, "data.provenance.test_fraction is 0.25 there and 0.5 here"),
+    ({"clients": 4}, "data.provenance.clients is 3 there and 4 here"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), OTHER_ROWS)
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_other_columns_or_clients_do_not_go_on_from_a_run(tmp_path, changes, words, rounds):
+    grid = grid_of_tables(tmp_path, lambda site, kind, n: kind == "train" and n == rounds + 1)
+    with pytest.raises(InputError, match="No client answered") if rounds < 3 else nullcontext():
+        serve(grid)
+    with pytest.raises(InputError, match=words):
+        serve(grid_of_tables(tmp_path, patience=60.0, **changes))
+
+
+def test_rows_that_are_not_there_any_more_are_named_at_the_end_of_patience(tmp_path):
+    with pytest.raises(InputError, match="No client answered"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2))
+    other = {name: lambda site: replace(site, train=site.test) for name in SITES}
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"'coast' has other rows .*'ridge' has other rows .*'valley' has"):
+        serve(grid_of(tmp_path, app=app_of(tmp_path, **other), patience=1.5), said.append)
+    assert len(said) == len(set(said)) == 3
+
+
+def test_tables_at_sites_are_trained_on_as_one_table_is(tmp_path):
+    serve(grid_of_tables(tmp_path))
+    columns = Reading("site", ["a", "b", "c"], ["y1", "y2"], 0.25)
+    together = read_table(str(tmp_path / "[0-2].parquet"), columns, seed=0)
+    (reference,) = train(
+        together, "resmlp-small", ["proximal+corrected"], [0], Settings(**SETTINGS),
+        folder=tmp_path / "stack", device="cpu",
+    )  # fmt: skip
+    assert_same_rounds(stored(tmp_path).rounds(), reference.rounds())
+    with pytest.raises(
+        InputError, match=r"has no networks: they are at the sites, each in its private folder"
+    ):
+        stored(tmp_path).model()
+
+
 def test_tables_at_the_sites_are_read_there(tmp_path):
-    held = problem()
-    for name, split in held.train.items():
-        values = np.hstack([split.inputs, split.targets])
-        np.savetxt(tmp_path / f"{name}.csv", values, delimiter=",", header="a,b,c,y1,y2", comments="")
-    nodes = {
-        number: {"site": name, "table": str(tmp_path / f"{name}.csv"), "folder": str(tmp_path / "private")}
-        for number, name in enumerate(SITES)
-    }
-    columns = {"inputs": "a,b,c", "targets": "y1, y2", "backbone": "resmlp-small", "test-fraction": 0.25}
-    serve(MemoryGrid(client_app(), config(tmp_path) | columns, nodes))
+    serve(grid_of_tables(tmp_path))
     run = stored(tmp_path)
+    assert run.setup.data.clients == ("0", "1", "2")
     assert run.setup.data.targets == ("y1", "y2")
     assert run.setup.data.train_rows == (22, 18, 14)
     assert run.setup.data.test_rows == (8, 6, 4)
     assert run.setup.parameters < 50_000  # of the backbone that the configuration names
-    assert {path.name for path in (tmp_path / "private").iterdir()} == set(SITES)
+    assert {path.name for path in (tmp_path / "private").iterdir()} == {"0", "1", "2"}
 
 
 def test_rows_for_testing_are_drawn_at_the_site_by_its_seed(tmp_path):
@@ -665,11 +722,13 @@ def test_a_site_may_name_one_column_without_a_list(tmp_path):
 def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
     plan = Plan.of(config(tmp_path))
     member = Member("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
-    assert member.same_targets(replace(member, test_rows=0))
+    assert member.changed(replace(member, test_rows=0)) is None
     for change in ({"rows": 31}, {"own_mean": np.zeros(1)}, {"own_covariance": 2 * np.eye(1)}):
         other = replace(member, **change)
-        assert not member.same_targets(other)
+        assert member.changed(other) == "other rows"
         assert setup_of([member], plan).data.digest != setup_of([other], plan).data.digest
+    for change in ({"targets": ("x",)}, {"parameters": 8}, {"network": "b1"}):
+        assert member.changed(replace(member, **change)) == "another network"
 
 
 def test_values_that_are_not_finite_are_refused_at_the_site():

@@ -164,8 +164,9 @@ def test_clients_that_did_not_answer_are_named(tmp_path):
     assert found.warnings == ()
     found.absent[1:, 0] = found.absent[1, 2] = True
     assert found.warnings == (
-        "Client 'site 0' did not answer in rounds 2, 3; fit and errors there are of the others.",
-        "Client 'site 2' did not answer in round 2; fit and errors there are of the others.",
+        "Client 'site 0' did not answer or measure in rounds 2, 3; fit and errors there are of "
+        "those that did.",
+        "Client 'site 2' did not answer or measure in round 2; fit and errors there are of those that did.",
     )
 
 
@@ -267,7 +268,7 @@ def test_test_errors_that_grew_are_named(several):
     run.test_mse[-1] = 0.76
     run.absent[1, 0] = True  # whose errors would have made the others of that round larger
     assert run.lasting_mse == (0.5, 0.76)
-    assert ["did not answer in round 2" in each for each in setting.warnings] == [True]
+    assert ["did not answer or measure in round 2" in each for each in setting.warnings] == [True]
     run.absent[1, 0] = False
     (lost,) = setting.warnings
     assert lost.startswith("Test errors grew")

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,10 +257,19 @@ def test_bad_files_are_named(tmp_path):
     (run.folder / "round-01.safetensors").write_bytes(b"not arrays")
     with pytest.raises(InputError, match=r"Cannot read '.*round-01.*; restore the file, or delete"):
         run.rounds()
+    for name, read in (("round-01", run.rounds), ("model", run.model)):
+        shutil.copy(run.round_path(0), run.folder / f"{name}.safetensors")
+        with pytest.raises(
+            InputError, match=rf"{name}\.safetensors' is of another kind than its name; restore"
+        ):
+            read()
     manifest = run.folder / "manifest.json"
-    manifest.write_text(json.dumps({"format": "fedgram-run/1", "setup": {}}))
-    with pytest.raises(InputError, match="is no manifest of a run"):
-        Runs(tmp_path).require()
+    whole = json.loads(manifest.read_text())
+    setup = whole["setup"]
+    for damaged in ({}, setup | {"data": None}, setup | {"settings": setup["settings"] | {"features": -3}}):
+        manifest.write_text(json.dumps(whole | {"setup": damaged}))
+        with pytest.raises(InputError, match=r"manifest\.json' is no manifest of a run"):
+            Runs(tmp_path).require()
     manifest.write_text('{"format": "fedgram-run/1", ')
     with pytest.raises(InputError, match=r"manifest.json' is not complete JSON: .*; restore the file, or"):
         Runs(tmp_path).require()

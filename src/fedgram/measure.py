@@ -106,7 +106,8 @@ class Measured:
     def _absences(self) -> list[str]:
         """Which clients did not answer, and when."""
         return [
-            f"Client '{client}' did not answer in {_rounds(rounds)}; fit and errors there are of the others."
+            f"Client '{client}' did not answer or measure in {_rounds(rounds)}; fit and errors there are of "
+            "those that did."
             for client, rounds in zip(self.setup.data.clients, self.absent.T, strict=False)
             if rounds.any()
         ]

@@ -49,10 +49,15 @@ def predicted(folder: Path, data: str, client: str | None, site: str | None) -> 
     from fedgram.train import predictions
 
     run = _one(folder)
+    if not run.has_model:
+        run.model()  # which says why not
     if run.setup.procedure.centralized and client is None:
         site = site or "all"  # one network serves clients of any name
     if (client is None) == (site is None):
-        raise InputError("Say --client, the column that names each row's client, or --site.", field="client")
+        raise InputError(
+            "Say either --client, the column that names each row's client, or --site, and not both.",
+            field="client",
+        )
     clients, inputs = read_inputs(data, Reading(client, _inputs(run), [], site=site or ""))
     owners = np.array(clients, dtype=object)
     values = np.empty((len(clients), len(run.setup.data.targets)))

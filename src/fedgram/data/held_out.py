@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 
@@ -25,13 +26,17 @@ def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:
 def divided(
     rows: Mapping[str, Split], test_fraction: float, seed: int
 ) -> tuple[dict[str, Split], dict[str, Split]]:
-    """Training and test rows of every client, the latter empty if none are kept."""
+    """Training and test rows of every client, the latter empty if none are kept.
+
+    They are drawn by the client's name, the same wherever it is: among others, or at a site of its own.
+    """
     if not 0.0 <= number(test_fraction) < 1.0:
         raise InputError(
             f"The test fraction must be at least 0 and below 1, not {test_fraction}.", field="test_fraction"
         )
-    rng, train, test = np.random.default_rng(seed), {}, {}
+    train, test = {}, {}
     for client, split in rows.items():
+        rng = np.random.default_rng([seed, crc32(client.encode())])
         order = rng.permutation(len(split)) if test_fraction else np.arange(len(split))
         tested = round(test_fraction * len(split))
         train[client], test[client] = _chosen(split, order[tested:]), _chosen(split, order[:tested])

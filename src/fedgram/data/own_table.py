@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ class Reading:
     @property
     def leaving_out(self) -> str:
         """What to do about a row that lacks a number."""
-        return "leave the row out" + (" (missing values: --drop-missing)" if self.targets else "")
+        by_flag = self.client is not None and self.targets and not self.drop_missing
+        return "leave the row out" + (" (missing values: --drop-missing)" if by_flag else "")
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -72,7 +74,15 @@ def read_table(path: str, reading: Reading, seed: int) -> Problem:
         "file": str(path), "inputs": reading.inputs, "where": reading.where, "rows_left_out": dropped,
         "test_fraction": reading.tested, "seed": seed,
     }  # fmt: skip
-    return Problem(Path(path).stem, reading.kind or "REAL", train, test, tuple(reading.targets), made)
+    return Problem(_table_name(path), reading.kind or "REAL", train, test, tuple(reading.targets), made)
+
+
+def _table_name(path: str) -> str:
+    """The name of a file without its ending, or that of the folder if a pattern stands for its files."""
+    place = Path(path).absolute()
+    while has_magic(place.name) and not place.exists():
+        place = place.parent
+    return Path(place.name.removesuffix(".gz")).stem
 
 
 def read_splits(path: str, reading: Reading, seed: int) -> tuple[dict[str, Split], dict[str, Split], int]:

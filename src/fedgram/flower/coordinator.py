@@ -34,6 +34,7 @@ def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda se
     with holding([runs.place(plan.name, plan.backbone, plan.run)]):
         if begun := runs.named(plan.name, plan.backbone, plan.run):
             members.recall(begun)
+            runs.find(setup_of(list(members.known.values()), plan))  # refuses another plan before any waiting
         if begun is None or not begun.over:
             members.gather()
         server = Coordinator(members, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -14,7 +15,7 @@ from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
 from fedgram.psd import Array
 from fedgram.runs import Setup, StoredRun
-from fedgram.runs.manifest import Data
+from fedgram.runs.manifest import FEDERATION, Data
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,16 @@ class Member:
             )
         ]
 
-    def same_targets(self, other: Member) -> bool:
-        """Whether another introduction is of the same target rows, as far as their moments tell."""
-        return self.rows == other.rows and self._has(other.own_mean, other.own_covariance)
+    def changed(self, other: Member) -> str | None:
+        """What another introduction has different: rows, as far as target moments tell, or the network."""
+        if self.rows != other.rows or not self._has(other.own_mean, other.own_covariance):
+            return "other rows"
+        same = (self.targets, self.parameters, self.network) == (
+            other.targets,
+            other.parameters,
+            other.network,
+        )
+        return None if same else "another network"
 
     def has(self, answer: Letter) -> bool:
         """Whether an answer came with the moments of this introduction."""
@@ -74,8 +82,11 @@ class Member:
 
 
 def setup_of(members: Sequence[Member], plan: Plan) -> Setup:
-    """What makes the run of these clients; target moments stand for their rows, which nobody sees."""
-    content = hashlib.sha256()
+    """What makes the run of these clients.
+
+    Target moments and what the configuration says of rows stand for the rows themselves, which nobody sees.
+    """
+    content = hashlib.sha256(json.dumps(plan.rows).encode())
     for each in members:
         content.update(f"{each.client} {each.rows} {each.targets} ".encode())
         content.update(each.own_mean.tobytes() + each.own_covariance.tobytes())
@@ -88,7 +99,7 @@ def setup_of(members: Sequence[Member], plan: Plan) -> Setup:
         clients=tuple(each.client for each in members),
         train_rows=tuple(each.rows for each in members),
         test_rows=tuple(each.test_rows for each in members),
-        provenance={"trained by": "a Flower federation"},
+        provenance={"trained by": FEDERATION, **plan.rows},
     )
     network = plan.backbone, first.parameters, first.network
     return Setup(plan.run.procedure, plan.run.seed, plan.settings, *network, data)

@@ -21,7 +21,7 @@ PAUSE = 1.0
 DOING = {"introduce": "introduce itself", "train": "train", "evaluate": "measure its errors"}
 """What the server asks, in words."""
 
-_OTHER_ROWS = "Client '{}' has other rows than at the start; give it back its rows, or begin anew."
+_CHANGED = "Client '{}' has {} than at the start; give it back what it had, or begin anew."
 
 
 class Office(Protocol):
@@ -46,6 +46,7 @@ class Members:
         self.known: dict[str, Member] = {}
         self.node_of: dict[str, int] = {}
         self.ignored: set[int] = set()
+        self.objections: list[str] = []
         self.closed = False
         self.under_way = False
 
@@ -60,6 +61,8 @@ class Members:
         deadline = time.monotonic() + self.plan.patience
         self.refresh()
         while len(self.node_of) < wanted:
+            if time.monotonic() > deadline and self.objections:
+                raise InputError(" ".join(dict.fromkeys(self.objections)), field="client")
             if time.monotonic() > deadline:
                 raise InputError(
                     f"Only {len(self.node_of)} of {self.plan.clients} clients are there after "
@@ -98,7 +101,7 @@ class Members:
         """Whether a client still has the targets that it introduced itself with."""
         same = self.known[client].has(answer)
         if not same:
-            self._object(_OTHER_ROWS.format(client))
+            self._object(_CHANGED.format(client, "other rows"))
         return same
 
     def _meet(self, node: int, member: Member) -> None:
@@ -111,8 +114,8 @@ class Members:
             raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
         if before is None:
             self._check_alike(member)
-        elif not before.same_targets(member):
-            self._object(_OTHER_ROWS.format(name))
+        elif changed := before.changed(member):
+            self._object(_CHANGED.format(name, changed))
             return
         if name in self.node_of:
             self.ignored.add(self.node_of[name])  # it was restarted, and the old node is still listed
@@ -123,7 +126,9 @@ class Members:
         """End a run that is not yet under way; after that, tell and go on without the client."""
         if not self.under_way:
             raise InputError(sentence, field="client")
-        self.told(sentence)
+        if sentence not in self.objections:
+            self.told(sentence)
+        self.objections.append(sentence)
 
     def _check_alike(self, member: Member) -> None:
         """Refuse a client with other targets or another network than the first."""

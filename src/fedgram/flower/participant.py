@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -80,7 +80,7 @@ class Participant:
         with devices.current(self.device):
             clients, shared = self._clients(asked.arrays, kept), self._shared(asked.arrays, kept)
             last = clients.received(shared.deployed, shared.head, shared.bias)
-            files.keep_model(_model(clients, last))
+            files.keep_model(_model(clients, self._shifted(last)))
             objective, train, test = shared.measured(clients, 0, clients.outputs()[0][0])
         arrays = {"objective": objective[0], "train_mse": train[0], "test_mse": test[0]}
         return Letter({name: _array(value) for name, value in arrays.items()}, {"client": self.site.name})
@@ -120,6 +120,12 @@ class Participant:
         layers = {f"returned.{each.name}": getattr(returned.layers, each.name) for each in fields(Layers)}
         kept = private | layers | {"taken_out": returned.taken_out} | _answer(clients, returned)
         return {name: value.cpu().numpy() for name, value in kept.items()}
+
+    def _shifted(self, layers: Layers) -> Layers:
+        """Layers that predict targets as they are, where the procedure takes their mean out."""
+        if not self.plan.run.procedure.centered:
+            return layers
+        return replace(layers, bias=layers.bias + self._tensor(self.site.moments.mean))
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float64, device=self.device)

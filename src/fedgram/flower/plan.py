@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from fedgram.data.own_table import TEST_FRACTION
 from fedgram.data.problem import Kind
 from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
 from fedgram.penalty import Penalty
+from fedgram.phrases import between_commas
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
 """Settings that are numbers, by their keys."""
@@ -29,7 +31,8 @@ class Plan:
     """A federation of so many clients, what they train, and how long the server waits for an answer.
 
     name and kind say what the data is; the run is filed under these and the backbone's name in the folder
-    out. patience is in seconds.
+    out. rows is all that the configuration says of clients' rows, to be told from another. patience is in
+    seconds.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Plan:
     backbone: str
     out: Path
     patience: float
+    rows: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan:
@@ -61,13 +65,14 @@ class Plan:
             backbone=str(config.get("backbone", "own")),
             out=Path(str(config.get("out", "runs"))),
             patience=number(config, "patience", 3600.0),
+            rows=_rows(config),
         )
 
 
 def number(config: Mapping[str, Any], key: str, default: float = 0.0) -> float:
     """A number from 0 on in a configuration."""
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # as NaN is not
         raise InputError(f"'{key}' in the configuration must be a number from 0, not {value!r}.", field=key)
     return value
 
@@ -95,6 +100,13 @@ def _clients(config: Mapping[str, Any]) -> int:
             field="clients",
         )
     return clients
+
+
+def _rows(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Which columns and rows of their tables clients take, as far as the configuration says."""
+    columns = {key: list(between_commas(str(config[key]))) for key in ("inputs", "targets") if key in config}
+    tested = {"test_fraction": number(config, "test-fraction", TEST_FRACTION)} if columns else {}
+    return {"clients": _clients(config), **columns, **tested}
 
 
 def _kind(config: Mapping[str, Any]) -> Kind:

@@ -64,7 +64,7 @@ class Site:
         for key, given, where in (
             ("table", node, "node"), ("site", node, "node"), ("inputs", run, "run"), ("targets", run, "run")
         ):  # fmt: skip
-            if not given.get(key):
+            if given.get(key) in (None, ""):
                 raise InputError(f"The configuration of the {where} does not say '{key}'.", field=key)
         return cls.from_table(
             str(node["table"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.psd import Array
-from fedgram.runs.files import read_arrays, read_metadata, write_arrays
+from fedgram.runs.files import FORGET, read_arrays, read_metadata, write_arrays
 from fedgram.runs.manifest import Setup, digest
 
 
@@ -33,7 +33,7 @@ class Checkpoint:
 
     def read(self) -> dict[str, Array]:
         """The state that was written."""
-        return read_arrays(self.path)
+        return read_arrays(self.path, FORGET)
 
     def remove(self) -> None:
         """Forget it."""
@@ -43,6 +43,6 @@ class Checkpoint:
 def checkpoints(folder: Path) -> Iterator[Checkpoint]:
     """All checkpoints of a setting's folder."""
     for path in sorted(folder.glob("stack-*.safetensors")):
-        about = json.loads(read_metadata(path).get("runs", "[]"))
+        about = json.loads(read_metadata(path, FORGET).get("runs", "[]"))
         runs = [Run(Procedure(**each["procedure"]), each["seed"]) for each in about]
         yield Checkpoint(path, tuple(runs))

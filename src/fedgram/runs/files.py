@@ -24,6 +24,7 @@ except ImportError:
     ) from None
 
 DAMAGED = "restore the file, or delete its folder and train again"
+FORGET = "delete it, and what it holds is trained again"
 
 
 @contextmanager
@@ -51,25 +52,25 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
         save_file(rows, draft, dict(metadata or {}))
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file by name."""
+def read_arrays(path: Path, remedy: str = DAMAGED) -> dict[str, Array]:
+    """The arrays of a file by name; remedy says what to do about one that cannot be read."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(path, error, remedy) from None
 
 
-def read_metadata(path: Path) -> dict[str, str]:
+def read_metadata(path: Path, remedy: str = DAMAGED) -> dict[str, str]:
     """The words about the arrays of a file."""
     try:
         with safe_open(path, framework="np") as file:
             return file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(path, error, remedy) from None
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"Cannot read '{path}' ({error}); {DAMAGED}.", field=str(path))
+def _unreadable(path: Path, error: Exception, remedy: str) -> InputError:
+    return InputError(f"Cannot read '{path}' ({error}); {remedy}.", field=str(path))
 
 
 def write_document(path: Path, document: Any) -> None:

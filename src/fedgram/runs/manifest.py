@@ -101,6 +101,10 @@ class Setup:
         ]
 
 
+FEDERATION = "a Flower federation"
+"""What the provenance of a run says of who trained it, if it was not one process."""
+
+
 @dataclass(frozen=True)
 class Account:
     """How far a run is, and what that took.

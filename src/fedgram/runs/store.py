@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fedgram.nets.record import Round, Run
 from fedgram.phrases import counted
 from fedgram.psd import Array
 from fedgram.runs.files import DAMAGED, read_arrays, write_arrays, write_document
-from fedgram.runs.manifest import FORMAT, Account, Setup
+from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
 
@@ -50,13 +51,24 @@ class StoredRun:
     @property
     def initial(self) -> tuple[Array, Array]:
         """The shared head (C, P) and bias (C,) before the first round."""
-        arrays = read_arrays(self.round_path(0))
-        return arrays["head"], arrays["bias"]
+        with self._whole(self.round_path(0)) as arrays:
+            return arrays["head"], arrays["bias"]
 
     def rounds(self) -> list[Round]:
         """What was recorded in every finished round."""
-        numbers = range(1, self.account.rounds + 1)
-        return [Round(number, **read_arrays(self.round_path(number))) for number in numbers]
+        return [self._round(number) for number in range(1, self.account.rounds + 1)]
+
+    def _round(self, number: int) -> Round:
+        with self._whole(self.round_path(number)) as arrays:
+            return Round(number, **arrays)
+
+    @contextmanager
+    def _whole(self, path: Path) -> Iterator[dict[str, Array]]:
+        """The arrays of a file of this run; one sentence if they are not those that are needed."""
+        try:
+            yield read_arrays(path)
+        except (KeyError, TypeError):
+            raise InputError(f"'{path}' is of another kind than its name; {DAMAGED}.", field="run") from None
 
     @property
     def has_model(self) -> bool:
@@ -69,7 +81,9 @@ class StoredRun:
             raise InputError(
                 f"The run in '{self.folder}' has no networks: {self._without_model()}", field="run"
             )
-        return read_arrays(self.folder / MODEL)
+        with self._whole(self.folder / MODEL) as arrays:
+            _ = arrays["head.weight"]  # which every network has
+            return arrays
 
     def _without_model(self) -> str:
         if self.account.stopped is not None:
@@ -77,6 +91,8 @@ class StoredRun:
         if not self.complete:
             done = f"{self.account.rounds} of {counted(self.setup.settings.rounds, 'round')} are finished"
             return f"{done}; train it to its end first."
+        if self.setup.data.provenance.get("trained by") == FEDERATION:
+            return "they are at the sites, each in its private folder (model.safetensors)."
         return "they were not kept; train it again in another folder, and keep them."
 
     def round_path(self, number: int) -> Path:
@@ -169,7 +185,7 @@ def _manifest(folder: Path) -> Any:
 def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
     try:
         setup, account = Setup.parse(document["setup"]), Account.parse(document["account"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"'{folder / MANIFEST}' is no manifest of a run that this version reads ({error}); use the "
             "version that wrote it, or delete its folder and train again.",
