@@ -255,6 +255,36 @@ def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
         read_table(str(table), replace(reading, where="a > 99"), 0)
 
 
+@pytest.mark.parametrize(
+    ("file", "asked", "name"),
+    [
+        ("parts/1.csv", "parts/*.csv", "parts"),
+        ("parts/a/1.csv", "parts/*/1.csv", "1"),
+        ("parts/own.csv.gz", "parts/own.csv.gz", "own"),
+        ("parts/[1].csv", "parts/[1].csv", "[1]"),
+        ("parts/1.csv", "parts", "parts"),
+    ],
+)
+def test_tables_are_called_by_their_file_or_folder(own, tmp_path, file, asked, name):
+    (tmp_path / file).parent.mkdir(parents=True)
+    own.to_csv(tmp_path / file, index=False)
+    assert read_table(str(tmp_path / asked), Reading("site", ["a"], ["y"]), 0).name == name
+
+
+def test_dropping_is_advised_only_where_it_can_be_done(own, tmp_path):
+    own.loc[3, "y"] = np.nan
+    own.to_parquet(tmp_path / "own.parquet")
+    reading = Reading("site", ["a"], ["y"])
+    with pytest.raises(InputError, match=r"leave the row out \(missing values: --drop-missing\)"):
+        read_table(str(tmp_path / "own.parquet"), reading, 0)
+    own.loc[3, "y"] = np.inf
+    own.to_parquet(tmp_path / "own.parquet")
+    for other in (replace(reading, drop_missing=True), replace(reading, client=None, site="north")):
+        with pytest.raises(InputError, match="leave the row out") as caught:
+            read_table(str(tmp_path / "own.parquet"), other, 0)
+        assert "--drop-missing" not in caught.value.message
+
+
 def test_rows_for_testing_are_drawn_by_the_seed(own, tmp_path):
     own.to_parquet(tmp_path / "own.parquet")
     reading = Reading("site", ["a"], ["y"], 0.3)
