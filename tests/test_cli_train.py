@@ -260,6 +260,7 @@ def test_rows_of_a_table_are_chosen(own, tmp_path, suffix):
     [
         ("parts/1.csv", "parts/*.csv", "parts"),
         ("parts/a/1.csv", "parts/*/1.csv", "1"),
+        ("parts/north-1.csv", "parts/north*.csv", "north*"),
         ("parts/own.csv.gz", "parts/own.csv.gz", "own"),
         ("parts/[1].csv", "parts/[1].csv", "[1]"),
         ("parts/1.csv", "parts", "parts"),

@@ -28,6 +28,8 @@ def test_the_seed_says_which():
 
 
 def test_a_client_keeps_the_same_rows_with_or_without_others():
+    numbered = hold_out(Problem("own", "REAL", dict(enumerate(PROBLEM.train.values()))), 0.3)
+    assert [len(split) for split in numbered.test.values()] == [6, 3]  # names need not be text
     together = hold_out(PROBLEM, 0.3, seed=2)
     for client, split in PROBLEM.train.items():
         train, test = divided({client: split}, 0.3, seed=2)

@@ -242,6 +242,39 @@ def test_equal_clients_leave_no_gap_however_rounding_is_enlarged(variances, mean
         assert "will end where centralized training does" in words.outcome(gap)[0]
 
 
+@pytest.mark.parametrize(
+    ("variances", "means", "penalty"),
+    [
+        ([[1.0, 0.0], [4.0, 1.0]], [[0.0, 0.0], [0.5, 0.0]], 1e-15),
+        ([[0.0], [1.0]], [[0.0], [0.0]], 1e-20),
+        ([[1e20, 4e-4], [1e20, 4e-4]], [[0.0, 0.0], [5e8, 0.0]], 0.01),
+        ([[1e24, 0.0], [1.5e24, 1.0]], [[0.0, 0.0], [0.0, 0.0]], 0.01),
+        ([[1e-3], [1e-3]], [[1e12], [1e12 + 2**-10]], 0.01),
+        ([[1e-3], [1e-3]], [[1e15], [1e15 + 1]], 0.01),
+    ],
+)
+def test_a_gap_that_is_known_is_told_however_rounding_is_enlarged(variances, means, penalty):
+    """Diagonal covariances and means that differ in the first target: roots and averages, nothing else."""
+    variances, means = np.array(variances), np.array(means)
+    moments = Moments([10, 10], means, np.array([np.diag(each) for each in variances]))
+    gap = explain(predict(moments, Penalty(penalty, penalty)))
+    pooled = variances.mean(axis=0) + (0.5 * (means[1] - means[0])) ** 2
+    optimum = [np.maximum(np.sqrt(each) - penalty, 0.0) for each in (*variances, pooled)]
+    federated = (0.5 * (np.sqrt(optimum[0]) + np.sqrt(optimum[1]))) ** 2
+    expected = np.linalg.norm(optimum[2] - federated) / np.linalg.norm(optimum[2])
+    assert gap.relative == pytest.approx(expected, rel=1e-9)
+    assert not gap.negligible
+    assert np.nansum(np.abs(gap.shares)) > 0.99 or not gap.one_sided
+    assert "away from centralized training" in words.outcome(gap)[0]
+
+
+def test_many_equal_clients_far_from_zero_leave_no_gap():
+    rng, same = np.random.default_rng(0), np.full((10_000, 1, 1), 1e-3)
+    gap = explain(predict(Moments(rng.integers(5, 5000, 10_000), np.full((10_000, 1), 1e9 / 3), same)))
+    assert gap.negligible
+    assert gap.relative < 1e-11
+
+
 def test_an_averaging_term_that_is_only_rounding_is_0_between_its_bounds():
     moments = random_moments(np.random.default_rng(0), size=2)
     same = np.broadcast_to(moments.pooled.within, moments.covariance.shape)

@@ -727,7 +727,8 @@ def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
         other = replace(member, **change)
         assert member.changed(other) == "other rows"
         assert setup_of([member], plan).data.digest != setup_of([other], plan).data.digest
-    for change in ({"targets": ("x",)}, {"parameters": 8}, {"network": "b1"}):
+    assert member.changed(replace(member, targets=("x",))) == "other targets"
+    for change in ({"parameters": 8}, {"network": "b1"}):
         assert member.changed(replace(member, **change)) == "another network"
 
 

@@ -261,6 +261,12 @@ def test_penalties_are_multiplied_in_double_precision(kind):
     assert type(penalty.features) is float
 
 
+def test_clients_that_are_hardly_active_are_not_refused_for_their_weight():
+    hardly = np.array([np.diag([1e4, 1e-4 * (1 + 1e-12)])] * 2)
+    with pytest.raises(InputError, match="No client is active along target 'target 2'"):
+        predict(Moments([10, 10], np.zeros((2, 2)), hardly))
+
+
 def test_a_direction_in_which_only_a_weightless_client_is_active_is_refused_for_its_weight():
     covariance = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 5.0])])
     moments = Moments([10, 10], np.zeros((2, 2)), covariance, client_weights=[1, 5e-16])

@@ -361,11 +361,10 @@ def test_frames_that_were_sliced_or_turned_round_are_read_as_they_are(kind):
 )
 def test_clients_that_are_times_are_called_the_same_in_every_zone(convert):
     table = frame()
-    when = pd.to_datetime(
-        table["site"].map({"north": "2020-01-01", "east": "2020-07-01", "west": "2021-01-01"})
-    )
+    days = {"north": "2020-01-01", "east": "2020-07-01 00:00:00.5", "west": "2021-01-01"}
+    when = pd.to_datetime(table["site"].map(days), format="ISO8601")
     berlin = when.dt.tz_localize("Europe/Berlin")
-    clients = ("2019-12-31 23:00:00+00:00", "2020-06-30 22:00:00+00:00", "2020-12-31 23:00:00+00:00")
+    clients = ("2019-12-31 23:00:00", "2020-06-30 22:00:00.500000", "2020-12-31 23:00:00")
     for zone in (berlin, berlin.dt.tz_convert("Asia/Tokyo")):
         zoned = table.assign(site=zone)
         assert read(convert(zoned)).clients == clients

@@ -71,11 +71,12 @@ class Gap:
     def rounding(self) -> Array:
         """How large the terms may be by rounding alone, (...): what φ makes of that of the moments."""
         moments, penalty = self.prediction.moments, self.prediction.penalty
+        operations = len(moments.clients) + 4 * len(moments.targets)
+        variance = operations * EPS * psd.frobenius(moments.pooled.covariance)
         least = np.maximum(self.prediction.activity.eigenvalue.min(axis=-1), penalty.threshold)
-        slope = 0.5 * penalty.scale / np.sqrt(least)  # the largest that φ has on the way
-        mean = 4 * EPS * np.abs(moments.mean).max(axis=(-1, -2))
-        covariance = 4 * EPS * len(moments.targets) * psd.frobenius(moments.pooled.covariance)
-        return np.maximum(ROUNDING * self.scale, slope * (covariance + mean**2))
+        # |√(s + v) - √s| is at most v / (2 √s), and at most √v
+        moved = penalty.scale * np.minimum(0.5 * variance / np.sqrt(least), np.sqrt(variance))
+        return np.maximum(max(ROUNDING, operations * EPS) * self.scale, moved)
 
     @property
     def negligible(self) -> Array:

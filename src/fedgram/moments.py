@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -100,13 +100,8 @@ class Moments:
 
         Of data frames the columns have names, and are taken in one order.
         """
-        if not isinstance(targets, Iterable):
-            raise InputError(
-                f"Targets are a list or a dict of arrays, one for each client, not {type(targets).__name__}.",
-                field="targets",
-            )
         if not isinstance(targets, Mapping):
-            targets = {f"client {m + 1}": values for m, values in enumerate(targets)}
+            targets = {f"client {m + 1}": values for m, values in enumerate(_each(targets))}
         clients = tuple(map(str, targets))
         checks.check_names(clients, len(targets), "client")  # 1 and '1' are one name
         values, names = frames.in_one_order(
@@ -153,15 +148,15 @@ class Moments:
     @cached_property
     def pooled(self) -> Pooled:
         """Moments of all clients' data together, under the client weights."""
-        mean = np.einsum("...m,...mc->...c", self.client_weights, self.mean)
-        offset = self.mean - mean[..., None, :]
-        between = np.einsum("...m,...mi,...mj->...ij", self.client_weights, offset, offset)
+        between = np.einsum("...m,...mi,...mj->...ij", self.client_weights, self.offset, self.offset)
+        mean = self.mean[..., 0, :] - self.offset[..., 0, :]
         return Pooled(mean, average(self.client_weights, self.covariance), psd.symmetric(between))
 
-    @property
+    @cached_property
     def offset(self) -> Array:
-        """d_m = μ_m - μ_g, (..., M, C)."""
-        return self.mean - self.pooled.mean[..., None, :]
+        """d_m = μ_m - μ_g, (..., M, C); from the first mean, so that a common offset costs no digits."""
+        away = self.mean - self.mean[..., :1, :]
+        return away - np.einsum("...m,...mc->...c", self.client_weights, away)[..., None, :]
 
     @property
     def weighed_by_rows(self) -> bool:
@@ -221,6 +216,16 @@ def _merge(
     total = most + least
     share, rest, step = least / total, most / total, small - large
     return total, large + share * step, rest * wide + share * narrow + share * rest * np.outer(step, step)
+
+
+def _each(targets: Any) -> Iterator[Any]:
+    try:
+        return iter(targets)
+    except TypeError:
+        raise InputError(
+            f"Targets are a list or a dict of arrays, one for each client, not {type(targets).__name__}.",
+            field="targets",
+        ) from None
 
 
 def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:

@@ -166,7 +166,8 @@ def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> No
     covariance = moments.covariance[at]
     variance = np.einsum("i,mij,j->m", direction, covariance, direction)
     best = int(variance.argmax())
-    if variance[best] > penalty.threshold and variance[best] > NOTHING * np.abs(covariance).max():
+    alike = np.linalg.eigvalsh(grams[at].mean(axis=0))
+    if alike[0] > rounding * alike[-1]:
         raise InputError(
             f"Along {describe_direction(direction, moments.targets)} only light clients are active, as "
             f"'{moments.clients[best]}' with a weight of {moments.client_weights[at][best]:.3g}, which "

@@ -59,7 +59,7 @@ def client_name(client: Any) -> str | None:
     if client is None or client != client:
         return None
     if isinstance(client, datetime) and client.tzinfo:
-        client = client.astimezone(UTC)  # one moment is one client, whatever the zone
+        client = client.astimezone(UTC).replace(tzinfo=None)  # one moment is one client, whatever the zone
     # pandas turns whole numbers into floats when some are missing
     name = str(int(client) if isinstance(client, float) and client.is_integer() else client)
     return name if name.strip() else None

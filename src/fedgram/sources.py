@@ -199,10 +199,10 @@ def _comparable(table: SourceTable) -> str:
 
 
 def _client_column(table: SourceTable) -> str:
-    """The column of clients; names that were kept as bytes, and times of a zone, become text."""
+    """The column of clients; names that were kept as bytes become text, and times of a zone those of UTC."""
     column = sql_name(table.client)
     as_text = {
         "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # the latter shows what is no text
-        "TIMESTAMP WITH TIME ZONE": f"({column} AT TIME ZONE 'UTC')::VARCHAR || '+00:00'",
+        "TIMESTAMP WITH TIME ZONE": f"{column} AT TIME ZONE 'UTC'",
     }
     return as_text.get(_types(table, "source")[table.client], column)

@@ -36,7 +36,7 @@ def divided(
         )
     train, test = {}, {}
     for client, split in rows.items():
-        rng = np.random.default_rng([seed, crc32(client.encode())])
+        rng = np.random.default_rng([seed, crc32(str(client).encode(errors="replace"))])
         order = rng.permutation(len(split)) if test_fraction else np.arange(len(split))
         tested = round(test_fraction * len(split))
         train[client], test[client] = _chosen(split, order[tested:]), _chosen(split, order[:tested])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,11 +77,10 @@ def read_table(path: str, reading: Reading, seed: int) -> Problem:
 
 
 def _table_name(path: str) -> str:
-    """The name of a file without its ending, or that of the folder if a pattern stands for its files."""
+    """The name of a file without its ending; that of its folder, if all of its files are meant."""
     place = Path(path).absolute()
-    while has_magic(place.name) and not place.exists():
-        place = place.parent
-    return Path(place.name.removesuffix(".gz")).stem
+    name = Path(place.name.removesuffix(".gz")).stem
+    return name if name.strip("*?") else place.parent.name
 
 
 def read_splits(path: str, reading: Reading, seed: int) -> tuple[dict[str, Split], dict[str, Split], int]:

@@ -63,14 +63,12 @@ class Member:
         ]
 
     def changed(self, other: Member) -> str | None:
-        """What another introduction has different: rows, as far as target moments tell, or the network."""
+        """What is different in another introduction; rows as far as target moments tell."""
         if self.rows != other.rows or not self._has(other.own_mean, other.own_covariance):
             return "other rows"
-        same = (self.targets, self.parameters, self.network) == (
-            other.targets,
-            other.parameters,
-            other.network,
-        )
+        if self.targets != other.targets:
+            return "other targets"
+        same = (self.parameters, self.network) == (other.parameters, other.network)
         return None if same else "another network"
 
     def has(self, answer: Letter) -> bool:

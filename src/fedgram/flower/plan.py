@@ -105,7 +105,7 @@ def _clients(config: Mapping[str, Any]) -> int:
 def _rows(config: Mapping[str, Any]) -> dict[str, Any]:
     """Which columns and rows of their tables clients take, as far as the configuration says."""
     columns = {key: list(between_commas(str(config[key]))) for key in ("inputs", "targets") if key in config}
-    tested = {"test_fraction": number(config, "test-fraction", TEST_FRACTION)} if columns else {}
+    tested = {"test_fraction": float(number(config, "test-fraction", TEST_FRACTION))} if columns else {}
     return {"clients": _clients(config), **columns, **tested}
 
 

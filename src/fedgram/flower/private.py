@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.psd import Array
-from fedgram.runs.files import FORGET, read_arrays, read_metadata, write_arrays
+from fedgram.runs.files import read_arrays, read_metadata, write_arrays
 from fedgram.runs.store import safe
 
 Arrays = dict[str, Array]
 MODEL = "model.safetensors"
+BEFORE = "delete it, and the site goes on from the round before"
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class PrivateFiles:
     def answered(self, number: int, question: str) -> Arrays | None:
         """A round as it was kept, if it answers this question."""
         path = self._path(number)
-        asked = read_metadata(path, FORGET).get("question") if path.exists() else None
-        return read_arrays(path, FORGET) if asked == question else None
+        asked = read_metadata(path, BEFORE).get("question") if path.exists() else None
+        return read_arrays(path, BEFORE) if asked == question else None
 
     def read(self, number: int) -> Arrays | None:
         """A round as it was kept; none for round 0, before which there is no network yet."""
         path = self._path(number)
-        return read_arrays(path, FORGET) if path.exists() else None
+        return read_arrays(path, BEFORE) if path.exists() else None
 
     def before(self, number: int) -> int:
         """The last round before this one that the client took part in; 0 if there is none."""
