@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal, get_args
 
 import numpy as np
@@ -191,9 +192,9 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
 
 def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, Array]:
     """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
-    total = psd.finite(total, "total")
-    size = round((np.sqrt(max(4 * total.shape[-1] - 3, 1)) - 1) / 2) if total.ndim else 0  # C of 1 + C + C²
-    if not size or total.shape[-1] != 1 + size + size**2:
+    total = np.atleast_1d(psd.finite(total, "total"))
+    size = isqrt(total.shape[-1])  # C of 1 + C + C², which is below (C + 1)²
+    if total.shape[-1] != 1 + size + size**2:
         raise InputError(
             f"The total must have shape (..., 1 + C + C²) for C targets, not {total.shape}; it is the sum of "
             "the clients' contributions.",

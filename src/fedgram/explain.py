@@ -10,6 +10,7 @@ import numpy as np
 from fedgram import psd
 from fedgram.averaging import average
 from fedgram.errors import check_type
+from fedgram.newton import EPS
 from fedgram.penalty import Penalty
 from fedgram.predict import Prediction
 from fedgram.psd import Array, transpose
@@ -18,7 +19,6 @@ TERMS = ("mean", "covariance", "averaging")
 
 # What rounding makes of the three terms at the most, as a multiple of ‖G_cen‖, where φ does not enlarge it.
 ROUNDING = 1e-12
-EPS = float(np.finfo(np.float64).eps)
 
 # Pairs of clients are visited unasked while M² (6 + C²), which the time goes with, is below this: seconds.
 FEW = 1e7

@@ -149,14 +149,19 @@ class Moments:
     def pooled(self) -> Pooled:
         """Moments of all clients' data together, under the client weights."""
         between = np.einsum("...m,...mi,...mj->...ij", self.client_weights, self.offset, self.offset)
-        mean = self.mean[..., 0, :] - self.offset[..., 0, :]
-        return Pooled(mean, average(self.client_weights, self.covariance), psd.symmetric(between))
+        return Pooled(
+            self._averaged(self.mean), average(self.client_weights, self.covariance), psd.symmetric(between)
+        )
 
     @cached_property
     def offset(self) -> Array:
-        """d_m = μ_m - μ_g, (..., M, C); from the first mean, so that a common offset costs no digits."""
-        away = self.mean - self.mean[..., :1, :]
-        return away - np.einsum("...m,...mc->...c", self.client_weights, away)[..., None, :]
+        """d_m = μ_m - μ_g, (..., M, C); centered twice, so that a common offset costs no digits."""
+        away = self.mean - self._averaged(self.mean)[..., None, :]
+        return away - self._averaged(away)[..., None, :]
+
+    def _averaged(self, vectors: Array) -> Array:
+        """Σ_m p_m x_m: (..., M, C) -> (..., C)."""
+        return np.einsum("...m,...mc->...c", self.client_weights, vectors)
 
     @property
     def weighed_by_rows(self) -> bool:

@@ -13,6 +13,7 @@ from fedgram.averaging import average
 from fedgram.barycenter import Barycenter, barycenter, trajectory
 from fedgram.errors import InputError
 from fedgram.moments import Moments, check_federation
+from fedgram.newton import EPS
 from fedgram.penalty import Penalty, number
 from fedgram.psd import Array, transpose
 
@@ -156,30 +157,39 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
 
 
 def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> None:
-    values, basis = np.linalg.eigh(average(moments.client_weights, grams))
-    rounding = 4 * grams.shape[-1] * np.finfo(float).eps
-    least = values[..., 0] / np.where(values[..., -1] > 0, values[..., -1], 1.0)
-    if (least > rounding).all():
-        return
-    at = np.unravel_index(np.argmin(least), least.shape)
-    direction = basis[at][:, 0]
-    covariance = moments.covariance[at]
+    definite = _definite(weighted := average(moments.client_weights, grams))
+    if not definite.all():
+        at = np.unravel_index(np.argmin(definite), definite.shape)
+        direction = np.linalg.eigh(weighted[at])[1][:, 0]
+        raise _undefined(at, direction, bool(_definite(grams[at].mean(axis=0))), moments, penalty)
+
+
+def _definite(gram: Array) -> Array:
+    """Whether Grams (..., C, C) are definite by more than rounding, (...)."""
+    values = np.linalg.eigvalsh(gram)
+    return np.asarray(values[..., 0] > 4 * gram.shape[-1] * EPS * values[..., -1])
+
+
+def _undefined(
+    at: tuple[Any, ...], direction: Array, light: bool, moments: Moments, penalty: Penalty
+) -> InputError:
+    """Why there is no limit along a direction (C,): light if only the weights of active clients are."""
+    covariance, where = moments.covariance[at], describe_direction(direction, moments.targets)
     variance = np.einsum("i,mij,j->m", direction, covariance, direction)
     best = int(variance.argmax())
-    alike = np.linalg.eigvalsh(grams[at].mean(axis=0))
-    if alike[0] > rounding * alike[-1]:
-        raise InputError(
-            f"Along {describe_direction(direction, moments.targets)} only light clients are active, as "
-            f"'{moments.clients[best]}' with a weight of {moments.client_weights[at][best]:.3g}, which "
-            "rounding loses beside the others; give them larger weights, or leave out the target.",
-            client=moments.clients[best],
+    client, largest = moments.clients[best], float(np.abs(covariance).max())
+    if light:
+        return InputError(
+            f"Along {where} only light clients are active, as '{client}' with a weight of "
+            f"{moments.client_weights[at][best]:.3g}, which rounding loses beside the others; give them "
+            "larger weights, or leave out the target.",
+            client=client,
             field="weight",
         )
-    raise InputError(
-        f"No client is active along {describe_direction(direction, moments.targets)}: the largest target "
-        f"variance there, {variance[best]:.6g} at client '{moments.clients[best]}', "
-        + _too_little(variance[best], float(np.abs(covariance).max()), penalty),
-        client=moments.clients[best],
+    return InputError(
+        f"No client is active along {where}: the largest target variance there, {variance[best]:.6g} at "
+        f"client '{client}', {_too_little(variance[best], largest, penalty)}",
+        client=client,
         field="covariance",
     )
 

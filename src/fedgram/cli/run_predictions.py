@@ -49,8 +49,7 @@ def predicted(folder: Path, data: str, client: str | None, site: str | None) -> 
     from fedgram.train import predictions
 
     run = _one(folder)
-    if not run.has_model:
-        run.model()  # which says why not
+    run.require_model()
     if run.setup.procedure.centralized and client is None:
         site = site or "all"  # one network serves clients of any name
     if (client is None) == (site is None):

@@ -62,7 +62,7 @@ class Members:
         self.refresh()
         while len(self.node_of) < wanted:
             if time.monotonic() > deadline and self.objections:
-                raise InputError(" ".join(dict.fromkeys(self.objections)), field="client")
+                raise InputError(" ".join(self.objections), field="client")
             if time.monotonic() > deadline:
                 raise InputError(
                     f"Only {len(self.node_of)} of {self.plan.clients} clients are there after "
@@ -126,9 +126,9 @@ class Members:
         """End a run that is not yet under way; after that, tell and go on without the client."""
         if not self.under_way:
             raise InputError(sentence, field="client")
-        if sentence not in self.objections:
+        if sentence not in self.objections:  # it is asked again and again
             self.told(sentence)
-        self.objections.append(sentence)
+            self.objections.append(sentence)
 
     def _check_alike(self, member: Member) -> None:
         """Refuse a client with other targets or another network than the first."""

@@ -77,13 +77,17 @@ class StoredRun:
 
     def model(self) -> dict[str, Array]:
         """Parameters and buffers of the clients' last models by name, each with a leading client axis M."""
+        self.require_model()
+        with self._whole(self.folder / MODEL) as arrays:
+            _ = arrays["head.weight"]  # which every network has
+            return arrays
+
+    def require_model(self) -> None:
+        """Say why the clients' last models are not there, if they are not."""
         if not self.has_model:
             raise InputError(
                 f"The run in '{self.folder}' has no networks: {self._without_model()}", field="run"
             )
-        with self._whole(self.folder / MODEL) as arrays:
-            _ = arrays["head.weight"]  # which every network has
-            return arrays
 
     def _without_model(self) -> str:
         if self.account.stopped is not None:
