@@ -126,6 +126,12 @@ def test_rounds_of_independent_starts_are_said_apart():
     assert "E = 4000, 8 rounds, 5 seeds" in drawn("dnn-alignment", common)[""].get_supxlabel()
 
 
+def test_where_some_were_run_with_fewer_seeds_both_numbers_are_said():
+    whole = only(all_results(), "beijing")
+    fewer = Results(run for run in whole if run.procedure.proximal or run.seed == 0)
+    assert "8 rounds, 3 seeds, of some 1)" in drawn("dnn-rho", fewer)[""].get_supxlabel()
+
+
 @pytest.mark.parametrize("scale", ["paper", "reduced"])
 def test_below_a_figure_stand_kinds_and_scale(scale):
     epochs, seeds = (4000, "3 seeds") if scale == "paper" else (400, "1 seed")

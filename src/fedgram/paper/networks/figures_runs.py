@@ -68,8 +68,17 @@ def _kinds(runs: list[Result]) -> str:
 
 
 def _protocol(runs: list[Result]) -> str:
-    seeds = counted(len({run.seed for run in runs}), "seed")
-    return f"{runs[0].scale} scale, {epochs_in_words(runs)}, {_rounds(runs)}, {seeds}"
+    return f"{runs[0].scale} scale, {epochs_in_words(runs)}, {_rounds(runs)}, {_seeds(runs)}"
+
+
+def _seeds(runs: list[Result]) -> str:
+    """'3 seeds', and of how few some of what is shown is."""
+    kinds: dict[tuple[object, ...], set[int]] = {}
+    for run in runs:
+        kind = (run.procedure, run.backbone, run.epochs, run.rounds, run.larger)
+        kinds.setdefault(kind, set()).add(run.seed)
+    seeds, fewest = set().union(*kinds.values()), min(map(len, kinds.values()))
+    return counted(len(seeds), "seed") + (f", of some {fewest}" if fewest < len(seeds) else "")
 
 
 def epochs_in_words(runs: Iterable[Result]) -> str:
