@@ -8,9 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from fedgram import psd
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result, RunKey
+from fedgram.theory.geometry import psd
 from tests.network_results import result_of
 
 TABULAR = ("beijing", "swimmer", "hopper", "halfcheetah", "walker")

@@ -7,18 +7,18 @@ from functools import cache
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.barycenter import trajectory
 from fedgram.expectation import expectation, references
-from fedgram.explain import explain
 from fedgram.measure import direction_error
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import Cohort
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS, Source
-from fedgram.penalty import Penalty
-from fedgram.predict import predict
+from fedgram.theory.explain import explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import predict
 from tests.instances import random_moments
 
 KINDS = dict.fromkeys(ALL, "REAL") | dict.fromkeys(ALL[1:5], "GENERATED") | {"dsprites": "RE-RENDERED"}

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from fedgram import Moments, align, solve, unshrunk
-from fedgram.correct import correct
 from fedgram.data.problem import Problem, Split
 from fedgram.nets.batches import Batches
 from fedgram.nets.federation import Federation
@@ -23,6 +22,7 @@ from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round, Run
 from fedgram.nets.returns import WEAK, Layers, aligned
 from fedgram.nets.settings import Settings
+from fedgram.theory.correct import correct
 
 CPU = torch.device("cpu")
 

@@ -7,17 +7,17 @@ import json
 import numpy as np
 from torch import nn
 
-from fedgram.barycenter import next_head
 from fedgram.data.problem import Problem, Split
 from fedgram.expectation import expectation
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Round
 from fedgram.nets.settings import Settings
-from fedgram.predict import predict, profiled_objective
-from fedgram.psd import closest_factor
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.files import read_arrays
 from fedgram.runs.manifest import Data
+from fedgram.theory.geometry.barycenter import next_head
+from fedgram.theory.geometry.psd import closest_factor
+from fedgram.theory.predict import predict, profiled_objective
 from fedgram.train import train
 
 SETTINGS = Settings(rounds=3, epochs=2, batch=16, features=6, precision="fp64", learning_rate=1e-2)

@@ -10,9 +10,11 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Barycenter, InputError, barycenter, newton_single, newton_stack, psd, stacked
-from fedgram.averaging import normalised
-from fedgram.barycenter import next_head, trajectory
+from fedgram import Barycenter, InputError, barycenter
+from fedgram.theory.geometry import batched_linalg, newton_batched, newton_lapack, psd
+from fedgram.theory.geometry.barycenter import next_head, trajectory
+from fedgram.theory.geometry.batched_linalg import products
+from fedgram.theory.geometry.weights import normalised
 from tests.instances import covariances, mp_sqrt, rotations, to_float
 
 SEEDS = st.integers(0, 10_000)
@@ -210,16 +212,16 @@ def test_light_clients_in_a_batch_cost_no_digits(light, by):
     grams = covariances(np.random.default_rng(0), 64, 20, size=4)
     shares = np.append(1.0, np.full(19, light))
     given = (grams, shares) if by == "weight" else (grams * shares[:, None, None] ** 2, np.ones(20))
-    found = newton_stack.solve(given[0], np.broadcast_to(normalised(given[1], 20), (64, 20)))[0]
+    found = newton_batched.solve(given[0], np.broadcast_to(normalised(given[1], 20), (64, 20)))[0]
     for head, each in zip(found, given[0], strict=True):
-        alone = newton_single.solve(each, normalised(given[1], 20))[0]
+        alone = newton_lapack.solve(each, normalised(given[1], 20))[0]
         assert psd.relative_error(psd.gram(head), psd.gram(alone)) < 2e-14
 
 
 def test_large_batches_are_cut_to_size(monkeypatch):
     grams = covariances(np.random.default_rng(0), 100, 4, size=3)
     whole = barycenter(grams)
-    monkeypatch.setattr(importlib.import_module("fedgram.barycenter"), "ENTRIES", 1)
+    monkeypatch.setattr(importlib.import_module("fedgram.theory.geometry.barycenter"), "ENTRIES", 1)
     np.testing.assert_allclose(barycenter(grams).gram, whole.gram, rtol=0, atol=1e-14)
     assert barycenter(grams[:0]).gram.shape == (0, 3, 3)
 
@@ -281,15 +283,15 @@ def test_linear_algebra_along_the_stack(size):
     rng = np.random.default_rng(size)
     grams = np.moveaxis(covariances(rng, 3, 5, size=size), (2, 3), (0, 1))  # (C, C, 3, 5)
     grams[..., 0, 0] = np.diag([*np.ones(size - 1), -1.0])
-    root, benign = stacked.cholesky(grams)
+    root, benign = batched_linalg.cholesky(grams)
     np.testing.assert_array_equal(benign, np.arange(15).reshape(3, 5) > 0)
-    np.testing.assert_allclose(stacked.products(root, root.swapaxes(0, 1))[:, :, benign], grams[:, :, benign])
+    np.testing.assert_allclose(products(root, root.swapaxes(0, 1))[:, :, benign], grams[:, :, benign])
     identity = np.broadcast_to(np.eye(size)[:, :, None, None], grams.shape)
-    left, singular, right = stacked.svd(root, identity, 1e-8)
-    np.testing.assert_allclose(stacked.products(left * singular, right.swapaxes(0, 1)), root, atol=1e-14)
-    for basis in (left, right, stacked.orthogonal(left + 1e-6)):
-        np.testing.assert_allclose(stacked.products(basis, basis.swapaxes(0, 1)), identity, atol=1e-14)
-    inverse = stacked.inverse(grams[:, :, 1].copy())
+    left, singular, right = batched_linalg.svd(root, identity, 1e-8)
+    np.testing.assert_allclose(products(left * singular, right.swapaxes(0, 1)), root, atol=1e-14)
+    for basis in (left, right, batched_linalg.orthogonal(left + 1e-6)):
+        np.testing.assert_allclose(products(basis, basis.swapaxes(0, 1)), identity, atol=1e-14)
+    inverse = batched_linalg.inverse(grams[:, :, 1].copy())
     np.testing.assert_allclose(
         np.einsum("ijk,jlk->ilk", inverse, grams[:, :, 1]), identity[:, :, 1], atol=1e-13
     )

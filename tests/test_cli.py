@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgram import Moments, Penalty, correct, explain, predict, psd
-from fedgram.interchange import write_json
+from fedgram import Moments, Penalty, correct, explain, predict
+from fedgram._util.files import write_json
+from fedgram.theory.geometry import psd
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"
 DATA = [str(EXAMPLE), "--client", "site", "--targets", "east,north"]

@@ -15,10 +15,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from fedgram._util.errors import InputError
 from fedgram.cli import main, run_tables
 from fedgram.compare import METRICS, compared
 from fedgram.data.own_table import Reading, read_inputs, read_table
-from fedgram.errors import InputError
 from fedgram.measure import measure
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments, Penalty, correct, phi, predict, psd
-from fedgram.correct import contributions, pooled_from_sum
-from fedgram.predict import conditional_solution, profiled_objective
+from fedgram import InputError, Moments, Penalty, correct, phi, predict
+from fedgram.theory.correct import contributions, pooled_from_sum
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import conditional_solution, profiled_objective
 from tests.instances import random_moments
 
 SEEDS = st.integers(0, 10_000)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgram import predict, psd
-from fedgram.barycenter import trajectory
+from fedgram import predict
 from fedgram.data.equal_inputs import attainable_targets, unattainable_part
 from fedgram.data.problem import Problem, Split
 from fedgram.measure import measure
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
 from tests.small_runs import SETTINGS, trained
 
 INPUTS = np.array([[0.0, 1], [2, 3], [0, 1], [4, 5], [0, 1]])

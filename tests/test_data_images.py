@@ -13,7 +13,7 @@ from scipy.ndimage import map_coordinates
 from fedgram import InputError, Penalty
 from fedgram.data import cifar_batches, cifar_geo, dsprites, images, mpiigaze, shapes3d, sprites, w300lp
 from fedgram.data.dataset import Options
-from fedgram.predict import predict
+from fedgram.theory.predict import predict
 from tests import published_images as published
 
 DEFAULT = Options()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedgram import InputError, Penalty
 from fedgram.data import sprites
 from fedgram.data.dataset import Options
-from fedgram.predict import predict
+from fedgram.theory.predict import predict
 
 SHAPES = st.sampled_from([1.0, 2.0, 3.0])
 

@@ -8,7 +8,7 @@ import pytest
 from fedgram import InputError, Penalty
 from fedgram.data import swimmer_mini
 from fedgram.data.dataset import Options
-from fedgram.predict import predict
+from fedgram.theory.predict import predict
 
 
 @pytest.fixture(scope="module")

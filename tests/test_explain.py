@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, explain, predict, psd, words
+from fedgram import Moments, Penalty, explain, predict, words
 from fedgram.documents import explanation_document, gap_summary
-from fedgram.explain import pairwise_dispersion
 from fedgram.figure import _draw_terms, pyplot
+from fedgram.theory.explain import pairwise_dispersion
+from fedgram.theory.geometry import psd
 from tests.instances import random_moments, rotations
 
 SEEDS = st.integers(0, 10_000)
@@ -49,7 +50,7 @@ def test_shares_are_nonnegative_and_complete(seed, clients, size):
 
 def test_client_parts_need_no_rescaling_when_all_are_active():
     # The quadrature and the Bregman parts must themselves sum to the traces; compare before scaling.
-    from fedgram.explain import _mean_slope
+    from fedgram.theory.explain import _mean_slope
 
     moments = random_moments(np.random.default_rng(1))
     pooled, gap = moments.pooled, gap_of(moments)
@@ -296,7 +297,7 @@ def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
     assert "the pairwise bounds" in words.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] == gap.dispersion
-    monkeypatch.setattr(sys.modules["fedgram.explain"], "FEW", 249)  # not the function of that name
+    monkeypatch.setattr(sys.modules["fedgram.theory.explain"], "FEW", 249)  # not the function of that name
     assert "bounds" not in words.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] is None
     assert explanation_document(gap.prediction, gap)["bounds_hold"] is None

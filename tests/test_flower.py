@@ -12,10 +12,10 @@ import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 
-from fedgram import Moments, Penalty, predict, psd
+from fedgram import Moments, Penalty, predict
+from fedgram._util.errors import InputError
 from fedgram.data.own_table import Reading, read_table
 from fedgram.data.problem import Problem, Split
-from fedgram.errors import InputError
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate
@@ -29,9 +29,10 @@ from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.nets.settings import Settings
-from fedgram.psd import closest_factor
 from fedgram.runs import Runs
 from fedgram.runs.files import read_arrays
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import closest_factor
 from fedgram.train import train
 from tests.flower_grid import MemoryGrid
 

@@ -9,13 +9,13 @@ import pytest
 from scipy.linalg import sqrtm
 
 from fedgram import InputError, Penalty, phi, predict
+from fedgram._util.text import between_commas, counted, seeds_in_words
 from fedgram.compare import METRICS, Spread, compared
 from fedgram.data.problem import Problem, Split
 from fedgram.expectation import expectation
 from fedgram.measure import measure, over_clients
 from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.nets.record import Round
-from fedgram.phrases import between_commas, counted, seeds_in_words
 from fedgram.run_figure import draw_comparison
 from fedgram.runs import Runs
 from tests.small_runs import exact_run, small_problem, trained

@@ -226,7 +226,7 @@ def test_missing_fields_are_named(tmp_path, missing):
         (b'{"format": "fedg', "not complete JSON"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"[" * 200_000, "lists within hundreds of lists"),
-        (b"1" * 5_000, "a number of thousands of digits"),
+        (b"1" * 5_000, "number or nesting too large"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, content, words):

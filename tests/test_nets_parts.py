@@ -9,7 +9,6 @@ from scipy import stats
 from torch import nn
 
 from fedgram import Penalty
-from fedgram.correct import correct
 from fedgram.nets.batches import GOLDEN, Batches, mixed
 from fedgram.nets.model import draw, prepared
 from fedgram.nets.objective import Terms, correction, inverse_of_positive, losses
@@ -19,6 +18,7 @@ from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import PRECISIONS, Settings
 from fedgram.nets.stack import Stack
+from fedgram.theory.correct import correct
 from tests.instances import random_moments
 from tests.plain_loop import CPU, OwnNet
 

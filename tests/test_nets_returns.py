@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, align, closest_head, phi, psd, select, solve
-from fedgram.correct import correct
+from fedgram import Moments, Penalty, align, closest_head, phi, solve
 from fedgram.nets.evaluation import Biases, errors, objective
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.returns import (
@@ -22,6 +21,9 @@ from fedgram.nets.returns import (
     solved,
     unshrunk,
 )
+from fedgram.theory import select
+from fedgram.theory.correct import correct
+from fedgram.theory.geometry import psd
 from tests.instances import covariances, random_moments
 
 SEEDS = st.integers(0, 10_000)

@@ -6,10 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedgram import psd
-from fedgram.barycenter import trajectory
 from fedgram.expectation import expectation, references
-from fedgram.explain import explain
 from fedgram.measure import direction_error
 from fedgram.paper.claims import load_claims
 from fedgram.paper.judging import judge_all
@@ -19,8 +16,11 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.shown import Shown
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.registry import GROUPS
-from fedgram.penalty import Penalty
-from fedgram.predict import predict
+from fedgram.theory.explain import explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import predict
 from tests.instances import random_moments
 
 PAPER = SCALES["paper"]

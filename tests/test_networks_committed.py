@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fedgram import psd
 from fedgram.paper.networks.figures import FIGURES, figures_of, rendered
 from fedgram.paper.networks.results import Results
+from fedgram.theory.geometry import psd
 
 FOLDER = Path(__file__).parents[1] / "results"
 SCALES = sorted(path.parent.name for path in FOLDER.glob("*/results"))

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, barycenter, newton_single, psd
-from fedgram.barycenter import COMPILED_SIZE, single_solver, solve_each, solve_together
+from fedgram import InputError, barycenter
+from fedgram.theory.geometry import newton_lapack, psd
+from fedgram.theory.geometry.barycenter import COMPILED_SIZE, single_solver, solve_each, solve_together
 from tests.instances import covariances, rotations
 from tests.test_barycenter import exact, of_rank, spread_out
 
 numba = pytest.importorskip("numba")
-compiled = importlib.import_module("fedgram.newton_compiled")
+compiled = importlib.import_module("fedgram.theory.geometry.newton_numba")
 
 SEEDS = st.integers(0, 10_000)
 CLIENTS = st.integers(1, 9)
@@ -25,7 +26,7 @@ SIZES = st.integers(1, COMPILED_SIZE)
 def difference(grams, weights):
     """Relative difference of the compiled solver to the other one, and its residual."""
     head, residual, rounds = compiled.solve(grams, weights)
-    expected, _, expected_rounds = newton_single.solve(grams, weights)
+    expected, _, expected_rounds = newton_lapack.solve(grams, weights)
     assert isinstance(residual, float)
     assert isinstance(rounds, int)
     assert rounds <= expected_rounds + 3
@@ -112,7 +113,7 @@ def test_what_it_cannot_solve_goes_to_the_other_solver(monkeypatch):
     grams, weights = covariances(np.random.default_rng(0), 4, size=3), np.full(4, 0.25)
     monkeypatch.setattr(compiled, "LIMIT", 1)
     head, _, rounds = compiled.solve(grams, weights)
-    expected, _, expected_rounds = newton_single.solve(grams, weights)
+    expected, _, expected_rounds = newton_lapack.solve(grams, weights)
     np.testing.assert_array_equal(head, expected)
     assert rounds == expected_rounds > 1
 
@@ -137,16 +138,16 @@ def choose_again():
 
 def test_small_problems_are_compiled(choose_again):
     assert single_solver(COMPILED_SIZE) is compiled.solve
-    assert single_solver(COMPILED_SIZE + 1) is newton_single.solve
+    assert single_solver(COMPILED_SIZE + 1) is newton_lapack.solve
 
 
 def test_without_numba_numpy_does_it(choose_again, monkeypatch):
     grams = covariances(np.random.default_rng(0), 20, 4, size=3)
     expected = barycenter(grams).gram
     single_solver.cache_clear()
-    monkeypatch.delitem(sys.modules, "fedgram.newton_compiled")
+    monkeypatch.delitem(sys.modules, "fedgram.theory.geometry.newton_numba")
     monkeypatch.setitem(sys.modules, "numba", None)  # importing it fails
-    assert single_solver(3) is newton_single.solve
+    assert single_solver(3) is newton_lapack.solve
     assert psd.relative_error(barycenter(grams).gram, expected).max() < 1e-14
     assert psd.relative_error(barycenter(grams[0]).gram, expected[0]) < 1e-14
 

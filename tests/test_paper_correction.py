@@ -6,12 +6,12 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram import psd
 from fedgram.paper import ufm_correction_claims
 from fedgram.paper.ufm_correction import EXPERIMENT, proximal_heads
 from fedgram.paper.ufm_correction_claims import errors_of
-from fedgram.predict import predict
-from fedgram.select import closest_head
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import predict
+from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import WEAK, sweep_moments
 from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 

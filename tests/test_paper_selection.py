@@ -6,10 +6,10 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram import psd
 from fedgram.paper.experiment import settings_of
 from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selection
 from fedgram.paper.ufm_selection_figure import by_size, by_weight
+from fedgram.theory.geometry import psd
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.sample import Sample

@@ -9,9 +9,10 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Moments, Penalty, correct, explain, phi, predict, psd
-from fedgram.activity import describe_direction
-from fedgram.predict import conditional_solution, local_optimum, profiled_objective
+from fedgram import InputError, Moments, Penalty, correct, explain, phi, predict
+from fedgram.theory.activity import describe_direction
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import conditional_solution, local_optimum, profiled_objective
 from tests.instances import covariances, mp_barycenter, mp_phi, random_moments, rotations, to_float
 
 SEEDS = st.integers(0, 10_000)

@@ -7,7 +7,9 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, psd
+from fedgram import InputError
+from fedgram._util.arrays import as_finite_array
+from fedgram.theory.geometry import psd
 from tests.instances import covariances, rotations
 
 SEEDS = st.integers(0, 10_000)
@@ -176,7 +178,7 @@ def test_nothing_is_relative_to_zero():
 )
 def test_what_is_not_numbers_is_refused_in_a_sentence(values, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
-        psd.finite(values, "X")
+        as_finite_array(values, "X")
     assert caught.value.field == "X"
 
 

@@ -17,9 +17,9 @@ from torch import nn
 from fedgram import InputError, Moments
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.settings import Settings
-from fedgram.penalty import Penalty
 from fedgram.runs import Runs, Setup, files
 from fedgram.runs.manifest import Data
+from fedgram.theory.penalty import Penalty
 from fedgram.train import train
 from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, exact_run, small_problem, trained
 

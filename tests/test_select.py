@@ -6,9 +6,10 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, Penalty, align, closest_head, phi, psd, solve
-from fedgram.predict import profiled_objective
-from fedgram.select import unshrunk
+from fedgram import InputError, Penalty, align, closest_head, phi, solve
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import profiled_objective
+from fedgram.theory.select import unshrunk
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.2)

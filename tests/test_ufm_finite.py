@@ -8,12 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.barycenter import barycenter
-from fedgram.errors import InputError
-from fedgram.predict import phi, profiled_objective
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import barycenter
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.predict import phi, profiled_objective
 from fedgram.ufm import displacement as theory
 from fedgram.ufm import finite_instances as instances
 from fedgram.ufm.finite import ProfiledUpdate, lift, return_errors, spectral_radius, symmetric_basis

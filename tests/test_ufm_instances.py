@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedgram.activity import Activity
-from fedgram.errors import InputError
-from fedgram.explain import explain
-from fedgram.moments import Moments
-from fedgram.predict import phi, predict
+from fedgram._util.errors import InputError
+from fedgram.theory.activity import Activity
+from fedgram.theory.explain import explain
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import phi, predict
 from fedgram.ufm.instances import (
     BARYCENTER_SIZES,
     GAP_SIZES,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedgram.correct import correct
-from fedgram.moments import Moments
-from fedgram.penalty import Penalty
-from fedgram.predict import conditional_solution, local_optimum, phi, profiled_objective
-from fedgram.select import closest_head
+from fedgram.theory.correct import correct
+from fedgram.theory.moments import Moments
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import conditional_solution, local_optimum, phi, profiled_objective
+from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import random_covariances, targets_with_moments
 from fedgram.ufm.joint import CorrectedJoint, Joint
 from fedgram.ufm.profiled import Profiled, two_sided, two_sided_transposed

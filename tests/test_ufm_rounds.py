@@ -5,11 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.barycenter import trajectory
-from fedgram.penalty import Penalty
-from fedgram.predict import predict
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled

@@ -6,11 +6,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from fedgram import psd
-from fedgram.correct import correct
-from fedgram.moments import Moments
-from fedgram.predict import conditional_solution, phi
-from fedgram.select import closest_head
+from fedgram.theory.correct import correct
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import conditional_solution, phi
+from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import (
     SELECTION_SIZES,
     UNIT,

@@ -1,14 +1,14 @@
 """fedgram: federated regression whose outcome is known before it is trained."""
 
-from fedgram.barycenter import Barycenter, barycenter
-from fedgram.correct import Correction, correct
-from fedgram.errors import AccuracyError, InputError
-from fedgram.explain import Gap, explain
-from fedgram.moments import Moments, Pooled
-from fedgram.penalty import Penalty
-from fedgram.predict import Prediction, phi, predict
-from fedgram.select import align, closest_head, solve, unshrunk
+from fedgram._util.errors import AccuracyError, InputError
 from fedgram.tables import read_moments
+from fedgram.theory.correct import Correction, correct
+from fedgram.theory.explain import Gap, explain
+from fedgram.theory.geometry.barycenter import Barycenter, barycenter
+from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import Prediction, phi, predict
+from fedgram.theory.select import align, closest_head, solve, unshrunk
 
 __version__ = "0.1.0"
 

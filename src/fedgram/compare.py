@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
+from fedgram._util.arrays import Array
+from fedgram._util.text import counted, seeds_in_words
 from fedgram.expectation import SYMBOLS
 from fedgram.measure import Measured, measure
-from fedgram.phrases import counted, seeds_in_words
-from fedgram.psd import Array
 from fedgram.runs import Setup, StoredRun
+from fedgram.theory.geometry import psd
 
 METRICS: dict[str, Callable[[Measured], float]] = {
     "error": lambda run: run.endpoint_error,

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.correct import Correction
-from fedgram.explain import Gap
-from fedgram.predict import Prediction
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram.theory.correct import Correction
+from fedgram.theory.explain import Gap
+from fedgram.theory.predict import Prediction
 
 
 def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | None = None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import psd
 
 SUFFIXES = (".png", ".svg", ".pdf")
 BLUE, ORANGE, GREEN, RED, VIOLET = "#2f6db5", "#e08a1e", "#1b7f4d", "#c0392b", "#7d5ba6"

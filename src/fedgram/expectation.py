@@ -7,12 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from fedgram.barycenter import barycenter
-from fedgram.correct import correction_toward_pooled
-from fedgram.errors import InputError
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.nets.procedure import Procedure
-from fedgram.predict import Prediction, local_optimum
-from fedgram.psd import Array
+from fedgram.theory.correct import correction_toward_pooled
+from fedgram.theory.geometry.barycenter import barycenter
+from fedgram.theory.predict import Prediction, local_optimum
 
 Reference = Literal["barycenter", "centralized", "within", "partly corrected"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.activity import describe_direction
+from fedgram._util.arrays import Array
+from fedgram._util.files import write_bytes
 from fedgram.drawing import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
-from fedgram.explain import Gap
-from fedgram.interchange import write_whole
-from fedgram.predict import Prediction
-from fedgram.psd import Array
+from fedgram.theory.activity import describe_direction
+from fedgram.theory.explain import Gap
+from fedgram.theory.predict import Prediction
 from fedgram.words import in_parts, no_gap, percent
 
 TERM_LABELS = ("client means", "client covariances", "averaging heads")
@@ -37,7 +37,7 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     figure.supxlabel(
         f"{source} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}", fontsize=7, color="0.4"
     )
-    write_whole(path, rendered(figure, suffix, dpi=200))
+    write_bytes(path, rendered(figure, suffix, dpi=200))
 
 
 def _panels(planes: int) -> tuple[Any, Any]:

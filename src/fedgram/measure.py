@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.barycenter import trajectory
-from fedgram.correct import correction_value
-from fedgram.errors import InputError
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.expectation import Expectation, Reference, expectation, references
 from fedgram.nets.procedure import BIAS_RULES
-from fedgram.predict import Prediction, predict
-from fedgram.psd import Array, closest_factor
 from fedgram.runs import Setup, StoredRun
+from fedgram.theory.correct import correction_value
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
+from fedgram.theory.geometry.psd import closest_factor
+from fedgram.theory.predict import Prediction, predict
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.files import write_bytes
+from fedgram._util.text import seeds_in_words
 from fedgram.compare import Group, Setting
 from fedgram.drawing import GREEN, INK, PALE, PALETTE, ellipse, mean_band, pyplot, rendered, suffix_of
-from fedgram.interchange import write_whole
-from fedgram.phrases import seeds_in_words
 
 GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}
 
@@ -19,7 +19,7 @@ GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}
 def draw_comparison(settings: Sequence[Setting], path: str | Path) -> None:
     """Draw settings, one in a row; write png, svg or pdf."""
     suffix = suffix_of(path)
-    write_whole(path, rendered(comparison(settings), suffix))
+    write_bytes(path, rendered(comparison(settings), suffix))
 
 
 def comparison(settings: Sequence[Setting]) -> Any:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fedgram.errors import InputError
-from fedgram.phrases import counted, listed
+from fedgram._util.errors import InputError
+from fedgram._util.text import counted, listed
 from fedgram.source_table import SourceTable
 from fedgram.table_files import expanded, holds_text, paths_of, rows_of, sql_name
 

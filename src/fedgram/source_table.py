@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
 from fedgram.table_files import paths_of
 
 if TYPE_CHECKING:

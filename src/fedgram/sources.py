@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.errors import InputError
-from fedgram.phrases import listed
+from fedgram._util.errors import InputError
+from fedgram._util.text import listed
 from fedgram.source_refusals import bad_where, no_column, not_numbers
 from fedgram.source_table import SourceTable
 from fedgram.table_files import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 if TYPE_CHECKING:
     import duckdb

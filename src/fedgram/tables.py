@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.checks import constant_target
-from fedgram.errors import InputError
-from fedgram.moments import Moments
-from fedgram.phrases import left_out, listed, names_of
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import left_out, listed, names_of
 from fedgram.source_refusals import explained, nameless
 from fedgram.source_table import SourceTable
 from fedgram.sources import FIND_NAN, check_in_every_file, open_source, select_rows
+from fedgram.theory.moments import Moments
+from fedgram.theory.validation import constant_target
 
 # A shift d away from the mean costs a factor 1 + d²/σ² in accuracy: at 10 σ two digits of sixteen.
 NEAR = 10.0

@@ -8,13 +8,14 @@ import numpy as np
 from rich.padding import Padding
 from rich.table import Table
 
-from fedgram import psd, words
-from fedgram.correct import Correction
-from fedgram.explain import Gap
-from fedgram.phrases import counted
-from fedgram.predict import Prediction
-from fedgram.psd import Array
+from fedgram import words
+from fedgram._util.arrays import Array
+from fedgram._util.text import counted
 from fedgram.screen import ruled, say, screen
+from fedgram.theory.correct import Correction
+from fedgram.theory.explain import Gap
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import Prediction
 
 console = screen()
 

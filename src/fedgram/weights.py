@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedgram.averaging import in_client_order
-from fedgram.errors import InputError
-from fedgram.phrases import between_commas
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import between_commas
+from fedgram.theory.geometry.weights import in_client_order
 
 
 def parse_weights(text: str, clients: Sequence[str]) -> Array:

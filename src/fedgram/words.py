@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedgram.activity import describe_direction
-from fedgram.correct import Correction
-from fedgram.explain import Gap
-from fedgram.predict import Prediction
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram.theory.activity import describe_direction
+from fedgram.theory.correct import Correction
+from fedgram.theory.explain import Gap
+from fedgram.theory.predict import Prediction
 
 CAUSES = (
     "different client means",

@@ -10,8 +10,8 @@ import click
 import typer
 
 import fedgram
+from fedgram._util.errors import AccuracyError, InputError
 from fedgram.cli.once import App
-from fedgram.errors import AccuracyError, InputError
 
 app = App(
     name="fedgram",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedgram._util.errors import InputError
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.once import App
-from fedgram.errors import InputError
 
 if TYPE_CHECKING:
     from fedgram.data.dataset import Dataset

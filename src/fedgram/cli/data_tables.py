@@ -12,11 +12,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from fedgram import words
+from fedgram._util.arrays import Array
 from fedgram.data.fetch import Advanced
 from fedgram.data.inspection import CheckedFile, Inspection, Presence
-from fedgram.explain import explain
-from fedgram.psd import Array
 from fedgram.screen import ruled, screen
+from fedgram.theory.explain import explain
 
 console = screen()
 MOST_FILES = 12  # listed one by one

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from fedgram.errors import InputError
-from fedgram.phrases import between_commas
+from fedgram._util.errors import InputError
+from fedgram._util.text import between_commas
 from fedgram.table_files import each_once, expanded, files_in, is_table
 
 if TYPE_CHECKING:
-    from fedgram.moments import Moments
+    from fedgram.theory.moments import Moments
 
 Data = Annotated[
     list[str],
@@ -181,7 +181,7 @@ def _refuse(about_rows: dict[str, Any]) -> None:
 
 def _joined(files: list[str]) -> Moments:
     """The clients of all moments files; one that is in several has the rows of all of them."""
-    from fedgram.moments import Moments
+    from fedgram.theory.moments import Moments
 
     parts = [Moments.load(file) for file in files]
     for file, part in zip(files, parts, strict=True):

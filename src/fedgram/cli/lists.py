@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedgram.errors import InputError
-from fedgram.phrases import between_commas
+from fedgram._util.errors import InputError
+from fedgram._util.text import between_commas
 
 Seeds = Annotated[
     str, typer.Option(help="How many seeds (5 is 0 to 4), or which, with commas ('0,3', one is '3,').")

@@ -10,7 +10,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 
 class OnceCommand(TyperCommand):

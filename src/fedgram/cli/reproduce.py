@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir
 from fedgram.cli.lists import parts, seeds_of
-from fedgram.errors import InputError
 
 if TYPE_CHECKING:
     from fedgram.paper.networks.plan import Request

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import write_bytes
 from fedgram.data.own_table import Reading, read_inputs
-from fedgram.errors import InputError
-from fedgram.interchange import write_whole
-from fedgram.psd import Array
 from fedgram.runs import Runs, StoredRun
 
 
@@ -41,7 +41,7 @@ class Predicted:
 
     def save(self, output: Path) -> None:
         """Write the CSV file."""
-        write_whole(output, self.csv().encode())
+        write_bytes(output, self.csv().encode())
 
 
 def predicted(folder: Path, data: str, client: str | None, site: str | None) -> Predicted:

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from fedgram._util.text import counted
 from fedgram.cli.data_tables import size
 from fedgram.compare import compared
 from fedgram.expectation import SYMBOLS
 from fedgram.measure import Measured, measure
 from fedgram.nets.procedure import BIAS_RULES
-from fedgram.phrases import counted
 from fedgram.runs import StoredRun
 from fedgram.screen import ruled, say, screen
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedgram._util.errors import InputError
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.once import App
-from fedgram.errors import InputError
 
 runs_app = App(
     no_args_is_help=True,
@@ -75,8 +75,8 @@ def compare(
 
     found = Runs(root).require()
     if figure is not None:
+        from fedgram._util.text import counted
         from fedgram.compare import compared
-        from fedgram.phrases import counted
         from fedgram.run_figure import draw_comparison
 
         if not (settings := compared(found)):
@@ -107,9 +107,9 @@ def predict(
     Each row is predicted by the network of its client; of a centralized run all are by the one that it has,
     and need none. The rows stay in their order.
     """
+    from fedgram._util.text import counted
     from fedgram.cli.given import check_kept
     from fedgram.cli.run_predictions import predicted
-    from fedgram.phrases import counted
 
     check_kept(output, [data])
     if output is not None and output.suffix.lower() not in ("", ".csv"):

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgram._util.errors import AccuracyError, InputError
+from fedgram._util.text import counted
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.given import Given, is_moments, with_data
-from fedgram.errors import AccuracyError, InputError
-from fedgram.penalty import Penalty
-from fedgram.phrases import counted
+from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
-    from fedgram.moments import Moments
-    from fedgram.predict import Prediction
-    from fedgram.psd import Array
+    from fedgram._util.arrays import Array
+    from fedgram.theory.moments import Moments
+    from fedgram.theory.predict import Prediction
 
 PAPER = Penalty()
 
@@ -113,8 +113,8 @@ def correct(
 ) -> None:
     """Work out the correction that removes the gap: what to exchange, and what each client then does."""
     from fedgram import documents, terminal
-    from fedgram.correct import correct as correction_of
-    from fedgram.predict import initial_head
+    from fedgram.theory.correct import correct as correction_of
+    from fedgram.theory.predict import initial_head
 
     given.check_kept(output)
     summary = given.moments
@@ -123,7 +123,7 @@ def correct(
     head = initial_head(_initial_gram(initial, targets), targets)
     document = documents.correction_document(correction, head)
     if output is not None:
-        from fedgram.interchange import write_json
+        from fedgram._util.files import write_json
 
         write_json(output, document)
     if as_json:
@@ -142,8 +142,8 @@ def _check_read_back(output: str | None) -> None:
 
 
 def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Prediction, Any]:
-    from fedgram.explain import explain as gap_of
-    from fedgram.predict import predict as prediction_of
+    from fedgram.theory.explain import explain as gap_of
+    from fedgram.theory.predict import predict as prediction_of
 
     prediction = prediction_of(summary, Penalty(lambda_h, lambda_w))
     return prediction, gap_of(prediction)
@@ -152,7 +152,7 @@ def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Predic
 def _initial_gram(path: str | None, targets: int) -> Array:
     import numpy as np
 
-    from fedgram.interchange import read_matrix
+    from fedgram.theory.moments_file import read_matrix
 
     return np.eye(targets) if path is None else read_matrix(path)
 

@@ -7,14 +7,14 @@ from typing import Annotated, get_args
 
 import typer
 
+from fedgram._util.text import between_commas, left_out
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind, Problem
 from fedgram.nets.settings import PRECISIONS, Settings
-from fedgram.penalty import Penalty
-from fedgram.phrases import between_commas, left_out
+from fedgram.theory.penalty import Penalty
 
 PAPER = Settings()
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import atomic_write
 from fedgram.data.dataset import Dataset, Options, checksum, settings_key
 from fedgram.data.problem import Problem, Split
-from fedgram.drafts import draft_of
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def _write(path: Path, stored: Stored) -> None:
     """Write a cache file, whole or not at all; where that is not allowed, the data stays without."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft_of(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+        with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
             for name, array in _arrays(stored).items():
                 _write_array(archive, name, array)
     except OSError as error:

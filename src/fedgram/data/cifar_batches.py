@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Options, readable, require
 from fedgram.data.images import check_images, tar_members
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 SIDE = 32
 ARCHIVE = "cifar-10-python.tar.gz"

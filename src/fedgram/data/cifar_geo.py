@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.data.cifar_batches import ARCHIVE, SIDE, find, training_images
 from fedgram.data.dataset import Dataset, Download, Options, provenance
 from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, projected, scaled
 from fedgram.data.partition import evenly_at_random
 from fedgram.data.problem import Problem, Split
-from fedgram.psd import Array
 
 NAME = "cifar-geo"
 TARGETS = ("dx", "dy", "log scale")

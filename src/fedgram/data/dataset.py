@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgram._util.errors import InputError
 from fedgram.data.problem import Kind, Problem
-from fedgram.errors import InputError
 
 
 @dataclass(frozen=True)

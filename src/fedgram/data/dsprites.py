@@ -21,13 +21,13 @@ from typing import IO
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
 from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, picked, projected
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.sprites import FACTORS, SIDE, TARGETS
 from fedgram.data.tabular import refuse_larger
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 OFFICIAL = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 PACKED = "dsprites_rerendered_60k.npz"

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import readable
 from fedgram.data.problem import Split
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 COLUMNS = ("continuous_observations", "continuous_actions")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
 
 
 def attainable_targets(inputs: Array, targets: Array) -> Array:

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Download
-from fedgram.errors import InputError
 
 if TYPE_CHECKING:
     from requests import Response

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram import psd
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Options, provenance
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tabular import refuse_larger
-from fedgram.errors import InputError
-from fedgram.moments import Moments
-from fedgram.psd import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
 
 NAME = "gaussian"
 WIDTH = 8

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.checks import check_names
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.theory.validation import check_names
 
 
 def named(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:

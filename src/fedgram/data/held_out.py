@@ -8,10 +8,9 @@ from zlib import crc32
 
 import numpy as np
 
+from fedgram._util.arrays import Array, as_float
+from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.errors import InputError
-from fedgram.penalty import number
-from fedgram.psd import Array
 
 
 def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:
@@ -30,7 +29,7 @@ def divided(
 
     They are drawn by the client's name, the same wherever it is: among others, or at a site of its own.
     """
-    if not 0.0 <= number(test_fraction) < 1.0:
+    if not 0.0 <= as_float(test_fraction) < 1.0:
         raise InputError(
             f"The test fraction must be at least 0 and below 1, not {test_fraction}.", field="test_fraction"
         )

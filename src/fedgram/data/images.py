@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import checksum
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.tabular import split_by_projection, statistics
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 TRAIN_ROWS, TEST_ROWS, CLIENTS = 12_000, 3_000, 8
 

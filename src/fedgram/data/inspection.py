@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedgram._util.errors import InputError
 from fedgram.data import cache, registry
 from fedgram.data.dataset import Dataset, Options, checksum, data_directory
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
-from fedgram.predict import Prediction, predict
+from fedgram.theory.predict import Prediction, predict
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Download, Options, provenance, require
 from fedgram.data.episodes import transitions
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.tabular import refuse_larger, split_by_projection
-from fedgram.errors import InputError
 
 TRAIN_ROWS, TEST_ROWS = 4_000, 2_000
 VARIANTS = ("ppo_stoch", "tqc_det", "tqc_stoch")  # the first is the default, the nearest in kind to JAT

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgram.checks import check_names
+from fedgram._util.errors import InputError
 from fedgram.data.given_rows import check_named_once
 from fedgram.data.held_out import divided
 from fedgram.data.problem import Kind, Problem, Split
-from fedgram.errors import InputError
 from fedgram.source_refusals import explained, nameless
+from fedgram.theory.validation import check_names
 
 if TYPE_CHECKING:
-    from fedgram.psd import Array
+    from fedgram._util.arrays import Array
 
 TEST_FRACTION = 0.2
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

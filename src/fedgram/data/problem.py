@@ -9,7 +9,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedgram.checks import check_names
+from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.errors import InputError
+from fedgram._util.frames import in_one_order
+from fedgram._util.text import names_of
 from fedgram.data.equal_inputs import attainable_targets
 from fedgram.data.given_rows import (
     check_columns,
@@ -22,12 +25,9 @@ from fedgram.data.given_rows import (
     numbers_of,
     plain,
 )
-from fedgram.errors import InputError
-from fedgram.frames import in_one_order
-from fedgram.moments import Moments
-from fedgram.phrases import names_of
-from fedgram.psd import Array, numbers
 from fedgram.source_table import client_name
+from fedgram.theory.moments import Moments
+from fedgram.theory.validation import check_names
 
 Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 """Published data; data made for this project; an imitation of published data."""
@@ -45,7 +45,7 @@ class Split:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", plain(np.asarray(self.inputs)))
-        object.__setattr__(self, "targets", plain(numbers(self.targets, "targets")))
+        object.__setattr__(self, "targets", plain(as_float_array(self.targets, "targets")))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from fedgram._util.errors import InputError
+from fedgram._util.text import did_you_mean
 from fedgram.data import cache
 from fedgram.data.dataset import Dataset, Options, data_directory
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
-from fedgram.phrases import did_you_mean
 
 MODULES = {
     "beijing": "beijing",

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
 from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 NAME = "3dshapes"
 FILE = "3dshapes.h5"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Options
 from fedgram.data.partition import by_projection
 from fedgram.data.problem import Split
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 CLIENTS = 4  # of every tabular dataset of the paper
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import Dataset, Options, provenance, readable, require
 from fedgram.data.images import (
     TEST_ROWS,
@@ -34,8 +36,6 @@ from fedgram.data.images import (
 )
 from fedgram.data.problem import Problem
 from fedgram.data.tabular import refuse_larger
-from fedgram.errors import InputError
-from fedgram.psd import Array
 
 NAME = "300w-lp"
 TARGETS = ("pitch", "yaw", "roll")

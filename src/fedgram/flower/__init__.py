@@ -1,6 +1,6 @@
 """The same procedures on a Flower federation: each site keeps its rows and backbone where they are."""
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 try:
     import flwr  # noqa: F401

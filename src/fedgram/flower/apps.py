@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 from fedgram.flower.coordinator import federate
 from fedgram.flower.letter import Letter
 from fedgram.flower.participant import Participant

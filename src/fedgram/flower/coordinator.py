@@ -11,19 +11,19 @@ from uuid import uuid4
 import numpy as np
 
 import fedgram
-from fedgram import psd
-from fedgram.errors import InputError
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.locks import holding
 from fedgram.expectation import SYMBOLS, expectation
 from fedgram.flower.letter import Letter
 from fedgram.flower.member import setup_of
 from fedgram.flower.members import Members, Office
 from fedgram.flower.memory import Memory
 from fedgram.flower.plan import Plan
-from fedgram.holding import holding
 from fedgram.nets.record import Round
-from fedgram.predict import predict
-from fedgram.psd import Array
 from fedgram.runs import Account, Runs, StoredRun
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import predict
 
 MEMORY = "federation.safetensors"
 

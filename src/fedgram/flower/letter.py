@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import Array as SentArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 
 ARRAYS, WORDS, REFUSAL = "arrays", "words", "refusal"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 import fedgram
-from fedgram.errors import InputError
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
-from fedgram.psd import Array
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.manifest import FEDERATION, Data
 

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 from fedgram.flower.letter import Letter
 from fedgram.flower.member import Member
 from fedgram.flower.plan import Plan
-from fedgram.moments import Moments
 from fedgram.runs import StoredRun
+from fedgram.theory.moments import Moments
 
 PAUSE = 1.0
 """Seconds between two looks at which nodes there are."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
 from fedgram.runs.files import read_arrays, read_metadata, write_arrays
 
 SHARED = ("head", "bias", "own_bias", "centered_bias")

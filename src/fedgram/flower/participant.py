@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import fedgram
+from fedgram._util.arrays import Array
 from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import Arrays, PrivateFiles, folder_name, question
@@ -21,7 +22,6 @@ from fedgram.nets.model import example, fingerprint
 from fedgram.nets.precision import storage
 from fedgram.nets.returns import Layers
 from fedgram.nets.sites import Exchange, Sites
-from fedgram.psd import Array
 from fedgram.runs.store import safe
 from fedgram.train import devices
 

@@ -8,14 +8,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from fedgram._util.errors import InputError
+from fedgram._util.text import between_commas
 from fedgram.data.own_table import TEST_FRACTION
 from fedgram.data.problem import Kind
-from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
-from fedgram.penalty import Penalty
-from fedgram.phrases import between_commas
+from fedgram.theory.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
 """Settings that are numbers, by their keys."""

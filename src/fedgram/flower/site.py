@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgram._util.errors import InputError
+from fedgram._util.text import between_commas, names_of
 from fedgram.data.given_rows import check_finite
 from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
 from fedgram.data.problem import Split
-from fedgram.errors import InputError
 from fedgram.flower.plan import number
-from fedgram.moments import Moments
 from fedgram.nets.model import Backbone
-from fedgram.phrases import between_commas, names_of
+from fedgram.theory.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgram.nets.returns import Layers, applied, feature_offset
-from fedgram.penalty import Penalty
+from fedgram.theory.penalty import Penalty
 
 
 def objective(layers: Layers, features: Tensor, targets: Tensor, penalty: Penalty) -> Tensor:

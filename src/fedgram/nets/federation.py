@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
 from fedgram.nets.evaluation import Biases
 from fedgram.nets.fit import Advanced
 from fedgram.nets.local import LAST, Clients, Returned
@@ -21,7 +22,6 @@ from fedgram.nets.returns import Layers
 from fedgram.nets.settings import Settings
 from fedgram.nets.sites import Exchange, Sites
 from fedgram.nets.stack import Tensors
-from fedgram.psd import Array
 
 
 class Federation:

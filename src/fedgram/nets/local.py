@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Advanced, Fit
 from fedgram.nets.model import Backbone, Model, check_starts, draw, prepared, stored

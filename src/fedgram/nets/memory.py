@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.errors import InputError
 from fedgram.nets.graphs import LANES
 from fedgram.nets.model import Backbone, example
 from fedgram.nets.precision import storage

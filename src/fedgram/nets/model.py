@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedgram._util.errors import InputError
+from fedgram._util.text import did_you_mean
 from fedgram.data.problem import Split
-from fedgram.errors import InputError
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.procedure import Procedure
-from fedgram.phrases import did_you_mean
 
 Backbone = str | nn.Module | Callable[[], nn.Module]
 """A name from BACKBONES; a function that draws a new module; or a module to start from as it is."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgram.nets.stack import Stack, Tensors
-from fedgram.penalty import Penalty
+from fedgram.theory.penalty import Penalty
 
 
 @dataclass(frozen=True, eq=False)

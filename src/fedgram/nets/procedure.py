@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedgram.errors import InputError
-from fedgram.phrases import did_you_mean
+from fedgram._util.errors import InputError
+from fedgram._util.text import did_you_mean
 
 BIAS_RULES = ("shared", "private", "offset")
 Bias = Literal["shared", "private", "offset"]

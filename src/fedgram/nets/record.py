@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgram._util.arrays import Array
 from fedgram.nets.procedure import Procedure
-from fedgram.psd import Array
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a client returns after local training: its head as trained, aligned to the broadcast, or solved for.
 
-The same as `fedgram.select` for one client in NumPy, which the tests compare with; here for many models,
-on their device, in double precision.
+The batched torch form of `fedgram.theory.select`, in double precision on the models' device.
+Tests compare the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgram.nets.procedure import Procedure
-from fedgram.penalty import Penalty
+from fedgram.theory.penalty import Penalty
 
 Rows = tuple[Tensor, Tensor]
 

@@ -7,8 +7,8 @@ from numbers import Real
 from operator import index
 from typing import Any, Literal
 
-from fedgram.errors import InputError, check_type
-from fedgram.penalty import Penalty
+from fedgram._util.errors import InputError, check_type
+from fedgram.theory.penalty import Penalty
 
 Precision = Literal["tf32", "fp32", "bf16", "fp64"]
 PRECISIONS = ("tf32", "fp32", "bf16", "fp64")

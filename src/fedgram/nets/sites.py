@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem, Split
 from fedgram.nets.model import stored
 from fedgram.nets.procedure import Procedure
-from fedgram.psd import Array
 
 POOLED = "pooled"
 """Name of the only client of a centralized run."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
 
 
 def columns(shape: tuple[int, ...], **values: Array | float | str) -> Table:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
+from fedgram._util.text import did_you_mean
 from fedgram.paper.experiment import Experiment
 from fedgram.paper.networks.studies import STUDIES
-from fedgram.phrases import did_you_mean
 
 MODULES = {
     "ufm-instance": "fedgram.paper.ufm_instance",

@@ -12,8 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fedgram.errors import InputError
-from fedgram.interchange import read_json, write_whole
+from fedgram._util.errors import InputError
+from fedgram._util.files import read_json, write_bytes
+from fedgram._util.text import counted
 from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import Scale
 from fedgram.paper.judging import judge_all
@@ -23,7 +24,6 @@ from fedgram.paper.report_coverage import coverage_section
 from fedgram.paper.report_datasets import datasets_section
 from fedgram.paper.report_networks import NetworkChapter, load_results, network_chapters, network_section
 from fedgram.paper.runner import SCALES, folder_of
-from fedgram.phrases import counted
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
         training=_training(runs),
         missing=_missing_section(missing),
     )
-    write_whole(page, html.encode())
+    write_bytes(page, html.encode())
     return sentences(*claims)
 
 

@@ -16,11 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedgram.drafts import remove_drafts
+from fedgram._util.errors import InputError
+from fedgram._util.files import remove_temporary_files, write_bytes, write_json
+from fedgram._util.locks import holding
 from fedgram.drawing import pyplot, rendered
-from fedgram.errors import InputError
-from fedgram.holding import holding
-from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
 from fedgram.paper.judging import Judged, judge_all
@@ -107,7 +106,7 @@ def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[Job]:
     folder = folder_of(experiment, out, scale)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        remove_drafts(folder)
+        remove_temporary_files(folder)
     except OSError as error:
         raise InputError(f"Cannot write to '{folder}': {error.strerror}.", field="out") from None
     return [
@@ -184,7 +183,7 @@ def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) 
         figure = experiment.draw(results)
         figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
         for path in paths:
-            write_whole(path, rendered(figure, path.suffix[1:], bbox_inches="tight"))
+            write_bytes(path, rendered(figure, path.suffix[1:], bbox_inches="tight"))
     return paths
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.drafts import draft_of
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import atomic_write
 from fedgram.table_files import sql_text
 
 Table = dict[str, Array]
@@ -35,7 +35,7 @@ def write_table(path: Path, table: Mapping[str, Array], settings: Mapping[str, A
     columns = {name: np.ascontiguousarray(column) for name, column in table.items()}  # noqa: F841, read by SQL
     made_by = json.dumps({"settings": settings, "digest": digest(table)}, sort_keys=True)
     options = f"FORMAT parquet, KV_METADATA {{fedgram: {sql_text(made_by)}}}"
-    with draft_of(path) as draft, duckdb.connect() as connection:
+    with atomic_write(path) as draft, duckdb.connect() as connection:
         connection.execute(f"COPY (SELECT * FROM columns) TO {sql_text(str(draft))} ({options})")
 
 

@@ -13,15 +13,15 @@ from itertools import product
 
 import numpy as np
 
-from fedgram import psd
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import columns
 from fedgram.paper.experiment import Experiment, Results, Scale
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_barycenter_figure import by_size, draw, median_curve
-from fedgram.predict import Prediction, predict
-from fedgram.psd import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import (
     BARYCENTER_SIZES,
     FederatedInstance,

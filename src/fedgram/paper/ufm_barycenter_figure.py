@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import INK, RED
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import panels, shades
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
 
 
 def by_size(results: Results) -> dict[tuple[int, int], Table]:

@@ -16,19 +16,19 @@ from functools import partial
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.barycenter import trajectory
-from fedgram.correct import correct
-from fedgram.moments import Moments
+from fedgram._util.arrays import Array
 from fedgram.paper.columns import columns, concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_correction_claims import DEFICITS, IDENTITIES, PER_SIZE, REDRAWN, measure
 from fedgram.paper.ufm_correction_figure import draw
-from fedgram.predict import conditional_solution, phi, predict
-from fedgram.psd import Array
-from fedgram.select import closest_head
+from fedgram.theory.correct import correct
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import trajectory
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import conditional_solution, phi, predict
+from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import (
     BARYCENTER_SIZES,
     UNIT,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
 from fedgram.ufm.instances import BARYCENTER_SIZES
 
 PER_SIZE, IDENTITIES, REDRAWN = 32, 512, 32  # instances of each size, of eq. (13), and beside the fixed one

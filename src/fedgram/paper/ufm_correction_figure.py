@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import INK, RED
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import panels, shades
 from fedgram.paper.ufm_correction_claims import DEFICITS, errors_of
-from fedgram.psd import Array
 from fedgram.ufm.instances import BARYCENTER_SIZES
 
 FLOOR = 1e-16

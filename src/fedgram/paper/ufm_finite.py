@@ -13,16 +13,16 @@ from itertools import product
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.barycenter import barycenter
+from fedgram._util.arrays import Array
 from fedgram.paper.columns import columns, concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_finite_claims import measure
 from fedgram.paper.ufm_finite_figure import draw
-from fedgram.predict import phi
-from fedgram.psd import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import barycenter
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.predict import phi
 from fedgram.ufm.displacement import commuting_displacement, contraction
 from fedgram.ufm.finite import ProfiledUpdate, return_errors, spectral_radius
 from fedgram.ufm.finite_instances import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import extent
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
 
 
 def measure(results: Results) -> dict[str, Measured]:

@@ -12,16 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.explain import TERMS, Gap, explain
-from fedgram.moments import Moments
+from fedgram._util.arrays import Array
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_gap_claims import INSTANCES, PER_SETTING, SEEDS, measure
 from fedgram.paper.ufm_gap_figure import draw
-from fedgram.predict import predict
-from fedgram.psd import Array
+from fedgram.theory.explain import TERMS, Gap, explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import predict
 from fedgram.ufm.instances import (
     GAP_SIZES,
     WEAK,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram.explain import TERMS
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import Measured
 from fedgram.paper.columns import extent, largest
 from fedgram.paper.experiment import Results
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
+from fedgram.theory.explain import TERMS
 
 SEEDS, INSTANCES, PER_SETTING = 8, 512, 256  # of each controlled sweep, of panels f and g, of each setting
 

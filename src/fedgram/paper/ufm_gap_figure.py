@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import GREY, TERM_COLOURS
-from fedgram.explain import TERMS
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import TERM_MARKERS, TERM_NAMES, median_band, panels
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_gap_claims import FLOOR, SWEEPS
-from fedgram.psd import Array
+from fedgram.theory.explain import TERMS
 
 STYLES = tuple(zip(TERMS, TERM_COLOURS, TERM_MARKERS, TERM_NAMES, strict=True))
 AXES = {"targets": "targets $C$", "clients": "clients $M$", "margin": r"margin bound $\kappa$"}

@@ -13,17 +13,17 @@ from itertools import islice
 import numpy as np
 from scipy.optimize import minimize, root
 
-from fedgram import psd
-from fedgram.correct import correct
-from fedgram.explain import TERMS, explain
-from fedgram.moments import Moments
+from fedgram._util.arrays import Array
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Experiment, Scale
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_instance_claims import measure
 from fedgram.paper.ufm_instance_figure import draw
-from fedgram.predict import Prediction, predict
-from fedgram.psd import Array
+from fedgram.theory.correct import correct
+from fedgram.theory.explain import TERMS, explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import FederatedInstance, fixed_instance, scale_covariances, scale_means
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled

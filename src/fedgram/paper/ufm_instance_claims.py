@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram import psd
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import ROUNDING, Measured
 from fedgram.paper.columns import largest
 from fedgram.paper.experiment import Results
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
+from fedgram.theory.geometry import psd
 
 
 def gram_at(table: Table, row: int) -> Array:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
-from fedgram.explain import TERMS
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import TERM_NAMES, guide, panels, shades
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_instance_claims import gram_at, gram_called, rows_of, worst_client
-from fedgram.psd import Array
+from fedgram.theory.explain import TERMS
 
 FLOOR = 1e-14
 REACH = 1.75  # of both ellipse panels, so that they have one coordinate scale

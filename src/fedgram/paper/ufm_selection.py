@@ -17,16 +17,16 @@ from functools import partial
 
 import numpy as np
 
-from fedgram import psd
+from fedgram._util.arrays import Array
 from fedgram.paper.claims import Measured
 from fedgram.paper.columns import columns, concatenated, extent
 from fedgram.paper.experiment import Experiment, Results, Scale
 from fedgram.paper.style import log_slope
 from fedgram.paper.tables import Table
 from fedgram.paper.ufm_selection_figure import at_zero, by_size, by_weight, draw
-from fedgram.predict import phi
-from fedgram.psd import Array
-from fedgram.select import closest_head
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import phi
+from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import SELECTION_SIZES, ClientInstance, random_orthogonal, selection_instances
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled

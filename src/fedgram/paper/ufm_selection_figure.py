@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREY, INK, ORANGE, RED
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import guide, median_band, panels
 from fedgram.paper.tables import Table
-from fedgram.psd import Array
 
 SLOT = 10**-6.6  # where ρ = 0 stands, left of the axis break
 BREAK = 10**-6.15

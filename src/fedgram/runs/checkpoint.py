@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedgram._util.arrays import Array
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
-from fedgram.psd import Array
 from fedgram.runs.files import FORGET, read_arrays, read_metadata, write_arrays
 from fedgram.runs.manifest import Setup, digest
 

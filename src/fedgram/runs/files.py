@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.drafts import draft_of, remove_drafts
-from fedgram.errors import InputError
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import atomic_write, remove_temporary_files
 
 try:
     from safetensors import SafetensorError, safe_open
@@ -32,8 +32,8 @@ def _draft_of(path: Path) -> Iterator[Path]:
     """A draft in a folder that is made for it; what killed processes left of the path is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_drafts(path.parent, path.name)
-        with draft_of(path) as draft:
+        remove_temporary_files(path.parent, path.name)
+        with atomic_write(path) as draft:
             yield draft
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]

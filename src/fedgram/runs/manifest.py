@@ -12,7 +12,7 @@ from fedgram.data.problem import Kind, Problem
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
-from fedgram.penalty import Penalty
+from fedgram.theory.penalty import Penalty
 
 FORMAT = "fedgram-run/1"
 NOT_RECORDED = "not recorded"

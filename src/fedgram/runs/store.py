@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedgram.errors import InputError
-from fedgram.interchange import read_json
-from fedgram.moments import Moments
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import read_json
+from fedgram._util.text import counted
 from fedgram.nets.record import Round, Run
-from fedgram.phrases import counted
-from fedgram.psd import Array
 from fedgram.runs.files import DAMAGED, read_arrays, write_arrays, write_document
 from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup
+from fedgram.theory.moments import Moments
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
 

@@ -1,6 +1,6 @@
 """Training federations of networks, with everything kept on disk (needs the extra `train`)."""
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 try:
     import torch  # noqa: F401

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgram import psd
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram.data.equal_inputs import unattainable_part
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError
-from fedgram.predict import Prediction, predict
-from fedgram.psd import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import Prediction, predict
 
 FAR, LARGE = 100.0, 1000.0
 """How many deviations from 0 a column's mean may be, and how far from 1 its deviation, to be trained well."""

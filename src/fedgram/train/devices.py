@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 SMALL = 100_000
 """Networks of fewer parameters are small."""

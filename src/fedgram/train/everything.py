@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgram._util.errors import InputError, check_type
+from fedgram._util.locks import holding
+from fedgram._util.text import counted
 from fedgram.data.problem import Problem
-from fedgram.errors import InputError, check_type
-from fedgram.holding import holding
 from fedgram.nets.model import (
     Backbone,
     Model,
@@ -26,10 +27,9 @@ from fedgram.nets.model import (
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings
-from fedgram.phrases import counted
-from fedgram.predict import predict
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
+from fedgram.theory.predict import predict
 from fedgram.train import devices
 from fedgram.train.cautions import cautions
 from fedgram.train.plan import planned

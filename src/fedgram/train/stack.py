@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 import fedgram
-from fedgram import psd
+from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem
 from fedgram.expectation import expectation
 from fedgram.nets.federation import Federation
 from fedgram.nets.model import Backbone
 from fedgram.nets.record import Round, Run
 from fedgram.nets.settings import Settings
-from fedgram.predict import Prediction
-from fedgram.psd import Array
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.checkpoint import Checkpoint
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import Prediction
 from fedgram.train import devices
 
 

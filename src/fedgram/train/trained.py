@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError, check_type
+from fedgram._util.frames import in_one_order
+from fedgram._util.text import listed
 from fedgram.data.given_rows import check_finite, check_kind, named, numbers_of, plain
-from fedgram.errors import InputError, check_type
-from fedgram.frames import in_one_order
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, prepared
 from fedgram.nets.stack import ROWS_AT_ONCE
-from fedgram.phrases import listed
-from fedgram.psd import Array
 from fedgram.runs import StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.penalty import Penalty
-from fedgram.predict import phi
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import phi
 
 
 def slope(gram: Array, covariance: Array, penalty: Penalty) -> Array:

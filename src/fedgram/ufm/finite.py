@@ -12,12 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average, normalised
-from fedgram.errors import InputError
-from fedgram.penalty import Penalty
-from fedgram.predict import phi
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average, normalised
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import phi
 from fedgram.ufm.displacement import slope, slope_derivative
 
 

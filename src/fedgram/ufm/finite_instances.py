@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
 from fedgram.ufm.instances import WEAK, random_covariances, random_orthogonal
 
 PENALTY = WEAK

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.predict import phi
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import phi
 from fedgram.ufm.finite import ProfiledUpdate, lift, symmetric_basis
 
 RESIDUAL = 1e-13

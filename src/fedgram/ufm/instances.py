@@ -10,11 +10,12 @@ from itertools import product
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.errors import InputError
-from fedgram.moments import Moments
-from fedgram.penalty import Penalty
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.moments import Moments
+from fedgram.theory.penalty import Penalty
 
 # Penalties of the fixed instance and the gap suite, and of the selection, barycenter and correction suites.
 WEAK = Penalty(features=0.1, head=0.1)

@@ -7,11 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.correct import correction_value
-from fedgram.penalty import Penalty
-from fedgram.predict import regularised_gram
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram.theory.correct import correction_value
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import regularised_gram
 from fedgram.ufm.profiled import (
     Profiled,
     fit_gradient,

@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.penalty import Penalty
-from fedgram.predict import profiled_objective, regularised_gram
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import profiled_objective, regularised_gram
 
 
 @dataclass(frozen=True, eq=False)

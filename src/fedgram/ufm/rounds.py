@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.psd import Array
-from fedgram.select import align, closest_head
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.select import align, closest_head
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.solvers import Loss, Solution, trust_exact
 

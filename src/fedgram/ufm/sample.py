@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
 
 
 @dataclass(frozen=True, eq=False)

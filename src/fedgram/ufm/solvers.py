@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.expectation import references
-from fedgram.explain import explain
 from fedgram.measure import measure
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.checkpoint import checkpoints
+from fedgram.theory.explain import explain
 
 LARGER = "-larger"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 from fedgram.paper.networks.jobs import Job, Progress, Ran, Warned, run_job
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
@@ -24,7 +25,6 @@ from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.style import not_run, range_band
-from fedgram.psd import Array
 
 Against = Literal["epochs", "seconds"]
 AXES: dict[Against, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedgram._util.text import seeds_in_words
 from fedgram.drawing import GREEN, INK
 from fedgram.paper.networks.cohorts import MAIN
 from fedgram.paper.networks.figures_panels import (
@@ -32,7 +33,6 @@ from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.style import not_run, shades
-from fedgram.phrases import seeds_in_words
 
 # Both have one colour here, in which a cross is seen under a diamond only if its arms reach out.
 CURVES = {

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
 from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, ellipse, mean_band, pyplot
 from fedgram.paper.networks.figures_runs import Reference, provenance
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.shown import TITLES
 from fedgram.paper.style import not_run, panels
+from fedgram.theory.geometry import psd
 
 WIDTH = 7.0  # inches, so that 8-point type is 11 pixels high where the page shows a figure 700 pixels wide
 Limits = tuple[float, float] | None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREY, INK
 from fedgram.paper.networks.cohorts import (
     ALIGNED,
@@ -42,7 +43,6 @@ from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES, TABULAR
 from fedgram.paper.networks.shown import Shown
 from fedgram.paper.style import not_run, panels, range_band
-from fedgram.psd import Array
 
 SELECTION = ("ordinary", "proximal", "aligned")
 PREDICTION = ("ordinary", "proximal", "proximal+corrected")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.claims import Measured
 from fedgram.paper.networks.cohorts import Cohort, Condition
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.shown import Row, Shown
-from fedgram.psd import Array
 
 SHARED = BIAS_RULES.index("shared")
 Metric = Callable[[Result], float]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
+from fedgram._util.text import counted
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import Source, Variety
-from fedgram.phrases import counted
 
 if TYPE_CHECKING:
     from fedgram.train import Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedgram.holding import in_turn
+from fedgram._util.locks import in_turn
 from fedgram.paper.networks.files import can_be_kept
 from fedgram.paper.networks.jobs import Warned
 from fedgram.paper.networks.plan import Request

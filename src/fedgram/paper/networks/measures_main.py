@@ -29,7 +29,7 @@ from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.shown import Row, Shown
-from fedgram.penalty import Penalty
+from fedgram.theory.penalty import Penalty
 
 LOWEST = WEIGHTS.index(1e-3)
 BELOW = 0.1  # the direction error whose first budget Appendix F.3 names

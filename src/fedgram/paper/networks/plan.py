@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedgram._util.errors import InputError
 from fedgram.data.dataset import data_directory
-from fedgram.errors import InputError
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.jobs import Job

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from fedgram._util.arrays import Array
 from fedgram.data.problem import Kind
 from fedgram.nets.procedure import Procedure
-from fedgram.psd import Array
 
 
 @dataclass(frozen=True)

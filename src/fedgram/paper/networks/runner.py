@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import fedgram
+from fedgram._util.errors import InputError
+from fedgram._util.files import write_bytes, write_json
 from fedgram.drawing import pyplot
-from fedgram.errors import InputError
-from fedgram.interchange import write_json, write_whole
 from fedgram.paper.claims import load_claims
 from fedgram.paper.judging import Judged, judge_all
 from fedgram.paper.networks.costs import Cost, cost_of
@@ -125,7 +125,7 @@ def _draw(plan: Plan, results: Results, folder: Path) -> list[Path]:
     for name, figure in figures_of(plan.study.name, results).items() if results else ():
         for suffix in ("png", "pdf") if figure is not None else ():
             paths.append(folder / f"figure{name and f'-{name}'}.{suffix}")
-            write_whole(paths[-1], rendered(figure, suffix))
+            write_bytes(paths[-1], rendered(figure, suffix))
     return paths
 
 

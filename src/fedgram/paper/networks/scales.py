@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedgram._util.errors import InputError
 from fedgram.data import registry, sprites, swimmer_mini
 from fedgram.data.dataset import Options
 from fedgram.data.problem import Problem, Split
-from fedgram.errors import InputError
 from fedgram.nets.settings import Settings
 from fedgram.paper.networks.settings import TABULAR, Source
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgram._util.errors import InputError
+from fedgram._util.text import did_you_mean
 from fedgram.data import cache, registry
 from fedgram.data.dataset import Options
-from fedgram.errors import InputError
-from fedgram.phrases import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from fedgram._util.arrays import Array
+from fedgram._util.text import counted
 from fedgram.paper.networks.cohorts import START_PAIRS, Cohort, Condition
 from fedgram.paper.networks.figures_runs import late_test_errors, pair_values, values
 from fedgram.paper.networks.findings import Metric, change, removed
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.shown import Shown
-from fedgram.phrases import counted
-from fedgram.psd import Array
 
 Style = Literal["number", "plain", "percent", "seconds"]
 Samples = Callable[[Shown, Cohort, str | Condition], Array]

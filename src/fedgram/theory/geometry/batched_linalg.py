@@ -10,7 +10,8 @@ from itertools import combinations
 
 import numpy as np
 
-from fedgram.psd import BENIGN, Array
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry.psd import BENIGN
 
 # The least normal number in single precision, which keeps 0 / 0 away.
 TINY = float(np.finfo(np.float32).tiny)

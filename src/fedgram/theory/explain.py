@@ -7,13 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.averaging import average
-from fedgram.errors import check_type
-from fedgram.newton import EPS
-from fedgram.penalty import Penalty
-from fedgram.predict import Prediction
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import EPS, Array
+from fedgram._util.errors import check_type
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import Prediction
 
 TERMS = ("mean", "covariance", "averaging")
 

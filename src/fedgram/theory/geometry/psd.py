@@ -12,12 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fedgram.errors import InputError
-from fedgram.phrases import counted
-
-Array = npt.NDArray[Any]
+from fedgram._util.arrays import Array, as_finite_array
+from fedgram._util.errors import InputError
+from fedgram._util.text import counted
 
 # A matrix is taken as symmetric, or as semidefinite, when it misses by no more than rounding of a
 # matrix product would: this times its largest entry.
@@ -68,34 +66,9 @@ def sqrt(matrix: Array) -> Array:
     return spectral(lambda values: np.sqrt(np.maximum(values, 0.0)), matrix)
 
 
-def numbers(values: Any, name: str, **place: str) -> Array:
-    """Return `values` as float64, or say that they are none; place is the client or field to name."""
-    if np.ma.is_masked(values):
-        raise InputError(
-            f"{name} has masked values; leave their rows out or fill them first.", **{"field": name, **place}
-        )
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind in "cmM":  # of which NumPy would drop the imaginary part, or count days
-            raise TypeError
-        return array.astype(np.float64, copy=False)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(
-            f"{name} must be an array of real numbers, with rows of one length.", **{"field": name, **place}
-        ) from None
-
-
-def finite(values: Any, name: str) -> Array:
-    """Return `values` as finite float64, or say why they are not."""
-    array = numbers(values, name)
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} has a value that is not finite.", field=name)
-    return array
-
-
 def checked_symmetric(matrix: Any, name: str) -> Array:
     """Return `matrix` as symmetric float64 (..., C, C), or say why it is not."""
-    array = finite(matrix, name)
+    array = as_finite_array(matrix, name)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
         raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
     if (array == transpose(array)).all():

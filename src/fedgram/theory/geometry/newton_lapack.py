@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.newton import EPS, Point, minimise, pairs
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import EPS, Array
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.newton import Point, minimise, pairs
+from fedgram.theory.geometry.psd import transpose
 
 # Up to this size writing the Hessian out is faster than conjugate gradients (measured).
 DENSE_SIZE = 6

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.errors import InputError
-from fedgram.phrases import listed
-from fedgram.psd import Array
+from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.errors import InputError
+from fedgram._util.text import listed
 
 
 def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
@@ -30,7 +29,7 @@ def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[
 
 def normalised(client_weights: Any, clients: int) -> Array:
     """Positive client weights (..., M) scaled to sum to one; one client's may be a number."""
-    weights = np.atleast_1d(psd.numbers(client_weights, "client_weights", field="weight"))
+    weights = np.atleast_1d(as_float_array(client_weights, "client_weights", field="weight"))
     if weights.shape[-1] != clients:
         raise InputError(
             f"There are {clients} clients but {weights.shape[-1]} client weights.", field="weight"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.errors import InputError
-from fedgram.phrases import counted
-from fedgram.psd import Array
+from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.errors import InputError
+from fedgram._util.text import counted
+from fedgram.theory.geometry import psd
 
 
 def constant_target(client: str, target: str) -> InputError:
@@ -26,7 +26,7 @@ def constant_target(client: str, target: str) -> InputError:
 
 def checked_targets(values: Any, client: str, names: Sequence[str]) -> Array:
     """Raw targets of one client as finite float64 (N, C), none of them constant; names as far as known."""
-    array = psd.numbers(values, f"The target array of client '{client}'", client=client, field="targets")
+    array = as_float_array(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
         raise InputError(
             f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}.",
@@ -115,18 +115,6 @@ def check_range(norm: Array, targets: tuple[str, ...]) -> None:
         )
 
 
-def common_batch(**batches: tuple[int, ...]) -> tuple[int, ...]:
-    """The leading axes that those of some arrays broadcast to."""
-    try:
-        return np.broadcast_shapes(*batches.values())
-    except ValueError:
-        listed = ", ".join(f"{name} {batch}" for name, batch in batches.items())
-        raise InputError(
-            f"The leading axes do not fit together: {listed}; give all the same, or none.",
-            field=next(iter(batches)),
-        ) from None
-
-
 def check_one_problem(batch: tuple[int, ...], done: str) -> None:
     """No leading axes: a file has a place for one mean and covariance of each client."""
     if batch:
@@ -139,7 +127,7 @@ def check_one_problem(batch: tuple[int, ...], done: str) -> None:
 
 def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
     """Symmetric semidefinite covariances (..., M, C, C)."""
-    array = psd.numbers(covariance, "covariance")
+    array = as_float_array(covariance, "covariance")
     if array.shape[-3:] != (len(clients), targets, targets):
         raise InputError(
             f"covariance must have shape (..., {len(clients)}, {targets}, {targets}), not {array.shape}.",

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import newton_single, newton_stack, psd
-from fedgram.averaging import average, normalised
-from fedgram.checks import common_batch
-from fedgram.errors import InputError
-from fedgram.newton import CONVERGED, Number
-from fedgram.psd import Array
+from fedgram._util.arrays import Array, common_batch
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import newton_batched, newton_lapack, psd
+from fedgram.theory.geometry.newton import CONVERGED, Number
+from fedgram.theory.geometry.weights import average, normalised
 
 # Up to this size the compiled solver is faster than LAPACK, for any number of clients (measured).
 COMPILED_SIZE = 8
@@ -101,7 +100,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | i
     clients, size = grams.shape[-3:-1]
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)
-    least, largest = TOGETHER if single is newton_single.solve else TOGETHER_COMPILED
+    least, largest = TOGETHER if single is newton_lapack.solve else TOGETHER_COMPILED
     together = len(grams) >= least and size <= largest
     factors, residuals, rounds = (solve_together if together else solve_each)(grams, client_weights)
     return factors.reshape(*batch, size, size), residuals.reshape(batch), rounds.reshape(batch)
@@ -111,11 +110,11 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | i
 def single_solver(size: int) -> Solver:
     """The solver of one problem of matrices (size, size): compiled if small and the extra `fast` is there."""
     if size > COMPILED_SIZE:
-        return newton_single.solve
+        return newton_lapack.solve
     try:
-        from fedgram.newton_compiled import solve as compiled  # not before: Numba takes a while
+        from fedgram.theory.geometry.newton_numba import solve as compiled  # not before: Numba takes a while
     except ImportError:
-        return newton_single.solve
+        return newton_lapack.solve
     return compiled
 
 
@@ -132,5 +131,5 @@ def solve_together(grams: Array, client_weights: Array) -> tuple[Array, Array, A
     _, clients, size, _ = grams.shape
     cuts = range(0, len(grams), max(TOGETHER[0], ENTRIES // (size**4 * clients)))[1:]
     stacks = zip(np.split(grams, cuts), np.split(client_weights, cuts), strict=True)
-    factors, residuals, rounds = zip(*(newton_stack.solve(*stack) for stack in stacks), strict=True)
+    factors, residuals, rounds = zip(*(newton_batched.solve(*stack) for stack in stacks), strict=True)
     return np.concatenate(factors), np.concatenate(residuals), np.concatenate(rounds)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.penalty import Penalty
-from fedgram.psd import Array
+from fedgram._util.arrays import Array
+from fedgram.theory.penalty import Penalty
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,53 +15,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from fedgram.drafts import draft_of
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
+from fedgram._util.files import read_json
 
 FORMAT = "fedgram-moments/1"
-
-
-def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all; pipes and devices are written to, links followed."""
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
-            return
-        with draft_of(path.resolve()) as draft:
-            draft.write_bytes(content)
-    except OSError as error:
-        raise InputError(f"Cannot write '{path}': {error.strerror}.", field=str(path)) from None
-
-
-def write_json(path: str | Path, document: Any) -> None:
-    """Write a JSON document in full double precision."""
-    write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: str | Path) -> Any:
-    """The JSON document in a file, or one sentence about why there is none."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError(f"'{path}' is not a text file, so it cannot be JSON.", field=str(path)) from None
-    if not text.strip():
-        raise InputError(f"'{path}' is empty.", field=str(path))
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"'{path}' is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
-            field=str(path),
-        ) from None
-    except (ValueError, RecursionError):
-        raise InputError(
-            f"'{path}' has a number of thousands of digits, or lists within hundreds of lists, which no "
-            "file of ours has; make it again.",
-            field=str(path),
-        ) from None
 
 
 def read_matrix(path: str | Path) -> Any:

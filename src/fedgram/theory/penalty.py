@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any
 
 import numpy as np
 
-from fedgram.errors import InputError, check_type
+from fedgram._util.arrays import as_float
+from fedgram._util.errors import InputError, check_type
 
 LEAST = 1e-60
 """Products and roots of ratios of penalties are larger, and smaller than its inverse: powers stay finite."""
-
-
-def number(value: Any) -> float:
-    """A number of Python or NumPy, and NaN for what is none: it lies within no bounds."""
-    return float(value) if isinstance(value, Real) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,7 @@ class Penalty:
     def __post_init__(self) -> None:
         for name, flag in (("features", "lambda_h"), ("head", "lambda_w")):
             value = getattr(self, name)
-            if not 0 < number(value) < np.inf:
+            if not 0 < as_float(value) < np.inf:
                 raise InputError(f"{flag} must be a positive number, not {value}.", field=flag)
             object.__setattr__(self, name, float(value))  # NumPy's would be multiplied in their own type
         if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):

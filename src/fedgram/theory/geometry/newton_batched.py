@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgram import newton_single
-from fedgram.newton import FLOOR, Point, minimise, pairs
-from fedgram.psd import Array
-from fedgram.stacked import cholesky, inner, inverse, orthogonal, products, svd
+from fedgram._util.arrays import Array
+from fedgram.theory.geometry import newton_lapack
+from fedgram.theory.geometry.batched_linalg import cholesky, inner, inverse, orthogonal, products, svd
+from fedgram.theory.geometry.newton import FLOOR, Point, minimise, pairs
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 # The residual that single precision has to reach, and the rounds it has for that.
@@ -41,7 +41,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     heads, residuals = (unit * point.head).transpose(2, 0, 1), np.asarray(point.residual)
     rounds = np.full(len(grams), rough_rounds + refinements)
     for k in np.flatnonzero(~found):
-        heads[k], residuals[k], rounds[k] = newton_single.solve(grams[k], client_weights[k])
+        heads[k], residuals[k], rounds[k] = newton_lapack.solve(grams[k], client_weights[k])
     return heads, residuals, rounds
 
 

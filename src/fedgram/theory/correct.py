@@ -8,15 +8,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.activity import Activity
-from fedgram.barycenter import next_head
-from fedgram.checks import common_batch
-from fedgram.errors import InputError, check_type
-from fedgram.moments import MADE, Moments, check_federation
-from fedgram.penalty import Penalty, number
-from fedgram.predict import phi, refuse_if_zero, regularised_gram
-from fedgram.psd import Array
+from fedgram._util.arrays import Array, as_finite_array, as_float, common_batch
+from fedgram._util.errors import InputError, check_type
+from fedgram.theory.activity import Activity
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import next_head
+from fedgram.theory.moments import MADE, Moments, check_federation
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import phi, refuse_if_zero, regularised_gram
 
 # Variance beside the second moment about the origin: below this fraction half of its digits are lost.
 LEAST_KEPT = 1e-8
@@ -120,7 +119,7 @@ class Correction:
             )
 
     def _checked(self, head: Array) -> Array:
-        array = psd.finite(head, "head")
+        array = as_finite_array(head, "head")
         psd.check_head(array, len(self.moments.targets))
         common_batch(head=array.shape[:-2], moments=self.moments.mean.shape[:-2])
         return array
@@ -139,7 +138,7 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     """
     check_federation(moments)
     penalty = Penalty.given(penalty)
-    if not 0.0 <= number(strength) <= 1.0:
+    if not 0.0 <= as_float(strength) <= 1.0:
         raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
     correction = correction_toward_pooled(moments, penalty, float(strength))
     refuse_if_zero(correction.centralized, moments, penalty)
@@ -192,7 +191,7 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
 
 def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, Array]:
     """μ_g (..., C) and Σ_cen (..., C, C) from the sum of `contributions` over clients (..., 1 + C + C²)."""
-    total = np.atleast_1d(psd.finite(total, "total"))
+    total = np.atleast_1d(as_finite_array(total, "total"))
     size = isqrt(total.shape[-1])  # C of 1 + C + C², which is below (C + 1)²
     if total.shape[-1] != 1 + size + size**2:
         raise InputError(

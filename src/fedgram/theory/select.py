@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.checks import common_batch
-from fedgram.errors import InputError
-from fedgram.penalty import Penalty
-from fedgram.predict import phi, regularised_gram
-from fedgram.psd import Array, closest_factor, transpose
+from fedgram._util.arrays import Array, as_finite_array, common_batch
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import closest_factor, transpose
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import phi, regularised_gram
 
 # An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
 NEGLIGIBLE = 1e-2
@@ -24,7 +24,7 @@ NEGLIGIBLE = 1e-2
 
 def closest_head(broadcast: Array, gram: Array) -> Array:
     """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
-    head, gram = psd.finite(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram")
+    head, gram = as_finite_array(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram")
     common_batch(broadcast=head.shape[:-2], gram=gram.shape[:-2])
     return closest_factor(head, gram)
 
@@ -51,7 +51,7 @@ def align(head: Array, broadcast: Array) -> Alignment:
     Q is unique on the heads' row spaces only; there it is the polar factor of Ŵᵀ W, and the completion
     takes one orthogonal complement to the other. Works in C dimensions, P is touched by two QRs.
     """
-    head, broadcast = psd.finite(head, "head"), psd.finite(broadcast, "broadcast")
+    head, broadcast = as_finite_array(head, "head"), as_finite_array(broadcast, "broadcast")
     if head.ndim < 2 or head.shape[-2:] != broadcast.shape[-2:]:
         raise InputError(
             f"The head has shape {head.shape} and the broadcast {broadcast.shape}; both must have shape "
@@ -113,7 +113,9 @@ def solve(
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
     maps = (targets.shape[1], inputs.shape[1])
-    before = np.zeros(maps) if trained is None else _shaped(psd.finite(trained, "trained"), maps, "trained")
+    before = (
+        np.zeros(maps) if trained is None else _shaped(as_finite_array(trained, "trained"), maps, "trained")
+    )
     rest = targets - bias - (inputs - center) @ before.T
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
@@ -152,7 +154,7 @@ def _shaped(array: Array, shape: tuple[int, ...], name: str) -> Array:
 
 def _matrix(values: Any, name: str) -> Array:
     """One client's matrix as finite float64."""
-    array = psd.finite(values, name)
+    array = as_finite_array(values, name)
     if array.ndim != 2 or not len(array):
         raise InputError(f"{name} must have shape (rows, columns), not {array.shape}.", field=name)
     return array

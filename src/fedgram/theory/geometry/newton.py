@@ -20,9 +20,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedgram.psd import Array
+from fedgram._util.arrays import EPS, Array
 
-EPS = float(np.finfo(np.float64).eps)
 # A residual this small is rounding. One below CONVERGED is, too, once two steps have not lowered it.
 FLOOR = 16 * EPS
 CONVERGED = 1e-12

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedgram.errors import InputError
-from fedgram.phrases import listed, names_of
+from fedgram._util.errors import InputError
+from fedgram._util.text import listed, names_of
 
 
 def in_one_order(

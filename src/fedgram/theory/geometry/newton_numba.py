@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-from fedgram import newton_single, psd
-from fedgram.newton import CONVERGED, EPS, FLOOR, LIMIT
-from fedgram.psd import Array
+from fedgram._util.arrays import EPS, Array
+from fedgram.theory.geometry import newton_lapack, psd
+from fedgram.theory.geometry.newton import CONVERGED, FLOOR, LIMIT
 
 SWEEPS, CONJUGATE_STEPS = 30, 100
 
@@ -45,7 +45,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
         factors, _ = psd.spectral_factor(grams, "grams")
     # Constants of other modules are arguments, for the copy on disk is renewed only when this file changes.
     head, residual, rounds = minimise(factors, client_weights, FLOOR, CONVERGED, LIMIT)
-    return (head, residual, rounds) if residual <= 10 * FLOOR else newton_single.solve(grams, client_weights)
+    return (head, residual, rounds) if residual <= 10 * FLOOR else newton_lapack.solve(grams, client_weights)
 
 
 @compiled

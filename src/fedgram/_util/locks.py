@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from fedgram.errors import InputError
+from fedgram._util.errors import InputError
 
 try:
     import fcntl

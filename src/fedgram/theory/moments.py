@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import checks, frames, interchange, psd
-from fedgram.averaging import average, in_client_order, normalised
-from fedgram.errors import InputError, check_type
-from fedgram.phrases import names_of
-from fedgram.psd import Array
+from fedgram._util import frames
+from fedgram._util.arrays import Array, as_float_array, common_batch
+from fedgram._util.errors import InputError, check_type
+from fedgram._util.files import write_json
+from fedgram._util.text import names_of
+from fedgram.theory import moments_file, validation
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.weights import average, in_client_order, normalised
 
 MADE = "Moments.from_arrays makes it of arrays, read_moments of tables"
 
@@ -54,7 +57,7 @@ class Moments:
     client_weights: Array = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
-        mean = psd.numbers(self.mean, "mean")
+        mean = as_float_array(self.mean, "mean")
         if mean.ndim < 2 or 0 in mean.shape[-2:]:
             raise InputError(
                 f"mean must have shape (clients, targets), with one of each at least, not {mean.shape}.",
@@ -62,26 +65,26 @@ class Moments:
             )
         clients, targets = mean.shape[-2:]
         fill = {
-            "count": psd.numbers(self.count, "count"),
+            "count": as_float_array(self.count, "count"),
             "clients": names_of(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
             "targets": names_of(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
-        checks.check_names(self.clients, clients, "client")
-        checks.check_names(self.targets, targets, "target")
-        checks.check_counts(self.count, self.clients, targets)
-        checks.check_mean(mean, self.clients)
-        covariance = checks.checked_covariance(self.covariance, self.clients, targets)
+        validation.check_names(self.clients, clients, "client")
+        validation.check_names(self.targets, targets, "target")
+        validation.check_counts(self.count, self.clients, targets)
+        validation.check_mean(mean, self.clients)
+        covariance = validation.checked_covariance(self.covariance, self.clients, targets)
         given: Any = self.count if self.client_weights is None else self.client_weights
         weights = in_client_order(given, self.clients) if isinstance(given, Mapping) else given
         self._fill_problems(mean, covariance, normalised(weights, clients))
         with np.errstate(over="ignore", invalid="ignore"):
-            checks.check_range(psd.frobenius(self.pooled.covariance), self.targets)
+            validation.check_range(psd.frobenius(self.pooled.covariance), self.targets)
 
     def _fill_problems(self, mean: Array, covariance: Array, client_weights: Array) -> None:
         """Keep the three with the leading axes of all, so that problems can be counted and told apart."""
-        batch = checks.common_batch(
+        batch = common_batch(
             mean=mean.shape[:-2], covariance=covariance.shape[:-3], client_weights=client_weights.shape[:-1]
         )
         arrays = {"mean": (mean, 2), "covariance": (covariance, 3), "client_weights": (client_weights, 1)}
@@ -103,18 +106,18 @@ class Moments:
         if not isinstance(targets, Mapping):
             targets = {f"client {m + 1}": values for m, values in enumerate(_each(targets))}
         clients = tuple(map(str, targets))
-        checks.check_names(clients, len(targets), "client")  # 1 and '1' are one name
+        validation.check_names(clients, len(targets), "client")  # 1 and '1' are one name
         values, names = frames.in_one_order(
             dict(zip(clients, targets.values(), strict=True)), target_names, "targets"
         )
-        arrays = [checks.checked_targets(each, client, names) for client, each in values.items()]
+        arrays = [validation.checked_targets(each, client, names) for client, each in values.items()]
         widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
         count = np.array([len(array) for array in arrays], dtype=np.float64)
-        checks.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
+        validation.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
         pairs = [_mean_and_covariance(array) for array in arrays]
-        checks.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
+        validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
         return cls(
             count=count,
             mean=np.array([mean for mean, _ in pairs]),
@@ -127,15 +130,15 @@ class Moments:
     @classmethod
     def load(cls, path: str | Path) -> Moments:
         """Moments from a file of format `fedgram-moments/1`."""
-        return cls(**interchange.moments_fields(path))
+        return cls(**moments_file.moments_fields(path))
 
     def save(self, path: str | Path) -> None:
         """Write the moments file that `load` and other programs read."""
-        interchange.write_json(path, self.document())
+        write_json(path, self.document())
 
     def document(self) -> dict[str, Any]:
         """The moments file as plain lists and numbers; weights stand in it only if they are not N_m/N."""
-        checks.check_one_problem(self.mean.shape[:-2], "saved")
+        validation.check_one_problem(self.mean.shape[:-2], "saved")
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
             | ({} if self.weighed_by_rows else {"weight": float(weight)})
@@ -143,7 +146,7 @@ class Moments:
                 self.clients, self.count, self.mean, self.covariance, self.client_weights, strict=True
             )
         ]
-        return {"format": interchange.FORMAT, "targets": list(self.targets), "clients": clients}
+        return {"format": moments_file.FORMAT, "targets": list(self.targets), "clients": clients}
 
     @cached_property
     def pooled(self) -> Pooled:
@@ -183,7 +186,7 @@ class Moments:
         for given in (self, *others):
             check_type(given, Moments, MADE)
             moments = given._in_order(self.targets)
-            checks.check_one_problem(moments.mean.shape[:-2], "merged")
+            validation.check_one_problem(moments.mean.shape[:-2], "merged")
             for name, *part in zip(
                 moments.clients, moments.count, moments.mean, moments.covariance, strict=True
             ):
@@ -209,7 +212,7 @@ class Moments:
 def check_federation(moments: Moments) -> None:
     """Refuse what is not the moments of at least two clients."""
     check_type(moments, Moments, MADE)
-    checks.check_federation(moments.clients)
+    validation.check_federation(moments.clients)
 
 
 def _merge(

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import psd
-from fedgram.activity import Activity, describe_direction
-from fedgram.averaging import average
-from fedgram.barycenter import Barycenter, barycenter, trajectory
-from fedgram.errors import InputError
-from fedgram.moments import Moments, check_federation
-from fedgram.newton import EPS
-from fedgram.penalty import Penalty, number
-from fedgram.psd import Array, transpose
+from fedgram._util.arrays import EPS, Array, as_float
+from fedgram._util.errors import InputError
+from fedgram.theory.activity import Activity, describe_direction
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import Barycenter, barycenter, trajectory
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.moments import Moments, check_federation
+from fedgram.theory.penalty import Penalty
 
 # A variance below this fraction of the largest covariance is the rounding of others.
 NOTHING = 1e-13
@@ -115,7 +115,7 @@ class Prediction:
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
         """Predicted Grams of the shared head over rounds 0..T from one Gram (C, C): (T + 1, ..., C, C)."""
-        if not (number(rounds) >= 0 and number(rounds).is_integer()):
+        if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
             raise InputError(
                 f"The number of rounds must be a whole number, 0 or more, not {rounds}.", field="rounds"
             )

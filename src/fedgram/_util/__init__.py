@@ -1,0 +1,1 @@
+"""Helpers that import nothing else of fedgram."""

@@ -1,0 +1,1 @@
+"""The prediction: moments -> predict -> explain -> correct -> select."""

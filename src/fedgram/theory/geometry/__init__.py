@@ -1,0 +1,1 @@
+"""Positive-semidefinite matrices, Bures-Wasserstein distance and barycenter solvers."""
