@@ -41,7 +41,7 @@ def generate(path: Path, rows: int) -> None:
 
 
 def fedgram(path: str) -> Result:
-    from fedgram.tables import read_moments
+    from fedgram.data.tables.read_moments import read_moments
 
     moments = read_moments(path, client="client", targets=TARGETS)
     return moments.count, moments.mean, moments.covariance
@@ -49,9 +49,9 @@ def fedgram(path: str) -> Result:
 
 def fedgram_two_passes(path: str) -> Result:
     """What clients far apart cost: a tighter limit makes the same data need the second pass."""
-    from fedgram import tables
+    from fedgram.data.tables import read_moments
 
-    tables.NEAR = 1e-3
+    read_moments.NEAR = 1e-3
     return fedgram(path)
 
 
@@ -91,7 +91,9 @@ METHODS = {
 def measure(method: str, path: str, output: str) -> None:
     """Run one method in this process, and save its result and seconds."""
     for module in (
-        ("pandas", "pyarrow.parquet") if method.startswith("pandas") else ("duckdb", "fedgram.tables")
+        ("pandas", "pyarrow.parquet")
+        if method.startswith("pandas")
+        else ("duckdb", "fedgram.data.tables.read_moments")
     ):
         importlib.import_module(module)
     start = time.perf_counter()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from fedgram.data.beijing import STATIONS
+from fedgram.data.datasets.loaders.beijing import STATIONS
 
 BEIJING_HEADER = (
     '"No","year","month","day","hour","PM2.5","PM10","SO2","NO2","CO","O3",'

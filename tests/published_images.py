@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from fedgram.data import sprites
+from fedgram.data.datasets.loaders import sprites
 
 DSPRITES = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 

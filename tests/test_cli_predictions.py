@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedgram.cli import main
-from fedgram.data.own_table import Reading, read_table
+from fedgram.data.tables.read_rows import Reading, read_table
 from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
 from fedgram.train import predictions, train

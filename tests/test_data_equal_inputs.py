@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram import predict
-from fedgram.data.equal_inputs import attainable_targets, unattainable_part
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem, Split, attainable_targets, unattainable_part
 from fedgram.measure import measure
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("pooch", reason="Fetching needs pooch: pip install 'fedgram[data]'.")
 
 from fedgram import InputError
-from fedgram.data import registry
-from fedgram.data.dataset import Download, Options
-from fedgram.data.fetch import fetch
+from fedgram.data.datasets import registry
+from fedgram.data.datasets.dataset import Download, Options
+from fedgram.data.datasets.download import fetch
 from tests import published_files as published
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
@@ -142,7 +142,7 @@ def test_a_server_that_sends_the_whole_where_the_rest_was_asked_for(server, tmp_
 
 def test_a_server_that_does_not_answer_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("fedgram.data.fetch.TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("fedgram.data.datasets.download.TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin"
         with pytest.raises(InputError, match=r"Cannot reach .* \(ReadTimeout\)"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.data.held_out import divided, hold_out
 from fedgram.data.problem import Problem
+from fedgram.data.splits import divided, hold_out
 
 NUMBERS = {"north": np.arange(40.0).reshape(20, 2), "south": np.arange(40.0, 60.0).reshape(10, 2)}
 PROBLEM = Problem.from_arrays(NUMBERS, NUMBERS, kind="GENERATED")

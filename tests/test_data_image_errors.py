@@ -8,8 +8,9 @@ import pytest
 from scipy.io import savemat
 
 from fedgram import InputError
-from fedgram.data import cifar_batches, dsprites, mpiigaze, registry
-from fedgram.data.dataset import Options
+from fedgram.data.datasets import registry
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import cifar_geo, dsprites, mpiigaze
 from tests import published_images as published
 
 DEFAULT = Options()
@@ -240,7 +241,7 @@ def test_binary_batches_cut_short(part, suffix, tmp_path):
 
 
 def test_archives_of_batches_cut_short_or_without_batches(tmp_path):
-    path = tmp_path / cifar_batches.ARCHIVE
+    path = tmp_path / cifar_geo.ARCHIVE
     published.tar_gz(path, {BATCH: published.cifar_pickle(published.cifar_planes(24))})
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 
 from fedgram import InputError, Penalty
-from fedgram.data import cifar_batches, cifar_geo, dsprites, images, mpiigaze, shapes3d, sprites, w300lp
-from fedgram.data.dataset import Options
+from fedgram.data.datasets import preprocessing
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import cifar_geo, dsprites, mpiigaze, shapes3d, sprites, w300lp
 from fedgram.theory.predict import predict
 from tests import published_images as published
 
@@ -68,28 +69,28 @@ def test_rows_picked_from_blocks_are_those_of_the_whole(sizes, seed):
     whole = rng.integers(0, 256, (sum(sizes) + 1, 2, 3), dtype=np.uint8)
     rows = rng.permutation(len(whole))[: rng.integers(1, len(whole) + 1)]
     blocks = np.split(whole, np.cumsum(sizes))
-    np.testing.assert_array_equal(images.picked(blocks, rows, (2, 3)), whole[rows])
+    np.testing.assert_array_equal(preprocessing.picked(blocks, rows, (2, 3)), whole[rows])
 
 
 def test_blocks_that_end_early_are_refused():
     with pytest.raises(InputError, match="ends after 4 images"):
-        images.picked([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
+        preprocessing.picked([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
 
 
 def test_many_files_have_one_checksum_whatever_their_order(tmp_path):
     files = [tmp_path / name for name in ("a", "b")]
     for path in files:
         path.write_text(path.name)
-    whole = images.combined_checksum(files, tmp_path)
+    whole = preprocessing.combined_checksum(files, tmp_path)
     assert list(whole) == ["2 files"]
-    assert images.combined_checksum(files[::-1], tmp_path) == whole
+    assert preprocessing.combined_checksum(files[::-1], tmp_path) == whole
     renamed = files[1].rename(tmp_path / "c")
-    assert images.combined_checksum([files[0], renamed], tmp_path) != whole
+    assert preprocessing.combined_checksum([files[0], renamed], tmp_path) != whole
 
 
 def test_a_missing_library_is_named():
     with pytest.raises(InputError, match=r"Reading 3D Shapes needs h5py: pip install 'fedgram\[data\]'\."):
-        images.needed("no_such_library", "h5py", "3D Shapes")
+        preprocessing.needed("no_such_library", "h5py", "3D Shapes")
 
 
 # MPIIGaze
@@ -275,7 +276,7 @@ def test_cifar_images_from_every_published_form(form, planes, tmp_path):
         for name, content in (files | other).items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
-    found = cifar_batches.training_images(cifar_batches.find(tmp_path, DEFAULT))
+    found = cifar_geo.training_images(cifar_geo.find(tmp_path, DEFAULT))
     expected = np.concatenate(planes).reshape(-1, 3, 32, 32)
     np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
 
@@ -285,7 +286,7 @@ def test_a_batch_that_would_run_code_is_refused(tmp_path):
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
     batch.write_bytes(pickle.dumps({b"data": print}))
     with pytest.raises(InputError, match=r"it names builtins\.print, which no batch of CIFAR-10 does"):
-        cifar_batches.training_images([batch])
+        cifar_geo.training_images([batch])
 
 
 def test_whole_shifts_move_pixels(planes):
@@ -354,7 +355,7 @@ def test_cifar_geo(planes, tmp_path):
 
 @pytest.fixture(scope="module")
 def real_cifar_geo(shared_data):
-    files = cifar_batches.find(shared_data, DEFAULT)
+    files = cifar_geo.find(shared_data, DEFAULT)
     return files, cifar_geo.load(files, DEFAULT)
 
 

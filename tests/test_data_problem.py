@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, explain, predict, read_moments
-from fedgram.data.partition import by_projection, evenly_at_random
 from fedgram.data.problem import Problem, Split
+from fedgram.data.splits import by_projection, evenly_at_random
 
 SEEDS = st.integers(0, 2**32 - 1)
 

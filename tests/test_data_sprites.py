@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, Penalty
-from fedgram.data import sprites
-from fedgram.data.dataset import Options
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import sprites
 from fedgram.theory.predict import predict
 
 SHAPES = st.sampled_from([1.0, 2.0, 3.0])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedgram import InputError, Penalty
-from fedgram.data import swimmer_mini
-from fedgram.data.dataset import Options
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import swimmer_mini
 from fedgram.theory.predict import predict
 
 
@@ -27,7 +27,7 @@ def test_rows_and_clients(problem):
 
 
 def test_the_last_episode_tests(problem):
-    with np.load(str(files("fedgram.data") / "embedded" / swimmer_mini.FILE)) as arrays:
+    with np.load(str(files("fedgram.data.datasets") / "embedded" / swimmer_mini.FILE)) as arrays:
         *trained, tested = arrays["observations"]
     for splits, episodes in ((problem.train, trained), (problem.test, [tested])):
         rows = np.concatenate([split.inputs for split in splits.values()])
@@ -62,7 +62,7 @@ def test_the_policy_swims(problem):
 
 def test_episodes_are_consecutive_states():
     """Each observation is a state of one swimmer: angles go on by their velocities times the time step."""
-    with np.load(str(files("fedgram.data") / "embedded" / swimmer_mini.FILE)) as arrays:
+    with np.load(str(files("fedgram.data.datasets") / "embedded" / swimmer_mini.FILE)) as arrays:
         observations = arrays["observations"].astype(np.float64)
     assert observations.shape == (5, 1000, 8)
     angles, velocities = observations[..., :3], observations[..., 5:]
@@ -72,7 +72,7 @@ def test_episodes_are_consecutive_states():
 
 
 def test_the_file_is_small():
-    assert len((files("fedgram.data") / "embedded" / swimmer_mini.FILE).read_bytes()) < 300_000
+    assert len((files("fedgram.data.datasets") / "embedded" / swimmer_mini.FILE).read_bytes()) < 300_000
 
 
 def test_there_is_no_larger_variant():

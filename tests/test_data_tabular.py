@@ -10,9 +10,9 @@ import pytest
 from pyarrow import parquet
 
 from fedgram import InputError, Moments, Penalty, predict
-from fedgram.data import beijing, episodes, gaussian, mujoco
-from fedgram.data.dataset import Options
-from fedgram.data.registry import DEFAULT
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import beijing, gaussian, mujoco
+from fedgram.data.datasets.registry import DEFAULT
 from tests import published_files as published
 
 JAT = {each.name: each for each in mujoco.DATASETS}
@@ -208,9 +208,9 @@ def test_names_of_folders_are_taken_literally(tmp_path):
 def test_both_parquet_libraries_read_the_same(tmp_path, monkeypatch):
     write_jat(tmp_path, "swimmer")
     with_duckdb = loaded(JAT["swimmer"], tmp_path)
-    monkeypatch.delitem(episodes.READERS, "duckdb")
+    monkeypatch.delitem(mujoco.READERS, "duckdb")
     assert loaded(JAT["swimmer"], tmp_path).digest == with_duckdb.digest
-    monkeypatch.delitem(episodes.READERS, "pyarrow")
+    monkeypatch.delitem(mujoco.READERS, "pyarrow")
     with pytest.raises(InputError, match="needs DuckDB or pyarrow"):
         loaded(JAT["swimmer"], tmp_path)
 
@@ -232,7 +232,7 @@ def test_rollouts_are_generated_and_have_variants(tmp_path):
 
 @pytest.mark.parametrize("library", ["duckdb", "pyarrow"])
 def test_mujoco_says_what_is_wrong(tmp_path, monkeypatch, library):
-    monkeypatch.setattr(episodes, "READERS", {library: episodes.READERS[library]})
+    monkeypatch.setattr(mujoco, "READERS", {library: mujoco.READERS[library]})
     with pytest.raises(InputError, match=r"'swimmer-rollouts' needs the generated rollouts.*no '.*ppo_stoch"):
         loaded(JAT["swimmer-rollouts"], tmp_path)
     path = tmp_path / "mujoco_swimmer_ppo_stoch.parquet"

@@ -14,8 +14,8 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from fedgram import Moments, Penalty, predict
 from fedgram._util.errors import InputError
-from fedgram.data.own_table import Reading, read_table
 from fedgram.data.problem import Problem, Split
+from fedgram.data.tables.read_rows import Reading, read_table
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.apps import FlowerOffice
 from fedgram.flower.coordinator import federate

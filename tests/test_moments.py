@@ -225,7 +225,7 @@ def test_missing_fields_are_named(tmp_path, missing):
         (b"", "is empty"),
         (b'{"format": "fedg', "not complete JSON"),
         (b"\xff\xfe\x00", "not a text file"),
-        (b"[" * 200_000, "lists within hundreds of lists"),
+        (b"[" * 200_000, "number or nesting too large"),
         (b"1" * 5_000, "number or nesting too large"),
     ],
 )

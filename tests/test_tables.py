@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from fedgram import InputError, Moments
 from fedgram.data.problem import Problem
-from fedgram.source_refusals import explained
-from fedgram.table_files import MISSING_TEXT
-from fedgram.tables import read_moments
+from fedgram.data.tables.diagnostics import explained
+from fedgram.data.tables.files import MISSING_TEXT
+from fedgram.data.tables.read_moments import read_moments
 
 TARGETS = ["PM2.5", 'it\'s "odd"']
 
@@ -831,7 +831,7 @@ def test_too_little_memory_is_explained(monkeypatch):
 
 
 def test_importing_does_not_import_duckdb():
-    code = "import sys, fedgram.tables; sys.exit('duckdb' in sys.modules)"
+    code = "import sys, fedgram.data.tables.read_moments; sys.exit('duckdb' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
 
 

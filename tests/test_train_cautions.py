@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from fedgram import Penalty, predict
-from fedgram.data import registry
-from fedgram.data.equal_inputs import unattainable_part
-from fedgram.data.problem import Problem, Split
+from fedgram.data.datasets import registry
+from fedgram.data.problem import Problem, Split, unattainable_part
 from fedgram.train import train
 from fedgram.train.cautions import cautions
 from tests.small_runs import SETTINGS, net, small_problem

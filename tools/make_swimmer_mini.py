@@ -1,7 +1,7 @@
 """Train a Swimmer policy of our own and roll it out: the embedded dataset swimmer-mini.
 
     pip install "gymnasium[mujoco]"
-    python tools/make_swimmer_mini.py src/fedgram/data/embedded/swimmer_mini.npz
+    python tools/make_swimmer_mini.py src/fedgram/data/datasets/embedded/swimmer_mini.npz
 
 The policy is tanh(K o), with K found by Augmented Random Search (Mania, Guy and Recht 2018, version V1) on
 Gymnasium's Swimmer-v5. It is then rolled out, softened and with Gaussian noise on its actions, for five

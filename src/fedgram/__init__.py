@@ -1,7 +1,7 @@
 """fedgram: federated regression whose outcome is known before it is trained."""
 
 from fedgram._util.errors import AccuracyError, InputError
-from fedgram.tables import read_moments
+from fedgram.data.tables.read_moments import read_moments
 from fedgram.theory.correct import Correction, correct
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter

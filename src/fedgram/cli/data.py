@@ -13,7 +13,7 @@ from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.once import App
 
 if TYPE_CHECKING:
-    from fedgram.data.dataset import Dataset
+    from fedgram.data.datasets.dataset import Dataset
 
 data_app = App(
     no_args_is_help=True,
@@ -36,9 +36,9 @@ Larger = Annotated[bool, typer.Option("--larger", help="The paper's larger train
 @data_app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Name all datasets: present or missing, size, licence, and where each is published."""
-    from fedgram.data import registry
-    from fedgram.data.dataset import data_directory
-    from fedgram.data.inspection import presence
+    from fedgram.data.datasets import registry
+    from fedgram.data.datasets.dataset import data_directory
+    from fedgram.data.datasets.inspection import presence
 
     folder = data_directory(data_dir)
     found = [presence(registry.dataset(name), folder) for name in registry.names()]
@@ -64,8 +64,8 @@ def check(
     The files are read afresh, whatever the cache holds. Exits with 2 if one is missing, damaged, or not the
     published one.
     """
-    from fedgram.data.dataset import Options
-    from fedgram.data.inspection import inspected
+    from fedgram.data.datasets.dataset import Options
+    from fedgram.data.datasets.inspection import inspected
 
     inspection = inspected(name, data_dir, Options(data_seed, variant, larger))
     if as_json:
@@ -86,9 +86,9 @@ def fetch(
 ) -> None:
     """Download the public files of a dataset, or say what to do where that needs a person."""
     from fedgram.cli import data_tables
-    from fedgram.data import registry
-    from fedgram.data.dataset import Options, data_directory
-    from fedgram.data.fetch import fetch as download
+    from fedgram.data.datasets import registry
+    from fedgram.data.datasets.dataset import Options, data_directory
+    from fedgram.data.datasets.download import fetch as download
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _accepted(entry, accept_licence)

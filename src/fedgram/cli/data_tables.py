@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fedgram import words
 from fedgram._util.arrays import Array
-from fedgram.data.fetch import Advanced
-from fedgram.data.inspection import CheckedFile, Inspection, Presence
+from fedgram.data.datasets.download import Advanced
+from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.screen import ruled, screen
 from fedgram.theory.explain import explain
 

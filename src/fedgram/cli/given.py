@@ -14,7 +14,7 @@ import typer
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import between_commas
-from fedgram.table_files import each_once, expanded, files_in, is_table
+from fedgram.data.tables.files import each_once, expanded, files_in, is_table
 
 if TYPE_CHECKING:
     from fedgram.theory.moments import Moments
@@ -121,7 +121,7 @@ def load(
         _refuse(about_rows | {"drop-missing": drop_missing})
         summary = _joined(files)
     else:
-        from fedgram.tables import read_moments
+        from fedgram.data.tables.read_moments import read_moments
 
         named = between_commas(targets or "")
         _require("targets", "--targets", named)

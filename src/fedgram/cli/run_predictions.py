@@ -13,7 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes
-from fedgram.data.own_table import Reading, read_inputs
+from fedgram.data.tables.read_rows import Reading, read_inputs
 from fedgram.runs import Runs, StoredRun
 
 

@@ -88,8 +88,8 @@ def train(
     """
     from fedgram.cli import run_tables
     from fedgram.cli.train_data import given_problem
-    from fedgram.data.dataset import Options
-    from fedgram.data.own_table import Reading
+    from fedgram.data.datasets.dataset import Options
+    from fedgram.data.tables.read_rows import Reading
     from fedgram.train import train as train_all
 
     settings = Settings(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram.data import registry
-from fedgram.data.dataset import Options
-from fedgram.data.own_table import Reading, read_table
+from fedgram.data.datasets import registry
+from fedgram.data.datasets.dataset import Options
 from fedgram.data.problem import Problem
+from fedgram.data.tables.read_rows import Reading, read_table
 
 
 def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:

@@ -13,19 +13,18 @@ from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
 from fedgram._util.frames import in_one_order
 from fedgram._util.text import names_of
-from fedgram.data.equal_inputs import attainable_targets
-from fedgram.data.given_rows import (
+from fedgram.data.validation import (
     check_columns,
     check_finite,
     check_kind,
     check_named_once,
     check_pairs,
     check_shape,
+    client_name,
     named,
     numbers_of,
     plain,
 )
-from fedgram.source_table import client_name
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import check_names
 
@@ -226,3 +225,26 @@ def _split(client: str, inputs: Any, targets: Any) -> Split:
         return Split(*arrays)
     except InputError as error:
         raise InputError(f"Client '{client}': {error.message}", client=client, field=error.field) from None
+
+
+def attainable_targets(inputs: Array, targets: Array) -> Array:
+    """Targets (N, C) with those of rows that have equal inputs (N, ...) replaced by their mean.
+
+    Inputs are equal if single precision does not tell them apart, in which networks see them.
+    """
+    wide = inputs.dtype.kind == "f" or inputs.dtype.itemsize > 2
+    rows = inputs.astype(np.float32) + 0 if wide else inputs  # -0 becomes 0
+    rows = np.ascontiguousarray(rows.reshape(len(rows), -1))
+    _, group, count = np.unique(
+        rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_inverse=True, return_counts=True
+    )
+    group = group.ravel()
+    sums = np.zeros((len(count), targets.shape[1]))
+    np.add.at(sums, group, targets)
+    return sums[group] / count[group, None]
+
+
+def unattainable_part(inputs: Array, targets: Array) -> float:
+    """The part of the variance of targets (N, C) that lies within rows with equal inputs (N, ...)."""
+    missed = targets - attainable_targets(inputs, targets)
+    return float((missed**2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())

@@ -10,8 +10,8 @@ from typing import Any, cast, get_args
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import between_commas
-from fedgram.data.own_table import TEST_FRACTION
 from fedgram.data.problem import Kind
+from fedgram.data.tables.read_rows import TEST_FRACTION
 from fedgram.nets.procedure import Procedure
 from fedgram.nets.record import Run
 from fedgram.nets.settings import Settings

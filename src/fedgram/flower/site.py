@@ -9,9 +9,9 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import between_commas, names_of
-from fedgram.data.given_rows import check_finite
-from fedgram.data.own_table import TEST_FRACTION, Reading, read_splits
 from fedgram.data.problem import Split
+from fedgram.data.tables.read_rows import TEST_FRACTION, Reading, read_splits
+from fedgram.data.validation import check_finite
 from fedgram.flower.plan import number
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments

@@ -13,7 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write
-from fedgram.table_files import sql_text
+from fedgram.data.tables.files import sql_text
 
 Table = dict[str, Array]
 

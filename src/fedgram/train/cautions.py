@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.equal_inputs import unattainable_part
-from fedgram.data.problem import Problem
+from fedgram.data.problem import Problem, unattainable_part
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction, predict
 

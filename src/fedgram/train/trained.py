@@ -13,7 +13,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.frames import in_one_order
 from fedgram._util.text import listed
-from fedgram.data.given_rows import check_finite, check_kind, named, numbers_of, plain
+from fedgram.data.validation import check_finite, check_kind, named, numbers_of, plain
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, prepared
 from fedgram.nets.stack import ROWS_AT_ONCE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import data_directory
+from fedgram.data.datasets.dataset import data_directory
 from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.jobs import Job

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram.data import registry, sprites, swimmer_mini
-from fedgram.data.dataset import Options
+from fedgram.data.datasets import registry
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.datasets.loaders import sprites, swimmer_mini
 from fedgram.data.problem import Problem, Split
 from fedgram.nets.settings import Settings
 from fedgram.paper.networks.settings import TABULAR, Source

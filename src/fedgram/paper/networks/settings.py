@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import did_you_mean
-from fedgram.data import cache, registry
-from fedgram.data.dataset import Options
+from fedgram.data.datasets import cache, registry
+from fedgram.data.datasets.dataset import Options
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, picked, projected
+from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.loaders.sprites import FACTORS, SIDE, TARGETS
+from fedgram.data.datasets.preprocessing import (
+    TEST_ROWS,
+    TRAIN_ROWS,
+    chosen,
+    picked,
+    projected,
+    refuse_larger,
+)
 from fedgram.data.problem import Kind, Problem
-from fedgram.data.sprites import FACTORS, SIDE, TARGETS
-from fedgram.data.tabular import refuse_larger
 
 OFFICIAL = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 PACKED = "dsprites_rerendered_60k.npz"

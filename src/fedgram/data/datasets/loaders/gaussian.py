@@ -17,9 +17,9 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Options, provenance
+from fedgram.data.datasets.dataset import Dataset, Options, provenance
+from fedgram.data.datasets.preprocessing import refuse_larger
 from fedgram.data.problem import Problem, Split
-from fedgram.data.tabular import refuse_larger
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
 

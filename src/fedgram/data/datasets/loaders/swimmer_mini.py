@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram.data.dataset import Dataset, Options, provenance
+from fedgram.data.datasets.dataset import Dataset, Options, provenance
+from fedgram.data.datasets.preprocessing import refuse_larger, split_by_projection
 from fedgram.data.problem import Problem, Split
-from fedgram.data.tabular import refuse_larger, split_by_projection
 
 NAME = "swimmer-mini"
 FILE = "swimmer_mini.npz"
@@ -31,7 +31,7 @@ TRAIN_EPISODES = 4
 def load(files: Sequence[Path], options: Options) -> Problem:
     """4,000 training and 1,000 test rows of 4 clients: inputs (N, 8) float32, targets (N, 2)."""
     refuse_larger(NAME, options)
-    with (resources("fedgram.data") / "embedded" / FILE).open("rb") as file, np.load(file) as arrays:
+    with (resources("fedgram.data.datasets") / "embedded" / FILE).open("rb") as file, np.load(file) as arrays:
         observations, actions = arrays["observations"], arrays["actions"].astype(np.float64)
         returns = arrays["returns"].tolist()
     train, test = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Download
+from fedgram.data.datasets.dataset import Dataset, Download
 
 if TYPE_CHECKING:
     from requests import Response

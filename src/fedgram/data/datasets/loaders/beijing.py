@@ -27,9 +27,9 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.preprocessing import refuse_larger, split_by_projection, statistics
 from fedgram.data.problem import Problem, Split
-from fedgram.data.tabular import refuse_larger, split_by_projection, statistics
 
 NAME = "beijing"
 INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")

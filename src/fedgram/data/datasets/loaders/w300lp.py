@@ -25,17 +25,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Options, provenance, readable, require
-from fedgram.data.images import (
+from fedgram.data.datasets.dataset import Dataset, Options, provenance, readable, require
+from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     chosen,
     combined_checksum,
     needed,
     projected,
+    refuse_larger,
 )
 from fedgram.data.problem import Problem
-from fedgram.data.tabular import refuse_larger
 
 NAME = "300w-lp"
 TARGETS = ("pitch", "yaw", "roll")

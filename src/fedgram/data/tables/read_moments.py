@@ -18,9 +18,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import left_out, listed, names_of
-from fedgram.source_refusals import explained, nameless
-from fedgram.source_table import SourceTable
-from fedgram.sources import FIND_NAN, check_in_every_file, open_source, select_rows
+from fedgram.data.tables.diagnostics import explained, nameless
+from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_source, select_rows
+from fedgram.data.tables.source import SourceTable
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import constant_target
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
-from fedgram.data.images import (
+from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     check_images,
@@ -34,10 +34,10 @@ from fedgram.data.images import (
     combined_checksum,
     picked,
     projected,
+    refuse_larger,
     tar_members,
 )
 from fedgram.data.problem import Problem
-from fedgram.data.tabular import refuse_larger
 
 NAME = "mpiigaze"
 TARGETS = ("pitch", "yaw")

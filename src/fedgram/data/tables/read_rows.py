@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram.data.given_rows import check_named_once
-from fedgram.data.held_out import divided
 from fedgram.data.problem import Kind, Problem, Split
-from fedgram.source_refusals import explained, nameless
+from fedgram.data.splits import divided
+from fedgram.data.tables.diagnostics import explained, nameless
+from fedgram.data.validation import check_named_once
 from fedgram.theory.validation import check_names
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def _read(path: str, reading: Reading) -> tuple[dict[str, int], Array, Array]:
     """A number for every client's name, the number of each row's client (N,), and columns (N, columns)."""
     import duckdb
 
-    from fedgram.source_table import SourceTable
-    from fedgram.sources import open_source, select_rows
+    from fedgram.data.tables.reader import open_source, select_rows
+    from fedgram.data.tables.source import SourceTable
 
     with (
         tempfile.TemporaryDirectory() as spill,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedgram._util.errors import InputError
-from fedgram.data import cache, registry
-from fedgram.data.dataset import Dataset, Options, checksum, data_directory
+from fedgram.data.datasets import cache, registry
+from fedgram.data.datasets.dataset import Dataset, Options, checksum, data_directory
 from fedgram.data.problem import Problem
 from fedgram.theory.predict import Prediction, predict
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import did_you_mean
-from fedgram.data import cache
-from fedgram.data.dataset import Dataset, Options, data_directory
+from fedgram.data.datasets import cache
+from fedgram.data.datasets.dataset import Dataset, Options, data_directory
 from fedgram.data.problem import Problem
 
 MODULES = {
@@ -48,7 +48,7 @@ def dataset(name: str) -> Dataset:
             f"There is no dataset '{name}'{did_you_mean(name, MODULES)} 'fedgram data list' names them all.",
             field="name",
         )
-    module = import_module(f"fedgram.data.{MODULES[name]}")
+    module = import_module(f"fedgram.data.datasets.loaders.{MODULES[name]}")
     entries = {entry.name: entry for entry in module.DATASETS}
     found: Dataset = entries[name]
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.table_files import paths_of
+from fedgram.data.tables.files import paths_of
+from fedgram.data.validation import client_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,17 +52,6 @@ class SourceTable:
         paths = paths_of(self.source)
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return f"'{paths[0]}'{others}" if paths else "the table"
-
-
-def client_name(client: Any) -> str | None:
-    """A client as text, None where it is missing."""
-    if client is None or client != client:
-        return None
-    if isinstance(client, datetime) and client.tzinfo:
-        client = client.astimezone(UTC).replace(tzinfo=None)  # one moment is one client, whatever the zone
-    # pandas turns whole numbers into floats when some are missing
-    name = str(int(client) if isinstance(client, float) and client.is_integer() else client)
-    return name if name.strip() else None
 
 
 def _rank(name: str | None) -> tuple[float, str]:

@@ -20,8 +20,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import Dataset, Download, Options, provenance, readable, require
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected
+from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.preprocessing import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected
 from fedgram.data.problem import Problem
 
 NAME = "3dshapes"

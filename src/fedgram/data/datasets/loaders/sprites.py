@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.dataset import Dataset, Options, provenance
-from fedgram.data.images import TEST_ROWS, TRAIN_ROWS, chosen, projected
+from fedgram.data.datasets.dataset import Dataset, Options, provenance
+from fedgram.data.datasets.preprocessing import TEST_ROWS, TRAIN_ROWS, chosen, projected, refuse_larger
 from fedgram.data.problem import Problem
-from fedgram.data.tabular import refuse_larger
 
 NAME = "sprites"
 SIDE = 64

@@ -14,9 +14,9 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.dataset import checksum
+from fedgram.data.datasets.dataset import Options, checksum
 from fedgram.data.problem import Kind, Problem, Split
-from fedgram.data.tabular import split_by_projection, statistics
+from fedgram.data.splits import by_projection
 
 TRAIN_ROWS, TEST_ROWS, CLIENTS = 12_000, 3_000, 8
 
@@ -110,3 +110,45 @@ def needed(module: str, package: str, title: str) -> Any:
         raise InputError(
             f"Reading {title} needs {package}: pip install 'fedgram[data]'.", field=package
         ) from None
+
+
+CLIENTS = 4  # of every tabular dataset of the paper
+
+
+def statistics(values: Array, names: Sequence[str]) -> tuple[Array, Array]:
+    """Mean and standard deviation (1/N) of the columns of training rows (N, D) -> (D,), (D,)."""
+    constant = np.flatnonzero((values == values[:1]).all(axis=0))
+    if constant.size:
+        name = names[constant[0]]
+        raise InputError(
+            f"The column '{name}' is constant over all {len(values):,} training rows, so it has no scale.",
+            field=name,
+        )
+    return values.mean(axis=0), values.std(axis=0)
+
+
+def split_by_projection(
+    train: Split, test: Split, clients: int = CLIENTS
+) -> tuple[dict[str, Split], dict[str, Split]]:
+    """Training rows in equal groups along the leading target direction, test rows to the nearest group.
+
+    Without test rows the second is empty.
+    """
+    projection = by_projection(train.targets, clients)
+    assigned = projection.assigned(test.targets)
+    names = [f"client {m + 1}" for m in range(clients)]
+    trained = {name: _rows(train, rows) for name, rows in zip(names, projection.rows, strict=True)}
+    tested = {name: _rows(test, np.flatnonzero(assigned == m)) for m, name in enumerate(names)}
+    return trained, tested if len(test) else {}
+
+
+def refuse_larger(name: str, options: Options) -> None:
+    """The paper enlarges two image datasets only: asking that of another one is a mistake."""
+    if options.larger:
+        raise InputError(
+            f"The dataset '{name}' has no larger training set; leave out --larger.", field="larger"
+        )
+
+
+def _rows(split: Split, rows: Array) -> Split:
+    return Split(split.inputs[rows], split.targets[rows])

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import counted, listed
-from fedgram.source_table import SourceTable
-from fedgram.table_files import expanded, holds_text, paths_of, rows_of, sql_name
+from fedgram.data.tables.files import expanded, holds_text, paths_of, rows_of, sql_name
+from fedgram.data.tables.source import SourceTable
 
 _BAD_TEXT = re.compile(
     r'on Line: (\d+).*converting column "(.*?)"\. Could not convert string "(.*?)" to.*?file ?= ?(.*?)\n',

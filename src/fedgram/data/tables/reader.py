@@ -10,9 +10,8 @@ import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import listed
-from fedgram.source_refusals import bad_where, no_column, not_numbers
-from fedgram.source_table import SourceTable
-from fedgram.table_files import (
+from fedgram.data.tables.diagnostics import bad_where, no_column, not_numbers
+from fedgram.data.tables.files import (
     by_reader,
     counts_of_lines,
     files_of,
@@ -24,6 +23,7 @@ from fedgram.table_files import (
     sql_name,
     sql_text,
 )
+from fedgram.data.tables.source import SourceTable
 
 # DuckDB takes the bounds of a Parquet column to mean that no value in it is NaN, but they leave NaN out.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"

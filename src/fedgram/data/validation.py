@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,14 @@ def check_finite(values: Array, client: str, what: str) -> None:
         client=client,
         field=what,
     )
+
+
+def client_name(client: Any) -> str | None:
+    """A client as text, None where it is missing."""
+    if client is None or client != client:
+        return None
+    if isinstance(client, datetime) and client.tzinfo:
+        client = client.astimezone(UTC).replace(tzinfo=None)  # one moment is one client, whatever the zone
+    # pandas turns whole numbers into floats when some are missing
+    name = str(int(client) if isinstance(client, float) and client.is_integer() else client)
+    return name if name.strip() else None

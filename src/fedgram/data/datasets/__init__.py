@@ -1,0 +1,1 @@
+"""Registry, cache and download of published datasets."""

@@ -1,0 +1,1 @@
+"""Read a CSV or Parquet table through DuckDB."""
