@@ -149,7 +149,7 @@ def _shown(outcomes: Any, as_json: bool) -> bool:
         elif isinstance(outcome, Outcome):
             terminal.print_outcome(outcome)
         else:
-            network_terminal.print_outcome(outcome)
+            network_terminal.print_network_outcome(outcome)
     return any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged)
 
 

@@ -14,15 +14,17 @@ from fedgram.data.tables.read_rows import Reading, read_table
 def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
     """The dataset of a name, or the table in a file."""
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        _refuse(reading.given, "a CSV, TSV or Parquet file", dataset)
+        _refuse_for_dataset(reading.given, "a CSV, TSV or Parquet file", dataset)
         return registry.load(dataset, data_dir, options)
-    _refuse({"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset)
+    _refuse_for_dataset(
+        {"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset
+    )
     if missing := [flag for flag, value in reading.needed.items() if not value]:
         raise InputError(f"Training on a table needs {missing[0]}.", field=_field(missing[0]))
     return read_table(dataset, reading, options.seed)
 
 
-def _refuse(flags: dict[str, object], kind: str, dataset: str) -> None:
+def _refuse_for_dataset(flags: dict[str, object], kind: str, dataset: str) -> None:
     for flag, given in flags.items():
         if given:
             raise InputError(

@@ -27,7 +27,7 @@ def _setting(setting: Setting) -> str:
     image = base64.b64encode(rendered(comparison([setting]))).decode()
     headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
     rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
-    cells = "".join(f"<tr>{''.join(_cell(str(cell)) for cell in row)}</tr>\n" for row in rows)
+    cells = "".join(f"<tr>{''.join(_training_cell(str(cell)) for cell in row)}</tr>\n" for row in rows)
     notes = "".join(f'<p class="where">{escape(warning)}</p>\n' for warning in setting.warnings)
     return f"""<h3>{escape(setting.title)}</h3>
 <p class="where">{escape(setting.scale)}</p>
@@ -37,7 +37,7 @@ def _setting(setting: Setting) -> str:
 {notes}"""
 
 
-def _cell(words: str) -> str:
+def _training_cell(words: str) -> str:
     """A cell with the deviation below the mean."""
     mean, _, deviation = words.partition(" ± ")
     return f"<td>{escape(mean)}{f'<small>± {deviation}</small>' if deviation else ''}</td>"

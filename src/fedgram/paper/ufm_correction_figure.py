@@ -22,7 +22,7 @@ def draw(results: Results) -> Any:
     figure, axes = panels(2, 3, (9.5, 5), sharex=True, sharey=True)
     by_targets = axes.reshape(2, 3).T.ravel()
     for axis, (targets, clients), curves in zip(by_targets, BARYCENTER_SIZES, errors, strict=True):
-        _recovery(axis, curves)
+        _draw_recovery(axis, curves)
         axis.set_title(f"$C={targets}$, $M={clients}$")
     for axis in axes[3:]:
         axis.set(xlabel="round $t$", xticks=range(0, errors.shape[-1], 3))
@@ -32,7 +32,7 @@ def draw(results: Results) -> Any:
     return figure
 
 
-def _recovery(axis: Any, curves: Array) -> None:
+def _draw_recovery(axis: Any, curves: Array) -> None:
     """Curves (deficits, rounds): none red, full dashed, and the scaled corrections between them."""
     rounds = np.arange(curves.shape[-1])
     none, *scaled, full = curves

@@ -28,7 +28,7 @@ def draw(results: Results) -> Any:
         _shares(axis, results[name], name)
         axis.set_title(f"({letter}) share of the gap trace")
     _sorted_eigenvalues(axes[5], results["suite"])
-    _variance(axes[6], results["suite"])
+    _draw_variance(axes[6], results["suite"])
     for letter, name, axis in zip("hij", SWEEPS, axes[7:10], strict=True):
         _eigenvalues(axis, results[name], name)
         axis.set_title(f"({letter}) smallest eigenvalue")
@@ -76,7 +76,7 @@ def _sorted_eigenvalues(axis: Any, table: Table) -> None:
     axis.set_title("(f) sorted smallest eigenvalue")
 
 
-def _variance(axis: Any, table: Table) -> None:
+def _draw_variance(axis: Any, table: Table) -> None:
     """Averaging trace against pairwise dispersion, between the lines D and 2D."""
     dispersion, trace = table["dispersion"], table["trace_averaging"]
     for clients, marker in zip(np.unique(table["clients"]), TERM_MARKERS, strict=True):

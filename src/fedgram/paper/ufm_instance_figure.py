@@ -23,11 +23,11 @@ def draw(results: Results) -> Any:
     """Draw all six panels."""
     figure, axes = panels(2, 3, (10.5, 6.6))
     _local_training(axes[0], results["adam"], results["grams"])
-    _selection(axes[1], results["path"])
-    _rounds(axes[2], results["rounds"])
+    _draw_selection(axes[1], results["path"])
+    _draw_rounds(axes[2], results["rounds"])
     _shared_grams(axes[3], rows_of(results["rounds"], "proximal", 1e-3), results["grams"])
     _terms(axes[4], results["gap"])
-    _correction(axes[5], results["correction"])
+    _draw_correction(axes[5], results["correction"])
     return figure
 
 
@@ -55,7 +55,7 @@ def _dotted(axis: Any, trained: list[Array], labels: list[str]) -> None:
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
 
 
-def _selection(axis: Any, path: Table) -> None:
+def _draw_selection(axis: Any, path: Table) -> None:
     for name, marker, colour, label in (
         ("gram_error", "o", BLUE, "$e_G$"),
         ("selection_error", "s", ORANGE, r"$e_\Pi$"),
@@ -68,7 +68,7 @@ def _selection(axis: Any, path: Table) -> None:
     axis.legend(loc="upper left")
 
 
-def _rounds(axis: Any, rounds: Table) -> None:
+def _draw_rounds(axis: Any, rounds: Table) -> None:
     curves = (
         ("L-BFGS", 0.0, RED, "s-", r"L-BFGS, $\rho=0$"),
         ("proximal", 1e-1, ORANGE, "o-", r"$\rho=10^{-1}$"),
@@ -99,7 +99,7 @@ def _terms(axis: Any, cases: Table) -> None:
     axis.legend(loc="upper right")
 
 
-def _correction(axis: Any, rounds: Table) -> None:
+def _draw_correction(axis: Any, rounds: Table) -> None:
     strengths = np.unique(rounds["strength"])
     for strength, colour in zip(strengths, (GREY, ORANGE, BLUE, GREEN), strict=True):
         chosen, label = rounds["strength"] == strength, rf"$\gamma={strength:g}$"

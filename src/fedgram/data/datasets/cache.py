@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 # Compression must save this part of an array to be worth its time; it is tried on a sample.
 SAVING, SAMPLE_BYTES = 0.25, 1 << 20
 # Raise when a loader returns other rows than before, so that cached rows are loaded again.
-LOADERS_VERSION = 1
+LOADERS_VERSION = "1"
 DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
 
 

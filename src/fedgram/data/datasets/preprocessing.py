@@ -18,7 +18,7 @@ from fedgram.data.datasets.dataset import Options, checksum
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.splits import by_projection
 
-TRAIN_ROWS, TEST_ROWS, CLIENTS = 12_000, 3_000, 8
+TRAIN_ROWS, TEST_ROWS, IMAGE_CLIENTS = 12_000, 3_000, 8
 
 
 def chosen(rng: np.random.Generator, available: int, wanted: int, name: str) -> Array:
@@ -84,7 +84,9 @@ def projected(
     """
     standard, used = scaled(targets, train, target_names)
     rows = Split(images[:train], standard[:train]), Split(images[train:], standard[train:])
-    return Problem(name, kind, *split_by_projection(*rows, CLIENTS), target_names, {**provenance, **used})
+    return Problem(
+        name, kind, *split_by_projection(*rows, IMAGE_CLIENTS), target_names, {**provenance, **used}
+    )
 
 
 def combined_checksum(files: Sequence[Path], root: Path) -> dict[str, str]:
@@ -112,7 +114,7 @@ def needed(module: str, package: str, title: str) -> Any:
         ) from None
 
 
-CLIENTS = 4  # of every tabular dataset of the paper
+TABULAR_CLIENTS = 4  # of every tabular dataset of the paper
 
 
 def statistics(values: Array, names: Sequence[str]) -> tuple[Array, Array]:
@@ -128,7 +130,7 @@ def statistics(values: Array, names: Sequence[str]) -> tuple[Array, Array]:
 
 
 def split_by_projection(
-    train: Split, test: Split, clients: int = CLIENTS
+    train: Split, test: Split, clients: int = TABULAR_CLIENTS
 ) -> tuple[dict[str, Split], dict[str, Split]]:
     """Training rows in equal groups along the leading target direction, test rows to the nearest group.
 

@@ -114,7 +114,7 @@ def draw_prediction(results: Results) -> Any:
         changes = [100 * pair_values(group, groups[0], change(test_mse)) for group in groups]
         compared = {place: change for place, change in enumerate(changes) if change.size}
         if len(compared) > 1:  # ordinary training alone says nothing
-            _changes(axis, compared)
+            _draw_changes(axis, compared)
             drawn += [run for group in groups for run in group]
         else:
             not_run(axis)
@@ -176,7 +176,7 @@ def _paired_conditions(axis: Any, groups: list[list[Result]]) -> None:
         not_run(axis)
 
 
-def _changes(axis: Any, changes: dict[int, Array]) -> None:
+def _draw_changes(axis: Any, changes: dict[int, Array]) -> None:
     """Mean ± sample deviation over seeds at each place."""
     places, mean = list(changes), np.array([change.mean() for change in changes.values()])
     deviation = np.array([change.std(ddof=1) if len(change) > 1 else 0.0 for change in changes.values()])

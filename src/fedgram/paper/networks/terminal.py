@@ -42,7 +42,7 @@ def cost_lines(plans: Sequence[Plan]) -> list[str]:
     ]
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_network_outcome(outcome: Outcome) -> None:
     """The claims of one experiment beside ours; without claims, what was found."""
     study = outcome.plan.study
     console.print(f"\n{study.name}: {study.title} ({study.where})")
