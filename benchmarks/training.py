@@ -32,12 +32,12 @@ from rich.table import Table
 
 import fedgram.nets.stack
 from fedgram.nets.batches import Batches
+from fedgram.nets.cuda import arithmetic, storage
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, draw, prepared
 from fedgram.nets.objective import Terms
-from fedgram.nets.precision import arithmetic, storage
-from fedgram.nets.settings import Precision, Settings
 from fedgram.nets.stack import Stack
+from fedgram.runs.train_config import Precision, Settings
 from training_floor import floor
 
 CLIENTS, ROWS = 4, 1024

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedgram.nets.cuda import arithmetic
 from fedgram.nets.model import Model
-from fedgram.nets.precision import arithmetic
-from fedgram.nets.settings import Precision
+from fedgram.runs.train_config import Precision
 
 REPEATS = 20
 PASSES = 8  # gradients are read for the norm; then four tensors are read and three written

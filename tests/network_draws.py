@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result, RunKey
+from fedgram.runs.procedure import Procedure
 from fedgram.theory.geometry import psd
 from tests.network_results import result_of
 

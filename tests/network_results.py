@@ -7,13 +7,13 @@ from functools import cache
 
 import numpy as np
 
-from fedgram.expectation import expectation, references
-from fedgram.measure import direction_error
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import Cohort
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS, Source
+from fedgram.runs.expectation import expectation, references
+from fedgram.runs.measure import direction_error
 from fedgram.theory.explain import explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

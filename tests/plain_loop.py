@@ -15,13 +15,13 @@ from torch import nn
 
 from fedgram import Moments, align, solve, unshrunk
 from fedgram.data.problem import Problem, Split
+from fedgram.federation.federation import Federation
+from fedgram.federation.returns import WEAK, Layers, aligned
 from fedgram.nets.batches import Batches
-from fedgram.nets.federation import Federation
 from fedgram.nets.model import draw
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Round, Run
-from fedgram.nets.returns import WEAK, Layers, aligned
-from fedgram.nets.settings import Settings
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Round, Run
+from fedgram.runs.train_config import Settings
 from fedgram.theory.correct import correct
 
 CPU = torch.device("cpu")

@@ -8,17 +8,17 @@ import numpy as np
 from torch import nn
 
 from fedgram.data.problem import Problem, Split
-from fedgram.expectation import expectation
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Round
-from fedgram.nets.settings import Settings
 from fedgram.runs import Account, Runs, Setup, StoredRun
-from fedgram.runs.files import read_arrays
-from fedgram.runs.manifest import Data
+from fedgram.runs.expectation import expectation
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Round
+from fedgram.runs.tensor_files import read_arrays
+from fedgram.runs.train_config import Settings
 from fedgram.theory.geometry.barycenter import next_head
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.predict import predict, profiled_objective
-from fedgram.train import train
+from fedgram.training import train
+from fedgram.training.trainer import summarize
 
 SETTINGS = Settings(rounds=3, epochs=2, batch=16, features=6, precision="fp64", learning_rate=1e-2)
 PROCEDURES = ("ordinary", "solved+corrected+offset")
@@ -74,7 +74,7 @@ def exact_run(folder, procedure="ordinary", rounds=12, targets=2, features=5, se
     """A stored run whose clients select exactly: heads by theory, everything else at its optimum."""
     problem, procedure = small_problem(targets=targets), Procedure.parse(procedure)
     settings = Settings(rounds=rounds, epochs=1, features=features)
-    setup = Setup(procedure, seed, settings, "none", 0, "none", Data.of(problem))
+    setup = Setup(procedure, seed, settings, "none", 0, "none", summarize(problem))
     account = Account((1.0,) * rounds, 1, "cpu", "a machine", 1, {})
     stored = StoredRun(Runs(folder).folder_of(setup), setup, account)
     expected = expectation(predict(problem.moments, settings.penalty), procedure)

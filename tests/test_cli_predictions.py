@@ -11,9 +11,9 @@ import pytest
 
 from fedgram.cli import main
 from fedgram.data.tables.read_rows import Reading, read_table
-from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
-from fedgram.train import predictions, train
+from fedgram.runs.train_config import Settings
+from fedgram.training import predictions, train
 from tests.small_runs import trained
 
 ROWS = pd.DataFrame(np.random.default_rng(0).standard_normal((40, 3)), columns=["a", "y", "b"])

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from fedgram._util.errors import InputError
 from fedgram.cli import main, run_tables
-from fedgram.compare import METRICS, compared
 from fedgram.data.tables.read_moments import read_moments
 from fedgram.data.tables.read_rows import Reading, read_inputs, read_table
-from fedgram.measure import measure
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs
+from fedgram.runs.compare import METRICS, compared
+from fedgram.runs.measure import measure
 from tests.small_runs import exact_run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "three_sites.csv"

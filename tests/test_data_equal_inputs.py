@@ -7,7 +7,7 @@ import pytest
 
 from fedgram import predict
 from fedgram.data.problem import Problem, Split, attainable_targets, unattainable_part
-from fedgram.measure import measure
+from fedgram.runs.measure import measure
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
 from tests.small_runs import SETTINGS, trained

@@ -24,16 +24,16 @@ from fedgram.flower.member import Member, setup_of
 from fedgram.flower.memory import SHARED, Memory
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import folder_name
-from fedgram.measure import measure
 from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
-from fedgram.nets.procedure import BIAS_RULES
-from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
-from fedgram.runs.files import read_arrays
+from fedgram.runs.measure import measure
+from fedgram.runs.procedure import BIAS_RULES
+from fedgram.runs.tensor_files import read_arrays
+from fedgram.runs.train_config import Settings
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor
-from fedgram.train import train
+from fedgram.training import train
 from tests.flower_grid import MemoryGrid
 
 SITES = ("coast", "ridge", "valley")

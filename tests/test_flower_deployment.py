@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedgram.measure import measure
 from fedgram.runs import Runs
+from fedgram.runs.measure import measure
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ from scipy.linalg import sqrtm
 
 from fedgram import InputError, Penalty, phi, predict
 from fedgram._util.text import between_commas, counted, seeds_in_words
-from fedgram.compare import METRICS, Spread, compared
 from fedgram.data.problem import Problem, Split
-from fedgram.expectation import expectation
-from fedgram.measure import measure, over_clients
-from fedgram.nets.procedure import BIAS_RULES, Procedure
-from fedgram.nets.record import Round
 from fedgram.run_figure import draw_comparison
 from fedgram.runs import Runs
+from fedgram.runs.compare import METRICS, Spread, compared
+from fedgram.runs.expectation import expectation
+from fedgram.runs.measure import measure, over_clients
+from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.record import Round
 from tests.small_runs import exact_run, small_problem, trained
 
 
@@ -226,7 +226,7 @@ def test_runs_are_compared_over_seeds(several):
 
 
 def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch):
-    monkeypatch.setattr("fedgram.compare.FAR", -1.0)
+    monkeypatch.setattr("fedgram.runs.compare.FAR", -1.0)
     (setting,) = compared(Runs(several))
     (unfinished,) = setting.warnings
     assert setting.document()["warnings"] == [unfinished]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fedgram import InputError, Penalty
-from fedgram.nets.federation import Federation
+from fedgram.federation.federation import Federation
 from fedgram.nets.fit import Fit
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from tests.plain_loop import CPU, OwnNet, assert_same_round, pictures, tabular, trained
 
 SETTINGS = Settings(

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from fedgram import Penalty
-from fedgram.nets import graphs
-from fedgram.nets.federation import Federation
+from fedgram.federation.federation import Federation
+from fedgram.nets import cuda
+from fedgram.nets.fit import optimizer_on
 from fedgram.nets.model import draw
-from fedgram.nets.optimizer import AdamW, optimizer_on, schedule
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
+from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.nets.stack import Stack
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from tests.plain_loop import OwnNet, assert_same_round, pictures, tabular
 
 pytestmark = [
@@ -148,8 +149,8 @@ def test_a_federation_on_the_gpu_is_the_one_on_the_cpu(backbone, precision):
 def test_captured_steps_are_eager_steps(monkeypatch, backbone, precision):
     settings, tolerance = settings_of(backbone, precision), tolerance_of(backbone, precision)
     captured, _ = trained(backbone, settings, GPU)
-    monkeypatch.setattr(graphs.Recorder, "__call__", lambda self, step: step)
-    monkeypatch.setattr(graphs, "compiled", lambda function, device: function)
+    monkeypatch.setattr(cuda.Recorder, "__call__", lambda self, step: step)
+    monkeypatch.setattr(cuda, "compiled", lambda function, device: function)
     eager, _ = trained(backbone, settings, GPU)
     for name, value in captured.state().items():
         torch.testing.assert_close(value, eager.state()[name], rtol=tolerance, atol=tolerance)

@@ -10,14 +10,15 @@ from torch import nn
 
 from fedgram import Penalty
 from fedgram.nets.batches import GOLDEN, Batches, mixed
+from fedgram.nets.cuda import arithmetic, storage
+from fedgram.nets.fit import optimizer_on
 from fedgram.nets.model import draw, prepared
 from fedgram.nets.objective import Terms, correction, inverse_of_positive, losses
-from fedgram.nets.optimizer import AdamW, clip_scale, optimizer_on, schedule
-from fedgram.nets.precision import arithmetic, storage
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import PRECISIONS, Settings
+from fedgram.nets.optimizer import AdamW, clip_scale, schedule
 from fedgram.nets.stack import Stack
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import PRECISIONS, Settings
 from fedgram.theory.correct import correct
 from tests.instances import random_moments
 from tests.plain_loop import CPU, OwnNet

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedgram import InputError, Penalty
-from fedgram.nets.procedure import BIAS_RULES, PROXIMAL, WORDS, Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import PRECISIONS, Settings
+from fedgram.runs.procedure import BIAS_RULES, PROXIMAL, WORDS, Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import PRECISIONS, Settings
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, align, closest_head, phi, solve
-from fedgram.nets.evaluation import Biases, errors, objective
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.returns import (
+from fedgram.federation.evaluation import Biases, errors, objective
+from fedgram.federation.returns import (
     WEAK,
     Layers,
     aligned,
@@ -21,6 +20,7 @@ from fedgram.nets.returns import (
     solved,
     unshrunk,
 )
+from fedgram.runs.procedure import Procedure
 from fedgram.theory import select
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd

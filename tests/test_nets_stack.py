@@ -11,13 +11,13 @@ from torch import nn
 
 from fedgram import Penalty
 from fedgram.data.problem import Problem
+from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.clients import Clients
+from fedgram.federation.federation import Federation
 from fedgram.nets.backbones import BACKBONES
-from fedgram.nets.federation import Federation
-from fedgram.nets.local import Clients
-from fedgram.nets.procedure import WORDS, Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
-from fedgram.nets.sites import Exchange, Sites
+from fedgram.runs.procedure import WORDS, Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from tests.plain_loop import CPU, OwnNet, assert_same_round, pictures, tabular, train_alone, trained
 
 # Rows and batches are such that clients take 3, 2 and 2 steps per epoch, the last of a few rows only; one
@@ -174,7 +174,7 @@ def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
 
         return noting
 
-    monkeypatch.setattr("fedgram.nets.graphs.compiled", compiled)
+    monkeypatch.setattr("fedgram.nets.cuda.compiled", compiled)
     runs = [Run(Procedure.parse(words), 0) for words in ("ordinary", "proximal")]
     settings = Settings(rounds=1, epochs=2, batch=16, features=5)
     federation = Federation(tabular(tuple(rows)), OwnNet, runs, settings, CPU)

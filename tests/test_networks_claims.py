@@ -6,8 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedgram.expectation import expectation, references
-from fedgram.measure import direction_error
 from fedgram.paper.claims import load_claims
 from fedgram.paper.judging import judge_all
 from fedgram.paper.networks.results import Result, Results
@@ -16,6 +14,8 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.shown import Shown
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.registry import GROUPS
+from fedgram.runs.expectation import expectation, references
+from fedgram.runs.measure import direction_error
 from fedgram.theory.explain import explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

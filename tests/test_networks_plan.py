@@ -6,7 +6,6 @@ from math import isclose
 import pytest
 
 from fedgram import InputError
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
 from fedgram.paper.networks.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
 from fedgram.paper.networks.jobs import jobs_of
@@ -17,6 +16,7 @@ from fedgram.paper.networks.scales import SCALES, scale_of
 from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, at_hand
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.networks.terminal import cost_lines, list_rows
+from fedgram.runs.procedure import Procedure
 from tests.network_results import result_of
 
 PAPER = SCALES["paper"]

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from fedgram import InputError
-from fedgram.nets.settings import Settings
 from fedgram.paper.networks import figures, terminal
 from fedgram.paper.networks.collection import collect
 from fedgram.paper.networks.engines import engine_of
@@ -23,6 +22,7 @@ from fedgram.paper.networks.runner import run
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.networks.studies import STUDIES
+from fedgram.runs.train_config import Settings
 
 BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
 """Below smoke: one epoch, two rounds and one seed."""

@@ -11,8 +11,7 @@ from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selec
 from fedgram.paper.ufm_selection_figure import by_size, by_weight
 from fedgram.theory.geometry import psd
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
-from fedgram.ufm.joint import Joint
-from fedgram.ufm.sample import Sample
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.solvers import proximal_path
 from tests.experiments import drawn, from_disk, quick_results, verdicts_of
 

@@ -15,12 +15,12 @@ import pytest
 from torch import nn
 
 from fedgram import InputError, Moments
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.settings import Settings
-from fedgram.runs import Runs, Setup, files
-from fedgram.runs.manifest import Data
+from fedgram.runs import Runs, Setup, tensor_files
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.train_config import Settings
 from fedgram.theory.penalty import Penalty
-from fedgram.train import train
+from fedgram.training import train
+from fedgram.training.trainer import summarize
 from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, exact_run, small_problem, trained
 
 
@@ -92,7 +92,7 @@ def test_a_run_is_read_back_as_it_was_written(whole):
 def test_runs_are_read_without_torch_and_duckdb(whole):
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['torch', 'duckdb', 'matplotlib', 'pandas']))\n"
-        "from pathlib import Path; from fedgram.runs import Runs; from fedgram.measure import measure\n"
+        "from pathlib import Path; from fedgram.runs import Runs; from fedgram.runs.measure import measure\n"
         f"print(len([measure(run) for run in Runs(Path({str(whole)!r}))]))"
     )
     done = subprocess.run(
@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_while_arrays_are_written(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(InputError, match=r"Cannot write '.*' \(File too large"):
-            files.write_arrays(tmp_path / "file", {"a": np.zeros(100_000)})
+            tensor_files.write_arrays(tmp_path / "file", {"a": np.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
@@ -230,8 +230,8 @@ def test_other_settings_are_refused_field_by_field(whole):
 
 def test_strides_do_not_matter(tmp_path):
     array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)
-    files.write_arrays(tmp_path / "a", {"a": array, "scalar": np.array(3)})
-    read = files.read_arrays(tmp_path / "a")
+    tensor_files.write_arrays(tmp_path / "a", {"a": array, "scalar": np.array(3)})
+    read = tensor_files.read_arrays(tmp_path / "a")
     np.testing.assert_array_equal(read["a"], array)
     assert read["scalar"].shape == ()
 
@@ -240,13 +240,13 @@ def test_drafts_of_other_files_are_left_to_their_writers(tmp_path):
     left = [tmp_path / f".{name}.0123abcd.draft" for name in ("a[1]", "a1", "b")]
     for draft in left:
         draft.touch()
-    files.write_arrays(tmp_path / "a[1]", {"a": np.zeros(1)})
+    tensor_files.write_arrays(tmp_path / "a[1]", {"a": np.zeros(1)})
     assert [draft.exists() for draft in left] == [False, True, True]
 
 
 def test_documents_hold_only_numbers_that_json_has(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        files.write_document(tmp_path / "document", {"error": float("nan")})
+        tensor_files.write_document(tmp_path / "document", {"error": float("nan")})
     assert not list(tmp_path.iterdir())
 
 
@@ -305,11 +305,11 @@ def test_names_that_no_file_may_have(tmp_path):
 def test_settings_survive_the_manifest():
     settings = Settings(learning_rate=1 / 3, penalty=Penalty(0.1, 1e-3))
     procedure = Procedure.parse("proximal=0.5+private")
-    setup = Setup(procedure, 3, settings, "net", 7, "a0", Data.of(small_problem()))
+    setup = Setup(procedure, 3, settings, "net", 7, "a0", summarize(small_problem()))
     assert Setup.parse(json.loads(json.dumps(setup.document()))) == setup
 
 
 def test_rows_are_counted_by_client_also_where_none_are_for_testing():
     for problem, tested in ((small_problem(), (5, 3, 0)), (replace(small_problem(), test={}), (0, 0, 0))):
-        data = Data.of(problem)
+        data = summarize(problem)
         assert (data.train_rows, data.test_rows) == ((24, 20, 16), tested)

@@ -11,17 +11,16 @@ from torch import nn
 
 from fedgram import InputError, Penalty
 from fedgram.data.problem import Problem
-from fedgram.measure import measure
-from fedgram.nets import memory
+from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
-from fedgram.nets.federation import Federation
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, explained, operations_per_row
-from fedgram.nets.procedure import BIAS_RULES, Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
 from fedgram.runs import Runs
-from fedgram.train import devices, predictions, train
+from fedgram.runs.measure import measure
+from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
+from fedgram.training import devices, memory, predictions, train
 from tests.plain_loop import pictures, tabular
 from tests.small_runs import PROCEDURES, SETTINGS, assert_same_contents, contents, net, small_problem, trained
 
@@ -64,7 +63,7 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
     for place, array in before.items():
         np.testing.assert_array_equal(contents(tmp_path)[place], array)
-    monkeypatch.setattr("fedgram.train.everything.StackTraining", None)  # would fail if it were used
+    monkeypatch.setattr("fedgram.training.trainer.StackTraining", None)  # would fail if it were used
     assert len(trained(tmp_path)) == 4
 
 
@@ -78,7 +77,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 
 def test_a_checkpoint_that_outlived_its_stack_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedgram.runs.checkpoint.Checkpoint.remove", lambda self: None)
+    monkeypatch.setattr("fedgram.runs.store.Checkpoint.remove", lambda self: None)
     trained(tmp_path)
     monkeypatch.undo()
     assert list(tmp_path.rglob("stack-*"))
@@ -314,7 +313,7 @@ def epochs_of_a_second(monkeypatch):
         real(self, round, epoch)
 
     monkeypatch.setattr(Batches, "shuffle", shuffle)
-    monkeypatch.setattr("fedgram.train.stack.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("fedgram.training.stack_training.time.perf_counter", lambda: clock[0])
 
 
 def test_the_time_that_is_left_counts_later_stacks(tmp_path, epochs_of_a_second):
@@ -486,7 +485,7 @@ def test_convolutions_are_counted_with_all_their_pixels():
 
 def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("fedgram.train.devices.THREAD_RATE", 1.0 / min(torch.get_num_threads(), 8))
+    monkeypatch.setattr("fedgram.training.devices.THREAD_RATE", 1.0 / min(torch.get_num_threads(), 8))
     forward = 2 * (4 * 5 + 5 * 6 + 6 * 2)  # of one row
     hours = 4 * 3 * 2 * (24 + 20 + 16) * 3 * forward / 3600  # runs, rounds, epochs, rows, and back
     with pytest.raises(InputError, match=rf"a CPU would train for about {hours:.0f} hours: choose fewer"):

@@ -10,8 +10,8 @@ from torch import nn
 from fedgram import Penalty, predict
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem, Split, unattainable_part
-from fedgram.train import train
-from fedgram.train.cautions import cautions
+from fedgram.training import train
+from fedgram.training.preflight import cautions
 from tests.small_runs import SETTINGS, net, small_problem
 
 

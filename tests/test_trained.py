@@ -11,9 +11,9 @@ from torch import nn
 
 from fedgram import InputError
 from fedgram.data.problem import Problem
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.runs import Runs
-from fedgram.train import predictions, train
+from fedgram.runs.procedure import BIAS_RULES
+from fedgram.training import predictions, train
 from tests.small_runs import SETTINGS, net, small_problem, trained
 
 PROCEDURES = ["ordinary", "private", "solved+corrected+offset", "solved+centered"]
@@ -82,7 +82,7 @@ def test_columns_of_data_frames_are_taken_by_name(framed):
 def test_any_number_of_rows_is_predicted(framed, monkeypatch):
     run, rows = framed
     expected = predictions(run, {"a": rows})["a"]
-    monkeypatch.setattr("fedgram.train.trained.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("fedgram.training.inference.ROWS_AT_ONCE", 7)
     np.testing.assert_allclose(predictions(run, {"a": rows})["a"], expected, rtol=1e-5, atol=1e-6)
     assert predictions(run, {"a": rows[:0]})["a"].shape == (0, 2)
 

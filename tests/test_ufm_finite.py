@@ -17,9 +17,17 @@ from fedgram.theory.geometry.weights import average
 from fedgram.theory.predict import phi, profiled_objective
 from fedgram.ufm import displacement as theory
 from fedgram.ufm import finite_instances as instances
-from fedgram.ufm.finite import ProfiledUpdate, lift, return_errors, spectral_radius, symmetric_basis
+from fedgram.ufm.finite import (
+    RESIDUAL,
+    ProfiledUpdate,
+    iterate,
+    lift,
+    newton,
+    return_errors,
+    spectral_radius,
+    symmetric_basis,
+)
 from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
-from fedgram.ufm.fixed_point import RESIDUAL, iterate, newton
 
 
 def clients_of(family: str, count: int = 4, seed: int = 0) -> Clients:

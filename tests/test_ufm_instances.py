@@ -26,7 +26,7 @@ from fedgram.ufm.instances import (
     sweep_moments,
     targets_with_moments,
 )
-from fedgram.ufm.sample import Sample
+from fedgram.ufm.joint import Sample
 
 
 @pytest.mark.parametrize("count", [5, 8, 64])

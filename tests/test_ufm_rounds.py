@@ -11,10 +11,9 @@ from fedgram.theory.geometry.weights import average
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
-from fedgram.ufm.joint import Joint
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.rounds import aligned, exact, joint_step, proximal, run_rounds, together, unregularised
-from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import adam, gradient_descent, lbfgs
 
 

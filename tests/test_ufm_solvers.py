@@ -19,9 +19,8 @@ from fedgram.ufm.instances import (
     selection_instances,
     targets_with_moments,
 )
-from fedgram.ufm.joint import CorrectedJoint, Joint
+from fedgram.ufm.joint import CorrectedJoint, Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import (
     TOLERANCE,
     adam,

@@ -15,15 +15,15 @@ from rich.table import Table
 
 from fedgram._util.text import counted
 from fedgram.cli.data_tables import size
-from fedgram.compare import compared
-from fedgram.expectation import SYMBOLS
-from fedgram.measure import Measured, measure
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.runs import StoredRun
+from fedgram.runs.compare import compared
+from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.measure import Measured, measure
+from fedgram.runs.procedure import BIAS_RULES
 from fedgram.screen import ruled, say, screen
 
 if TYPE_CHECKING:
-    from fedgram.train import Status
+    from fedgram.training import Status
 
 console = screen()
 

@@ -44,8 +44,8 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
     least values; test MSE with the shared head under each bias rule.
     """
     from fedgram.cli import run_tables
-    from fedgram.measure import measure
     from fedgram.runs import Runs
+    from fedgram.runs.measure import measure
 
     found = Runs(root).require()
     if as_json:
@@ -76,8 +76,8 @@ def compare(
     found = Runs(root).require()
     if figure is not None:
         from fedgram._util.text import counted
-        from fedgram.compare import compared
         from fedgram.run_figure import draw_comparison
+        from fedgram.runs.compare import compared
 
         if not (settings := compared(found)):
             raise InputError(
@@ -109,7 +109,7 @@ def predict(
     """
     from fedgram._util.text import counted
     from fedgram.cli.given import check_kept
-    from fedgram.cli.run_predictions import predicted
+    from fedgram.training.inference import predicted
 
     check_kept(output, [data])
     if output is not None and output.suffix.lower() not in ("", ".csv"):

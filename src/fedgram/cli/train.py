@@ -13,7 +13,7 @@ from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
 from fedgram.cli.lists import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind, Problem
-from fedgram.nets.settings import PRECISIONS, Settings
+from fedgram.runs.train_config import PRECISIONS, Settings
 from fedgram.theory.penalty import Penalty
 
 PAPER = Settings()
@@ -90,7 +90,7 @@ def train(
     from fedgram.cli.train_data import given_problem
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.tables.read_rows import Reading
-    from fedgram.train import train as train_all
+    from fedgram.training import train as train_all
 
     settings = Settings(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.runs.files import read_arrays, read_metadata, write_arrays
+from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
 SHARED = ("head", "bias", "own_bias", "centered_bias")
 """What is averaged."""

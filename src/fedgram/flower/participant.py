@@ -11,19 +11,18 @@ from torch import Tensor
 
 import fedgram
 from fedgram._util.arrays import Array
+from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.clients import LAST, Clients, Returned, initial
+from fedgram.federation.evaluation import Biases, Shared, local_objective, own_biases
+from fedgram.federation.returns import Layers
 from fedgram.flower.letter import Letter
 from fedgram.flower.plan import Plan
 from fedgram.flower.private import Arrays, PrivateFiles, folder_name, question
 from fedgram.flower.site import Site
-from fedgram.nets.evaluation import Biases
-from fedgram.nets.local import LAST, Clients, Returned, initial
-from fedgram.nets.measuring import Shared, local_objective, own_biases
+from fedgram.nets.cuda import storage
 from fedgram.nets.model import example, fingerprint
-from fedgram.nets.precision import storage
-from fedgram.nets.returns import Layers
-from fedgram.nets.sites import Exchange, Sites
 from fedgram.runs.store import safe
-from fedgram.train import devices
+from fedgram.training import devices
 
 EXCHANGED = ("mean", "covariance", "within")
 ANSWERED = ("head", "bias", "own_bias", "centered_bias", "local_objective", "clipped", "loss", "diverged")

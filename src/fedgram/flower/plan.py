@@ -12,9 +12,9 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import between_commas
 from fedgram.data.problem import Kind
 from fedgram.data.tables.read_rows import TEST_FRACTION
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from fedgram.theory.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.runs.files import read_arrays, read_metadata, write_arrays
 from fedgram.runs.store import safe
+from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
 Arrays = dict[str, Array]
 MODEL = "model.safetensors"

@@ -11,14 +11,14 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from fedgram.nets import graphs
+from fedgram.nets import cuda
 from fedgram.nets.batches import Batches
+from fedgram.nets.cuda import arithmetic
 from fedgram.nets.model import explained
 from fedgram.nets.objective import Terms, losses
-from fedgram.nets.optimizer import optimizer_on, schedule
-from fedgram.nets.precision import arithmetic
-from fedgram.nets.settings import Settings
+from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.nets.stack import Stack, Tensors, parts
+from fedgram.runs.train_config import Settings
 
 RARE = 0.1
 """Shapes that make up less than this share of all models' steps are not compiled: it would take longer."""
@@ -37,12 +37,12 @@ class Fit:
         self.stack, self.batches, self.terms, self.settings = stack, batches, terms, settings
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
-        self.fused, self.common = graphs.compiled(losses, stack.device), self._common()
-        self.lanes = graphs.Lanes(stack.device, stack.together < len(stack))
+        self.fused, self.common = cuda.compiled(losses, stack.device), self._common()
+        self.lanes = cuda.Lanes(stack.device, stack.together < len(stack))
         steps = [-(-count // batches.batch) for count in batches.counts]
         rates = schedule(settings, steps).to(stack.device, stack.dtype)
         # Trial steps at rates of 0 change no parameter; there may be more of them than steps in a round.
-        self.rates = rates.new_zeros(len(rates) + graphs.WARM_UP, *rates.shape[1:])
+        self.rates = rates.new_zeros(len(rates) + cuda.WARM_UP, *rates.shape[1:])
         with self._arithmetic(), self._kept_buffers():
             # So that the optimizer reads both in one order; batched products are faster for it as well.
             models, size = self.common[0]
@@ -124,7 +124,7 @@ class Fit:
     def _steps(self) -> list[Callable[[], None]]:
         """The steps of an epoch; those with the same sizes are one and the same."""
         sizes = [self.batches.sizes(step) for step in range(self.batches.steps)]
-        recorded, ready = graphs.Recorder(self.stack.device), {}
+        recorded, ready = cuda.Recorder(self.stack.device), {}
         for each in sorted(set(sizes)):
             self.now.zero_()
             ready[each] = recorded(partial(self.step, each))
@@ -138,3 +138,12 @@ class Fit:
         yield
         for name, value in kept.items():
             self.stack.buffers[name].copy_(value)
+
+
+def optimizer_on(device: torch.device, dtype: torch.dtype) -> type[AdamW]:
+    """The fastest AdamW for parameters of this type on a device."""
+    if device.type != "cuda" or dtype != torch.float32:
+        return AdamW
+    from fedgram.nets.fused_adamw import FusedAdamW
+
+    return FusedAdamW

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import blake2b
@@ -15,7 +15,6 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import did_you_mean
 from fedgram.data.problem import Split
 from fedgram.nets.backbones import BACKBONES
-from fedgram.nets.procedure import Procedure
 
 Backbone = str | nn.Module | Callable[[], nn.Module]
 """A name from BACKBONES; a function that draws a new module; or a module to start from as it is."""
@@ -122,17 +121,6 @@ def name_of(backbone: Backbone) -> str:
     if isinstance(backbone, str):
         return backbone
     return str(getattr(backbone, "__name__", type(backbone).__name__))
-
-
-def check_starts(backbone: Backbone, procedures: Iterable[Procedure]) -> None:
-    """Refuse clients that draw backbones of their own where all would start from the same module."""
-    for procedure in procedures:
-        if procedure.independent and isinstance(backbone, nn.Module):
-            raise InputError(
-                f"With '{procedure.name}' every client draws a backbone of its own, but a module is taken as "
-                "it is: give a function that draws a new module, or a name.",
-                field="backbone",
-            )
 
 
 def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:

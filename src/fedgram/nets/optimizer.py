@@ -7,8 +7,8 @@ from math import pi
 import torch
 from torch import Tensor
 
-from fedgram.nets.settings import Settings
 from fedgram.nets.stack import Tensors
+from fedgram.runs.train_config import Settings
 
 FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8
 CLIP_EPS = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
@@ -36,15 +36,6 @@ class AdamW:
         for name, gradient in gradients.items():
             state = (self.parameters[name][models], self.first[name][models], self.second[name][models])
             update(*state, gradient, scale, rates)
-
-
-def optimizer_on(device: torch.device, dtype: torch.dtype) -> type[AdamW]:
-    """The fastest AdamW for parameters of this type on a device."""
-    if device.type != "cuda" or dtype != torch.float32:
-        return AdamW
-    from fedgram.nets.kernels import FusedAdamW
-
-    return FusedAdamW
 
 
 def clip_scale(gradients: Tensors, clip: float) -> Tensor:

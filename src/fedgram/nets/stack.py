@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedgram.nets.cuda import arithmetic
 from fedgram.nets.model import Model, prepared
-from fedgram.nets.precision import arithmetic
 
 Tensors = dict[str, Tensor]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.text import counted
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.claims import load_claims
 from fedgram.paper.judging import judge_all
 from fedgram.paper.networks.figures import figures_of, rendered
@@ -25,6 +24,7 @@ from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.networks.tables_cells import Cell, SideBySide
 from fedgram.paper.report_claims import claims_table, in_words
 from fedgram.paper.report_coverage import badges
+from fedgram.runs.procedure import Procedure
 
 CAPTIONS = {
     "proximal-tabular": "Proximal training with and without correction, tabular data (Figures 3 and 9)",

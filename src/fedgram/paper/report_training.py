@@ -6,10 +6,10 @@ import base64
 from html import escape
 from pathlib import Path
 
-from fedgram.compare import METRICS, Setting, compared
 from fedgram.drawing import rendered
 from fedgram.run_figure import comparison
 from fedgram.runs import Runs
+from fedgram.runs.compare import METRICS, Setting, compared
 
 
 def training_section(runs: Path) -> str:

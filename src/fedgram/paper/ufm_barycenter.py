@@ -28,9 +28,8 @@ from fedgram.ufm.instances import (
     barycenter_instances,
     least_commutator,
 )
-from fedgram.ufm.joint import Joint
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.rounds import exact, proximal, run_rounds, together
-from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import adam
 
 INSTANCES = 16

@@ -24,7 +24,7 @@ from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.predict import phi
 from fedgram.ufm.displacement import commuting_displacement, contraction
-from fedgram.ufm.finite import ProfiledUpdate, return_errors, spectral_radius
+from fedgram.ufm.finite import ProfiledUpdate, iterate, newton, return_errors, spectral_radius
 from fedgram.ufm.finite_instances import (
     FAMILIES,
     PENALTY,
@@ -34,7 +34,6 @@ from fedgram.ufm.finite_instances import (
     generic,
     initial_heads,
 )
-from fedgram.ufm.fixed_point import iterate, newton
 
 RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
 STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 2000]

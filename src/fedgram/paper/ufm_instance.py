@@ -25,10 +25,9 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
 from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import FederatedInstance, fixed_instance, scale_covariances, scale_means
-from fedgram.ufm.joint import Joint
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.rounds import Local, exact, proximal, run_rounds, unregularised
-from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import adam_path, lbfgs, proximal_path
 
 PATH_WEIGHTS = [10 ** (-1 - k / 2) for k in range(11)]

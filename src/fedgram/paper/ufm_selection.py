@@ -28,9 +28,8 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.predict import phi
 from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import SELECTION_SIZES, ClientInstance, random_orthogonal, selection_instances
-from fedgram.ufm.joint import Joint
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.sample import Sample
 from fedgram.ufm.solvers import lbfgs, proximal_path
 
 INSTANCES = 128

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedgram.data.problem import Kind, Problem
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from fedgram.theory.penalty import Penalty
 
 FORMAT = "fedgram-run/1"
@@ -24,31 +23,13 @@ class Data:
     """What a run remembers of its problem; rows (M,) of each client, 0 for clients without test rows."""
 
     name: str
-    kind: Kind
+    kind: str
     digest: str
     targets: tuple[str, ...]
     clients: tuple[str, ...]
     train_rows: tuple[int, ...]
     test_rows: tuple[int, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, problem: Problem) -> Data:
-        """The summary of a problem."""
-        tested = [len(problem.test[client]) if problem.test else 0 for client in problem.clients]
-        return cls(
-            name=problem.name,
-            kind=problem.kind,
-            digest=problem.digest,
-            targets=problem.moments.targets,
-            clients=problem.clients,
-            train_rows=tuple(len(split) for split in problem.train.values()),
-            test_rows=tuple(tested),
-            provenance={
-                **problem.provenance,
-                "input_type": str(next(iter(problem.train.values())).inputs.dtype),
-            },
-        )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,17 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram._util.text import counted
-from fedgram.nets.record import Round, Run
-from fedgram.runs.files import DAMAGED, read_arrays, write_arrays, write_document
-from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup
+from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Round, Run
+from fedgram.runs.tensor_files import (
+    DAMAGED,
+    FORGET,
+    read_arrays,
+    read_metadata,
+    write_arrays,
+    write_document,
+)
 from fedgram.theory.moments import Moments
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
@@ -201,3 +210,37 @@ def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
 def safe(name: str) -> str:
     """A name that every file system takes."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The stack of these runs after a round."""
+
+    path: Path
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
+        """The checkpoint of a stack; its name holds the runs, their order and all settings."""
+        return cls(folder / f"stack-{digest(setups)}.safetensors", tuple(setup.run for setup in setups))
+
+    def write(self, state: Mapping[str, Array]) -> None:
+        """Replace the file by the state after a round."""
+        about = [{"procedure": asdict(run.procedure), "seed": run.seed} for run in self.runs]
+        write_arrays(self.path, state, {"runs": json.dumps(about)})
+
+    def read(self) -> dict[str, Array]:
+        """The state that was written."""
+        return read_arrays(self.path, FORGET)
+
+    def remove(self) -> None:
+        """Forget it."""
+        self.path.unlink(missing_ok=True)
+
+
+def checkpoints(folder: Path) -> Iterator[Checkpoint]:
+    """All checkpoints of a setting's folder."""
+    for path in sorted(folder.glob("stack-*.safetensors")):
+        about = json.loads(read_metadata(path, FORGET).get("runs", "[]"))
+        runs = [Run(Procedure(**each["procedure"]), each["seed"]) for each in about]
+        yield Checkpoint(path, tuple(runs))

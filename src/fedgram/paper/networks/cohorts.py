@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, Source, Variety
+from fedgram.runs.procedure import Procedure
 
 FIVE, THREE = (0, 1, 2, 3, 4), (0, 1, 2)
 BUDGETS = (50, 100, 200, 400, 1000, 2000, 4000)

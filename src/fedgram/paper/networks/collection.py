@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from fedgram.expectation import references
-from fedgram.measure import measure
+from fedgram.data.problem import Kind
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.runs import Runs, Setup, StoredRun
-from fedgram.runs.checkpoint import checkpoints
+from fedgram.runs.expectation import references
+from fedgram.runs.measure import measure
+from fedgram.runs.store import checkpoints
 from fedgram.theory.explain import explain
 
 LARGER = "-larger"
@@ -74,7 +76,7 @@ def result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
     return Result(
         setting=setting,
         dataset=setup.data.name,
-        kind=setup.data.kind,
+        kind=cast(Kind, setup.data.kind),
         backbone=setup.backbone,
         procedure=setup.procedure,
         seed=setup.seed,

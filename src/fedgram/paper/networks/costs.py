@@ -9,9 +9,9 @@ from math import ceil
 import numpy as np
 
 from fedgram._util.text import counted
-from fedgram.nets.settings import Settings
 from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.settings import SETTINGS
+from fedgram.runs.train_config import Settings
 
 RESMLP_STEP = 0.118e-3
 """Seconds of one model and step of 256 rows in a stack, measured on one H200."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
 from fedgram.paper.networks.figures_panels import (
     LOOKS,
@@ -25,6 +24,7 @@ from fedgram.paper.networks.findings import endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.shown import TITLES, Shown
 from fedgram.paper.style import not_run, range_band
+from fedgram.runs.procedure import BIAS_RULES
 
 Against = Literal["epochs", "seconds"]
 AXES: dict[Against, str] = {

@@ -10,12 +10,12 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import counted
-from fedgram.nets.procedure import BIAS_RULES, Procedure
 from fedgram.paper.networks.cohorts import BETTER_PREDICTION
 from fedgram.paper.networks.findings import Metric, PairMetric
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.shown import KINDS, TITLES, paired
+from fedgram.runs.procedure import BIAS_RULES, Procedure
 
 Reference = Literal["barycenter", "centralized", "within"]
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.drawing import BLUE, GREY, INK, ORANGE
-from fedgram.nets.procedure import PROXIMAL
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
 from fedgram.paper.networks.figures_panels import (
     REFERENCE_COLOURS,
@@ -25,6 +24,7 @@ from fedgram.paper.networks.findings import direction, endpoint
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.shown import Shown, paired
 from fedgram.paper.style import TERM_NAMES, not_run, range_band
+from fedgram.runs.procedure import PROXIMAL
 
 ZERO = 2e-7  # where the weight 0 stands on a log axis: left of the positive ones, and apart from them
 COLOUR = REFERENCE_COLOURS["barycenter"]

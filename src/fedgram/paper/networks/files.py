@@ -21,9 +21,9 @@ import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_json
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result
 from fedgram.paper.tables import Table, digest, read_table, write_table
+from fedgram.runs.procedure import Procedure
 
 MANIFEST = "manifest.json"
 BY_REFERENCE = ("error", "direction_error")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.claims import Measured
 from fedgram.paper.networks.cohorts import Cohort, Condition
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.shown import Row, Shown
+from fedgram.runs.procedure import BIAS_RULES
 
 SHARED = BIAS_RULES.index("shared")
 Metric = Callable[[Result], float]

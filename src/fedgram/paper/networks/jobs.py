@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import counted
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import Source, Variety
+from fedgram.runs.procedure import Procedure
 
 if TYPE_CHECKING:
-    from fedgram.train import Status
+    from fedgram.training import Status
 
 Progress = Callable[["Status"], None]
 Warned = Callable[[str], None]
@@ -105,7 +105,7 @@ def run_job(
 ) -> Ran:
     """Train what a job names under `<out>/<scale>/runs` and measure it; runs that diverged are left out."""
     from fedgram.paper.networks.collection import protocol_folder, result, settings_of
-    from fedgram.train import train
+    from fedgram.training import train
 
     try:
         problem = job.scale.problem(job.source, data_folder, job.larger)

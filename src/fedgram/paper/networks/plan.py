@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fedgram._util.errors import InputError
 from fedgram.data.datasets.dataset import data_directory
-from fedgram.nets.procedure import Procedure
 from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.jobs import Job
 from fedgram.paper.networks.results import Results, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import SETTINGS, AtHand, Source, Variety, at_hand, check_names
 from fedgram.paper.networks.studies import Study
+from fedgram.runs.procedure import Procedure
 
 
 @dataclass(frozen=True)

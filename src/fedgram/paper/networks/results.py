@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Kind
-from fedgram.nets.procedure import Procedure
+from fedgram.runs.procedure import Procedure
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def _check_device(request: Request, cost: Cost) -> None:
     """Refuse hours of a GPU's work on a CPU that nobody asked for; a Ray cluster has its own GPUs."""
     if request.device != "auto" or request.engine != "local" or (cost.hours or 0) <= MOST_HOURS:
         return
-    from fedgram.train import devices  # needs torch
+    from fedgram.training import devices  # needs torch
 
     if devices.named("auto").type == "cpu":
         raise InputError(

@@ -11,8 +11,8 @@ from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.datasets.loaders import sprites, swimmer_mini
 from fedgram.data.problem import Problem, Split
-from fedgram.nets.settings import Settings
 from fedgram.paper.networks.settings import TABULAR, Source
+from fedgram.runs.train_config import Settings
 
 # What the smoke scale takes of the swimmer: every eighth transition; of the sprites: so many images to train
 # and to test with, every fourth pixel along each side, every other client.

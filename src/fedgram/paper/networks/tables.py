@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import FIVE, START_PAIRS, THREE, WEIGHTS, Cohort, proximal
 from fedgram.paper.networks.figures_runs import PREDICTING, corrected
@@ -33,6 +32,7 @@ from fedgram.paper.networks.tables_cells import (
     per_run,
     removed_share,
 )
+from fedgram.runs.procedure import BIAS_RULES
 
 PAPER_HOURS, PAPER_RUNS = 1_415, 764
 """GPU-hours of the paper's network experiments, and of how many runs (Appendix E, Compute)."""

@@ -8,7 +8,6 @@ from itertools import groupby
 import numpy as np
 from rich.table import Table
 
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.plan import Plan, Request, planned
 from fedgram.paper.networks.results import Result, Results
@@ -16,6 +15,7 @@ from fedgram.paper.networks.runner import Outcome
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.terminal import print_judged
+from fedgram.runs.procedure import BIAS_RULES
 from fedgram.screen import ruled, screen
 
 console = screen()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
+from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.returns import Given, Layers, feature_offset, give_back
 from fedgram.nets.batches import Batches
+from fedgram.nets.cuda import storage
 from fedgram.nets.fit import Advanced, Fit
-from fedgram.nets.model import Backbone, Model, check_starts, draw, prepared, stored
+from fedgram.nets.model import Backbone, Model, draw, prepared, stored
 from fedgram.nets.objective import Terms
-from fedgram.nets.precision import storage
-from fedgram.nets.record import Run
-from fedgram.nets.returns import Given, Layers, feature_offset, give_back
-from fedgram.nets.settings import Settings
-from fedgram.nets.sites import Exchange, Sites
 from fedgram.nets.stack import Stack, Tensors
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 
 LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
 
@@ -217,3 +218,14 @@ def initial(
     return Stack.of(
         [model(client, run) for client in sites.names for run in runs], device, storage(settings.precision)
     )
+
+
+def check_starts(backbone: Backbone, procedures: Iterable[Procedure]) -> None:
+    """Refuse clients that draw backbones of their own where all would start from the same module."""
+    for procedure in procedures:
+        if procedure.independent and isinstance(backbone, nn.Module):
+            raise InputError(
+                f"With '{procedure.name}' every client draws a backbone of its own, but a module is taken as "
+                "it is: give a function that draws a new module, or a name.",
+                field="backbone",
+            )

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem, Split
 from fedgram.nets.model import stored
-from fedgram.nets.procedure import Procedure
+from fedgram.runs.procedure import Procedure
 
 POOLED = "pooled"
 """Name of the only client of a centralized run."""

@@ -15,25 +15,18 @@ from fedgram._util.errors import InputError, check_type
 from fedgram._util.locks import holding
 from fedgram._util.text import counted
 from fedgram.data.problem import Problem
-from fedgram.nets.model import (
-    Backbone,
-    Model,
-    check_starts,
-    example,
-    fingerprint,
-    name_of,
-    operations_per_row,
-)
-from fedgram.nets.procedure import Procedure
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
+from fedgram.federation.clients import check_starts
+from fedgram.nets.model import Backbone, Model, example, fingerprint, name_of, operations_per_row
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 from fedgram.theory.predict import predict
-from fedgram.train import devices
-from fedgram.train.cautions import cautions
-from fedgram.train.plan import planned
-from fedgram.train.stack import Stack, StackTraining, Status, Task
+from fedgram.training import devices
+from fedgram.training.plan import planned
+from fedgram.training.preflight import cautions
+from fedgram.training.stack_training import Stack, StackTraining, Status, Task
 
 
 def train(
@@ -67,7 +60,7 @@ def train(
     task = Task(problem, backbone, settings, place, prediction, results, keep_models, progress, warned)
     model, inputs = example(backbone, next(iter(problem.train.values())), settings.features)
     network = (backbone_name or name_of(backbone), model.size, fingerprint(model, inputs))
-    data = Data.of(problem)
+    data = summarize(problem)
     setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in runs]
     left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
     devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
@@ -123,3 +116,21 @@ def _seed(given: Any) -> int:
     if seed < 0:
         raise InputError(f"A seed is a whole number from 0 on, not {given}.", field="seeds")
     return seed
+
+
+def summarize(problem: Problem) -> Data:
+    """Return what a run records about its problem."""
+    tested = [len(problem.test[client]) if problem.test else 0 for client in problem.clients]
+    return Data(
+        name=problem.name,
+        kind=problem.kind,
+        digest=problem.digest,
+        targets=problem.moments.targets,
+        clients=problem.clients,
+        train_rows=tuple(len(split) for split in problem.train.values()),
+        test_rows=tuple(tested),
+        provenance={
+            **problem.provenance,
+            "input_type": str(next(iter(problem.train.values())).inputs.dtype),
+        },
+    )

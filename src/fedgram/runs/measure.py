@@ -10,9 +10,9 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.expectation import Expectation, Reference, expectation, references
-from fedgram.nets.procedure import BIAS_RULES
 from fedgram.runs import Setup, StoredRun
+from fedgram.runs.expectation import Expectation, Reference, expectation, references
+from fedgram.runs.procedure import BIAS_RULES
 from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

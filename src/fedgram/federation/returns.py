@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgram.nets.procedure import Procedure
+from fedgram.runs.procedure import Procedure
 from fedgram.theory.penalty import Penalty
 
 Rows = tuple[Tensor, Tensor]

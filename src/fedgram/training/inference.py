@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +15,15 @@ from torch import Tensor, nn
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
+from fedgram._util.files import write_bytes
 from fedgram._util.frames import in_one_order
 from fedgram._util.text import listed
+from fedgram.data.tables.read_rows import Reading, read_inputs
 from fedgram.data.validation import check_finite, check_kind, named, numbers_of, plain
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, prepared
 from fedgram.nets.stack import ROWS_AT_ONCE
-from fedgram.runs import StoredRun
+from fedgram.runs import Runs, StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
 
 
@@ -104,7 +110,7 @@ def _named(run: StoredRun) -> str:
     if name not in BACKBONES:
         raise InputError(
             f"The run in '{run.folder}' was trained with a backbone of your own, '{name}'; in Python "
-            "fedgram.train.predictions takes it as backbone=.",
+            "fedgram.training.predictions takes it as backbone=.",
             field="backbone",
         )
     return name
@@ -118,3 +124,75 @@ def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbon
     if isinstance(backbone, (str, nn.Module)) or run.setup.network == NOT_RECORDED:
         return True
     return run.setup.network == fingerprint(model.float(), torch.ones(2, *inputs.shape[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The client of every row (N,), and what was predicted for it (N, C), in the order of the table."""
+
+    clients: list[str]
+    targets: tuple[str, ...]
+    values: Array
+
+    def document(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {"targets": list(self.targets), "clients": self.clients, "predictions": self.values.tolist()}
+
+    def csv(self) -> str:
+        """A line for every row, after one of names."""
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["client", *self.targets])
+        lines.writerows(
+            [client, *row] for client, row in zip(self.clients, self.values.tolist(), strict=True)
+        )
+        return text.getvalue()
+
+    def save(self, output: Path) -> None:
+        """Write the CSV file."""
+        write_bytes(output, self.csv().encode())
+
+
+def predicted(folder: Path, data: str, client: str | None, site: str | None) -> Predicted:
+    """What the networks of a run predict for the rows of a table, each with that of its client."""
+    from fedgram.training import predictions
+
+    run = _one(folder)
+    run.require_model()
+    if run.setup.procedure.centralized and client is None:
+        site = site or "all"  # one network serves clients of any name
+    if (client is None) == (site is None):
+        raise InputError(
+            "Say either --client, the column that names each row's client, or --site, and not both.",
+            field="client",
+        )
+    clients, inputs = read_inputs(data, Reading(client, _inputs(run), [], site=site or ""))
+    owners = np.array(clients, dtype=object)
+    values = np.empty((len(clients), len(run.setup.data.targets)))
+    rows = {name: inputs[owners == name].astype(np.float32) for name in dict.fromkeys(clients)}
+    for name, found in predictions(run, rows).items():
+        values[owners == name] = found
+    return Predicted(clients, run.setup.data.targets, values)
+
+
+def _one(folder: Path) -> StoredRun:
+    """The run in a folder, which must be one."""
+    found = Runs(folder).require()
+    if len(found) > 1:
+        raise InputError(
+            f"There are {len(found)} runs in '{folder}'; name the folder of one, like '{found[0].folder}'.",
+            field="folder",
+        )
+    return found[0]
+
+
+def _inputs(run: StoredRun) -> list[str]:
+    """The columns that a run was trained on."""
+    inputs = run.setup.data.provenance.get("inputs")
+    if not inputs:
+        raise InputError(
+            f"The run was trained on '{run.setup.data.name}', whose inputs are no columns of a table; in "
+            "Python fedgram.training.predictions takes arrays.",
+            field="folder",
+        )
+    return list(inputs)

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import counted, seeds_in_words
-from fedgram.expectation import SYMBOLS
-from fedgram.measure import Measured, measure
 from fedgram.runs import Setup, StoredRun
+from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.measure import Measured, measure
 from fedgram.theory.geometry import psd
 
 METRICS: dict[str, Callable[[Measured], float]] = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
+
+from fedgram.runs.train_config import Precision
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,3 +68,22 @@ class Lanes:
     def lane(self, turn: int) -> AbstractContextManager[Any]:
         """The stream whose turn it is."""
         return torch.cuda.stream(self.streams[turn % len(self.streams)]) if self.streams else nullcontext()
+
+
+def storage(precision: Precision) -> torch.dtype:
+    """The type of parameters and data."""
+    return torch.float64 if precision == "fp64" else torch.float32
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Compute in this precision, and put the global switches back afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]

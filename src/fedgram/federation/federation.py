@@ -11,17 +11,16 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
-from fedgram.nets.evaluation import Biases
+from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.clients import LAST, Clients, Returned
+from fedgram.federation.evaluation import Biases, Shared, local_objective, own_biases
+from fedgram.federation.returns import Layers
+from fedgram.nets.cuda import storage
 from fedgram.nets.fit import Advanced
-from fedgram.nets.local import LAST, Clients, Returned
-from fedgram.nets.measuring import Shared, local_objective, own_biases
 from fedgram.nets.model import Backbone
-from fedgram.nets.precision import storage
-from fedgram.nets.record import Round, Run
-from fedgram.nets.returns import Layers
-from fedgram.nets.settings import Settings
-from fedgram.nets.sites import Exchange, Sites
 from fedgram.nets.stack import Tensors
+from fedgram.runs.record import Round, Run
+from fedgram.runs.train_config import Settings
 
 
 class Federation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedgram._util.arrays import Array
-from fedgram.nets.procedure import Procedure
+from fedgram.runs.procedure import Procedure
 
 
 @dataclass(frozen=True)

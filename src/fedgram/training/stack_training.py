@@ -13,16 +13,16 @@ import torch
 import fedgram
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem
-from fedgram.expectation import expectation
-from fedgram.nets.federation import Federation
+from fedgram.federation.federation import Federation
 from fedgram.nets.model import Backbone
-from fedgram.nets.record import Round, Run
-from fedgram.nets.settings import Settings
 from fedgram.runs import Account, Runs, Setup, StoredRun
-from fedgram.runs.checkpoint import Checkpoint
+from fedgram.runs.expectation import expectation
+from fedgram.runs.record import Round, Run
+from fedgram.runs.store import Checkpoint
+from fedgram.runs.train_config import Settings
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction
-from fedgram.train import devices
+from fedgram.training import devices
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.nets.graphs import LANES
+from fedgram.nets.cuda import LANES, storage
 from fedgram.nets.model import Backbone, example
-from fedgram.nets.precision import storage
-from fedgram.nets.record import Run
-from fedgram.nets.settings import Settings
 from fedgram.nets.stack import one_at_a_time
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import Settings
 
 RESERVE = 0.9  # of what is free: the rest is for the allocator, libraries and captured graphs
 DOUBLE = 8

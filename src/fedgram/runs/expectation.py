@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.nets.procedure import Procedure
+from fedgram.runs.procedure import Procedure
 from fedgram.theory.correct import correction_toward_pooled
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.predict import Prediction, local_optimum

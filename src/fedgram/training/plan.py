@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from fedgram.nets import memory
 from fedgram.runs import Setup
-from fedgram.runs.checkpoint import Checkpoint, checkpoints
-from fedgram.train.stack import Stack, Task
+from fedgram.runs.store import Checkpoint, checkpoints
+from fedgram.training import memory
+from fedgram.training.stack_training import Stack, Task
 
 
 def planned(task: Task, setups: Sequence[Setup]) -> list[Stack]:

@@ -14,17 +14,20 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write, remove_temporary_files
 
-try:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.numpy import load_file, save_file
-except ImportError:
-    raise InputError(
-        'Runs are kept in safetensors files: install what is missing with pip install "fedgram[train]".',
-        field="safetensors",
-    ) from None
-
 DAMAGED = "restore the file, or delete its folder and train again"
 FORGET = "delete it, and what it holds is trained again"
+
+
+def _safetensors() -> Any:
+    """Import safetensors, which only the extra `train` installs."""
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise InputError(
+            'Runs are stored as safetensors files. Install the library with pip install "fedgram[train]".',
+            field="safetensors",
+        ) from None
+    return safetensors
 
 
 @contextmanager
@@ -35,7 +38,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
         remove_temporary_files(path.parent, path.name)
         with atomic_write(path) as draft:
             yield draft
-    except (OSError, SafetensorError) as error:
+    except (OSError, _safetensors().SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
         raise InputError(
             f"Cannot write '{path}' ({reason}); all that was written before is sound: put that right or "
@@ -49,23 +52,23 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     # safetensors reads memory in a row, whatever the strides.
     rows = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     with _draft_of(path) as draft:
-        save_file(rows, draft, dict(metadata or {}))
+        _safetensors().numpy.save_file(rows, draft, dict(metadata or {}))
 
 
 def read_arrays(path: Path, remedy: str = DAMAGED) -> dict[str, Array]:
     """The arrays of a file by name; remedy says what to do about one that cannot be read."""
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        return dict(_safetensors().numpy.load_file(path))
+    except (OSError, _safetensors().SafetensorError) as error:
         raise _unreadable(path, error, remedy) from None
 
 
 def read_metadata(path: Path, remedy: str = DAMAGED) -> dict[str, str]:
     """The words about the arrays of a file."""
     try:
-        with safe_open(path, framework="np") as file:
+        with _safetensors().safe_open(path, framework="np") as file:
             return file.metadata() or {}
-    except (OSError, SafetensorError) as error:
+    except (OSError, _safetensors().SafetensorError) as error:
         raise _unreadable(path, error, remedy) from None
 
 

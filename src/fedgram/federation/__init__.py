@@ -1,0 +1,1 @@
+"""One round: clients train and return their heads, the server averages them."""
