@@ -355,11 +355,6 @@ BAD_CALLS = [
     (["correct", "{moments}", "--lambda-h", "9999"], "active in no direction"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
     (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
-    (
-        ["predict", "{example}", "--client", "site", "--targets", "east", "--targets", "north"],
-        "--targets is given 2 times; give it once",
-    ),
-    (["runs", "compare", "--figure", "a.png", "--figure", "b.png"], "--figure is given 2 times"),
     (["moments", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
     (["correct", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
     (["predict", "{moments}", "--figure", "{moments}"], "is what is read here, and would be lost"),

@@ -16,9 +16,10 @@ import torch
 from rich.console import Console
 
 from fedgram._util.errors import InputError
-from fedgram.cli import main, run_tables
+from fedgram.cli import main
 from fedgram.data.tables.read_moments import read_moments
 from fedgram.data.tables.read_rows import Reading, read_inputs, read_table
+from fedgram.display import run_tables
 from fedgram.nets.fit import Fit
 from fedgram.runs import Runs
 from fedgram.runs.compare import METRICS, compared

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, explain, predict, words
-from fedgram.documents import explanation_document, gap_summary
-from fedgram.figure import _draw_terms, pyplot
+from fedgram import Moments, Penalty, explain, predict
+from fedgram.display import sentences
+from fedgram.display.prediction_figure import _draw_terms, pyplot
+from fedgram.display.prediction_json import explanation_document, gap_summary
 from fedgram.theory.explain import pairwise_dispersion
 from fedgram.theory.geometry import psd
 from tests.instances import random_moments, rotations
@@ -177,7 +178,11 @@ def test_shares_are_not_told_where_a_term_is_negative():
     covariance = [np.diag([4.0, 0.02]), np.diag([3.0, 0.5]), np.diag([9.0, 6.0])]
     gap = gap_of(Moments([50] * 3, [[0, 1], [2, 0], [0, 0]], covariance), Penalty(3, 1.5))
     said = " ".join(
-        [*words.outcome(gap), *words.clients_behind(gap, "abc"), words.directions_behind(gap, ("x", "y"))]
+        [
+            *sentences.outcome(gap),
+            *sentences.clients_behind(gap, "abc"),
+            sentences.directions_behind(gap, ("x", "y")),
+        ]
     )
     assert said.count("%") == 1, "how far it ends is still a percentage"
     assert f"of the difference's trace, {float(gap.trace):.4g}," in said
@@ -219,7 +224,7 @@ def test_a_gap_that_is_only_rounding_is_drawn_as_none():
     assert [bar.get_width() for bar in axis.patches] == [0, 0, 0]
     assert axis.get_xlim()[1] > 0.1
     plt.close(figure)
-    assert "bounds" not in words.checks(gap)
+    assert "bounds" not in sentences.checks(gap)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +245,7 @@ def test_equal_clients_leave_no_gap_however_rounding_is_enlarged(variances, mean
         gap = explain(predict(moments, Penalty() if min(variances) > 1e-8 else Penalty(1e-7, 1e-7)))
         assert gap.chain_holds & gap.one_sided & gap.bounds_hold & gap.negligible
         assert not np.concatenate([gap.shares, gap.client_shares, gap.target_shares]).any()
-        assert "will end where centralized training does" in words.outcome(gap)[0]
+        assert "will end where centralized training does" in sentences.outcome(gap)[0]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,7 @@ def test_a_gap_that_is_known_is_told_however_rounding_is_enlarged(variances, mea
     assert gap.relative == pytest.approx(expected, rel=1e-9)
     assert not gap.negligible
     assert np.nansum(np.abs(gap.shares)) > 0.99 or not gap.one_sided
-    assert "away from centralized training" in words.outcome(gap)[0]
+    assert "away from centralized training" in sentences.outcome(gap)[0]
 
 
 def test_many_equal_clients_far_from_zero_leave_no_gap():
@@ -280,7 +285,7 @@ def test_an_averaging_term_that_is_only_rounding_is_0_between_its_bounds():
     moments = random_moments(np.random.default_rng(0), size=2)
     same = np.broadcast_to(moments.pooled.within, moments.covariance.shape)
     gap = gap_of(Moments(moments.count, moments.mean, same))
-    assert "the pairwise bounds 0 <= 0 <= 0 hold" in words.checks(gap)
+    assert "the pairwise bounds 0 <= 0 <= 0 hold" in sentences.checks(gap)
 
 
 def test_a_common_factor_does_not_lie_on_the_label():
@@ -295,10 +300,10 @@ def test_a_common_factor_does_not_lie_on_the_label():
 
 def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
-    assert "the pairwise bounds" in words.checks(gap)
+    assert "the pairwise bounds" in sentences.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] == gap.dispersion
     monkeypatch.setattr(sys.modules["fedgram.theory.explain"], "FEW", 249)  # not the function of that name
-    assert "bounds" not in words.checks(gap)
+    assert "bounds" not in sentences.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] is None
     assert explanation_document(gap.prediction, gap)["bounds_hold"] is None
     assert gap.bounds_hold

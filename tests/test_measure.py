@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 from fedgram import InputError, Penalty, phi, predict
 from fedgram._util.text import between_commas, counted, seeds_in_words
 from fedgram.data.problem import Problem, Split
-from fedgram.run_figure import draw_comparison
+from fedgram.display.run_figure import draw_comparison
 from fedgram.runs import Runs
 from fedgram.runs.compare import METRICS, Spread, compared
 from fedgram.runs.expectation import expectation

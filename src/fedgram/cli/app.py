@@ -11,9 +11,8 @@ import typer
 
 import fedgram
 from fedgram._util.errors import AccuracyError, InputError
-from fedgram.cli.once import App
 
-app = App(
+app = typer.Typer(
     name="fedgram",
     no_args_is_help=True,
     add_completion=False,

@@ -10,12 +10,11 @@ import typer
 
 from fedgram._util.errors import InputError
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.once import App
 
 if TYPE_CHECKING:
     from fedgram.data.datasets.dataset import Dataset
 
-data_app = App(
+data_app = typer.Typer(
     no_args_is_help=True,
     help="Datasets: which there are, whether their files are here and sound, and how to get them.",
 )
@@ -45,9 +44,9 @@ def list_datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"data_dir": str(folder), "datasets": [each.document() for each in found]})
     else:
-        from fedgram.cli import data_tables
+        from fedgram.display import dataset_tables
 
-        data_tables.print_list(folder, found)
+        dataset_tables.print_list(folder, found)
 
 
 @data_app.command()
@@ -71,9 +70,9 @@ def check(
     if as_json:
         print_json(inspection.document())
     else:
-        from fedgram.cli import data_tables
+        from fedgram.display import dataset_tables
 
-        data_tables.print_inspection(inspection)
+        dataset_tables.print_inspection(inspection)
 
 
 @data_app.command()
@@ -85,17 +84,17 @@ def fetch(
     ] = False,
 ) -> None:
     """Download the public files of a dataset, or say what to do where that needs a person."""
-    from fedgram.cli import data_tables
     from fedgram.data.datasets import registry
     from fedgram.data.datasets.dataset import Options, data_directory
     from fedgram.data.datasets.download import fetch as download
+    from fedgram.display import dataset_tables
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _accepted(entry, accept_licence)
-    with data_tables.progress() as advanced:
+    with dataset_tables.progress() as advanced:
         download(entry, folder, licence_accepted=accepted, advanced=advanced)
     for path in entry.find(folder, Options()):
-        typer.echo(f"{path}: {data_tables.size(path.stat().st_size)}")
+        typer.echo(f"{path}: {dataset_tables.size(path.stat().st_size)}")
 
 
 def _accepted(entry: Dataset, beforehand: bool) -> bool:

@@ -10,7 +10,7 @@ import typer
 from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir
-from fedgram.cli.lists import parts, seeds_of
+from fedgram.cli.options import parts, seeds_of
 
 if TYPE_CHECKING:
     from fedgram.paper.networks.plan import Request
@@ -121,7 +121,7 @@ def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]
 
 
 def _train(names: list[str], request: Request) -> list[NetworkOutcome]:
-    from fedgram.cli import run_tables
+    from fedgram.display import run_tables
     from fedgram.paper.networks import runner
     from fedgram.paper.networks.studies import STUDIES
     from fedgram.paper.networks.terminal import cost_lines

@@ -9,9 +9,8 @@ import typer
 
 from fedgram._util.errors import InputError
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.once import App
 
-runs_app = App(
+runs_app = typer.Typer(
     no_args_is_help=True,
     help="Trained runs: which there are, what each found round by round, all of them beside the prediction, "
     "and what their networks predict for new rows. What they found is measured from the files that training "
@@ -25,7 +24,7 @@ Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, t
 @runs_app.command("list")
 def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
     """Name all runs: data, network, procedure, seed, how far each is and what it took."""
-    from fedgram.cli import run_tables
+    from fedgram.display import run_tables
     from fedgram.runs import Runs
 
     found = Runs(root).require()
@@ -43,7 +42,7 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
     start; delta, how far the returned heads are from the selected ones; the clients' objectives above their
     least values; test MSE with the shared head under each bias rule.
     """
-    from fedgram.cli import run_tables
+    from fedgram.display import run_tables
     from fedgram.runs import Runs
     from fedgram.runs.measure import measure
 
@@ -70,13 +69,13 @@ def compare(
     over rounds. delta: of the returned heads to the selected ones. objective gap: of clients, above their
     least values. Means over seeds ± sample deviation.
     """
-    from fedgram.cli import run_tables
+    from fedgram.display import run_tables
     from fedgram.runs import Runs
 
     found = Runs(root).require()
     if figure is not None:
         from fedgram._util.text import counted
-        from fedgram.run_figure import draw_comparison
+        from fedgram.display.run_figure import draw_comparison
         from fedgram.runs.compare import compared
 
         if not (settings := compared(found)):
@@ -108,7 +107,7 @@ def predict(
     and need none. The rows stay in their order.
     """
     from fedgram._util.text import counted
-    from fedgram.cli.given import check_kept
+    from fedgram.cli.inputs import check_kept
     from fedgram.training.inference import predicted
 
     check_kept(output, [data])

@@ -9,7 +9,7 @@ import typer
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.text import counted
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.given import Given, is_moments, with_data
+from fedgram.cli.inputs import Given, is_moments, with_data
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
@@ -65,15 +65,15 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Say where federated averaging of the head will end, and how far that is from pooled training."""
-    from fedgram import documents, terminal
+    from fedgram.display import prediction_json, prediction_tables
 
     prediction, gap = _predict(given.moments, lambda_h, lambda_w)
     path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
     _draw(prediction, gap, figure, given)
     if as_json:
-        print_json(documents.prediction_document(prediction, gap, path))
+        print_json(prediction_json.prediction_document(prediction, gap, path))
     else:
-        terminal.print_prediction(prediction, gap, path)
+        prediction_tables.print_prediction(prediction, gap, path)
     _check_accuracy(prediction)
 
 
@@ -87,14 +87,14 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say why it ends there: the three causes, and the clients and targets behind them."""
-    from fedgram import documents, terminal
+    from fedgram.display import prediction_json, prediction_tables
 
     prediction, gap = _predict(given.moments, lambda_h, lambda_w)
     _draw(prediction, gap, figure, given)
     if as_json:
-        print_json(documents.explanation_document(prediction, gap))
+        print_json(prediction_json.explanation_document(prediction, gap))
     else:
-        terminal.print_explanation(prediction, gap)
+        prediction_tables.print_explanation(prediction, gap)
     _check_accuracy(prediction)
 
 
@@ -112,7 +112,7 @@ def correct(
     as_json: Json = False,
 ) -> None:
     """Work out the correction that removes the gap: what to exchange, and what each client then does."""
-    from fedgram import documents, terminal
+    from fedgram.display import prediction_json, prediction_tables
     from fedgram.theory.correct import correct as correction_of
     from fedgram.theory.predict import initial_head
 
@@ -121,7 +121,7 @@ def correct(
     correction = correction_of(summary, Penalty(lambda_h, lambda_w), strength)
     targets = len(summary.targets)
     head = initial_head(_initial_gram(initial, targets), targets)
-    document = documents.correction_document(correction, head)
+    document = prediction_json.correction_document(correction, head)
     if output is not None:
         from fedgram._util.files import write_json
 
@@ -129,7 +129,7 @@ def correct(
     if as_json:
         print_json(document)
     else:
-        terminal.print_correction(correction, output)
+        prediction_tables.print_correction(correction, output)
 
 
 def _check_read_back(output: str | None) -> None:
@@ -166,7 +166,7 @@ def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None)
 def _draw(prediction: Prediction, gap: Any, path: str | None, given: Given) -> None:
     given.check_kept(path)
     if path is not None:
-        from fedgram.figure import draw_prediction
+        from fedgram.display.prediction_figure import draw_prediction
 
         draw_prediction(prediction, gap, path, source=f"Predicted from {given.source}")
         typer.echo(f"Wrote {path}.", err=True)

@@ -10,7 +10,7 @@ import typer
 from fedgram._util.text import between_commas, left_out
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
-from fedgram.cli.lists import Seeds, parts, seeds_of
+from fedgram.cli.options import Seeds, parts, seeds_of
 from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind, Problem
 from fedgram.runs.train_config import PRECISIONS, Settings
@@ -86,10 +86,10 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure solved+corrected+offset --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli import run_tables
-    from fedgram.cli.train_data import given_problem
+    from fedgram.cli.inputs import given_problem
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.tables.read_rows import Reading
+    from fedgram.display import run_tables
     from fedgram.training import train as train_all
 
     settings = Settings(

@@ -6,8 +6,8 @@ import base64
 from html import escape
 from pathlib import Path
 
-from fedgram.drawing import rendered
-from fedgram.run_figure import comparison
+from fedgram.display.plotting import rendered
+from fedgram.display.run_figure import comparison
 from fedgram.runs import Runs
 from fedgram.runs.compare import METRICS, Setting, compared
 

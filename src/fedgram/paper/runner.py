@@ -19,7 +19,7 @@ from typing import Any
 from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files, write_bytes, write_json
 from fedgram._util.locks import holding
-from fedgram.drawing import pyplot, rendered
+from fedgram.display.plotting import pyplot, rendered
 from fedgram.paper.claims import load_claims
 from fedgram.paper.experiment import Experiment, Results, Scale, settings_of
 from fedgram.paper.judging import Judged, judge_all

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import GREY
+from fedgram.display.plotting import GREY
 
 TERM_MARKERS = ("o", "s", "^")
 TERM_NAMES = (r"$\mathcal{M}_\mu$", r"$\mathcal{M}_\Sigma$", r"$\mathcal{M}_A$")

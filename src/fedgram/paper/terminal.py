@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fedgram.display.console import ruled, screen
 from fedgram.paper.judging import Judged, Verdict
 from fedgram.paper.registry import GROUPS, MODULES, experiment
 from fedgram.paper.runner import SCALES, Outcome, folder_of
-from fedgram.screen import ruled, screen
 
 STYLES: dict[Verdict, str] = {
     "match": "green",

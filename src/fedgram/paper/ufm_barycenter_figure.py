@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import INK, RED
+from fedgram.display.plotting import INK, RED
 from fedgram.paper.columns import concatenated
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import panels, shades

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.drawing import BLUE, GREEN, GREY, ORANGE
+from fedgram.display.plotting import BLUE, GREEN, GREY, ORANGE
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import guide, median_band, panels, shades
 from fedgram.paper.tables import Table

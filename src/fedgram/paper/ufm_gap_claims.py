@@ -18,9 +18,6 @@ from fedgram.theory.explain import TERMS
 
 SEEDS, INSTANCES, PER_SETTING = 8, 512, 256  # of each controlled sweep, of panels f and g, of each setting
 
-SWEEPS = ("targets", "clients", "margin")
-"""The parts of panels c to e and h to j; each is called like the column that varies in it."""
-
 TINY, FLOOR = 1e-12, 1e-16
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import GREY, TERM_COLOURS
+from fedgram.display.plotting import GREY, TERM_COLOURS
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import TERM_MARKERS, TERM_NAMES, median_band, panels
 from fedgram.paper.tables import Table

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
 from fedgram.paper.experiment import Results
 from fedgram.paper.style import TERM_NAMES, guide, panels, shades
 from fedgram.paper.tables import Table

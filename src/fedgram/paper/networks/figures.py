@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedgram import drawing
-from fedgram.drawing import pyplot
+from fedgram.display import plotting
+from fedgram.display.plotting import pyplot
 from fedgram.paper.networks.figures_beyond import draw_predictions, draw_solved
 from fedgram.paper.networks.figures_main import draw_main
 from fedgram.paper.networks.figures_scope import (
@@ -55,5 +55,5 @@ def figures_of(name: str, results: Results) -> dict[str, Any]:
     return drawn if isinstance(drawn, dict) else {"": drawn}
 
 
-rendered = styled(drawing.rendered)
+rendered = styled(plotting.rendered)
 """Figure and suffix -> the content of a file."""

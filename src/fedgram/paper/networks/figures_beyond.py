@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
 from fedgram.paper.networks.figures_panels import (
     LOOKS,

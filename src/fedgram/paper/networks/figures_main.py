@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedgram._util.text import seeds_in_words
-from fedgram.drawing import GREEN, INK
+from fedgram.display.plotting import GREEN, INK
 from fedgram.paper.networks.cohorts import MAIN
 from fedgram.paper.networks.figures_panels import (
     CEN,

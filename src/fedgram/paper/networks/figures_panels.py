@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, ellipse, mean_band, pyplot
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, ellipse, mean_band, pyplot
 from fedgram.paper.networks.figures_runs import Reference, provenance
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.shown import TITLES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import BLUE, GREY, INK
+from fedgram.display.plotting import BLUE, GREY, INK
 from fedgram.paper.networks.cohorts import (
     ALIGNED,
     ARCHITECTURE,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.drawing import BLUE, GREY, INK, ORANGE
+from fedgram.display.plotting import BLUE, GREY, INK, ORANGE
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
 from fedgram.paper.networks.figures_panels import (
     REFERENCE_COLOURS,

@@ -12,7 +12,7 @@ from typing import Any
 import fedgram
 from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes, write_json
-from fedgram.drawing import pyplot
+from fedgram.display.plotting import pyplot
 from fedgram.paper.claims import load_claims
 from fedgram.paper.judging import Judged, judge_all
 from fedgram.paper.networks.costs import Cost, cost_of

@@ -8,6 +8,7 @@ from itertools import groupby
 import numpy as np
 from rich.table import Table
 
+from fedgram.display.console import ruled, screen
 from fedgram.paper.networks.costs import cost_of
 from fedgram.paper.networks.plan import Plan, Request, planned
 from fedgram.paper.networks.results import Result, Results
@@ -16,7 +17,6 @@ from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies import STUDIES
 from fedgram.paper.terminal import print_judged
 from fedgram.runs.procedure import BIAS_RULES
-from fedgram.screen import ruled, screen
 
 console = screen()
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.files import write_bytes
-from fedgram.drawing import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
+from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
+from fedgram.display.sentences import in_parts, no_gap, percent
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.explain import Gap
 from fedgram.theory.predict import Prediction
-from fedgram.words import in_parts, no_gap, percent
 
 TERM_LABELS = ("client means", "client covariances", "averaging heads")
 

@@ -8,10 +8,10 @@ import numpy as np
 from rich.padding import Padding
 from rich.table import Table
 
-from fedgram import words
 from fedgram._util.arrays import Array
 from fedgram._util.text import counted
-from fedgram.screen import ruled, say, screen
+from fedgram.display import sentences
+from fedgram.display.console import ruled, say, screen
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
 from fedgram.theory.geometry import psd
@@ -28,8 +28,8 @@ SHOWN_CLIENTS = 10
 
 def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:
     """`fedgram predict` for people."""
-    _say([words.setting(prediction)])
-    _say(words.outcome(gap))
+    _say([sentences.setting(prediction)])
+    _say(sentences.outcome(gap))
     _print_clients(prediction)
     targets = prediction.moments.targets
     _print_matrix(
@@ -46,22 +46,22 @@ def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None)
 
 def print_explanation(prediction: Prediction, gap: Gap) -> None:
     """`fedgram explain` for people."""
-    _say([words.setting(prediction)])
-    _say(words.outcome(gap))
-    if not words.no_gap(gap):
+    _say([sentences.setting(prediction)])
+    _say(sentences.outcome(gap))
+    if not sentences.no_gap(gap):
         _print_causes(prediction, gap)
-    _say([words.checks(gap)])
+    _say([sentences.checks(gap)])
     _print_notes(prediction.client_notes, prediction.common_notes)
 
 
 def print_correction(correction: Correction, output: str | None) -> None:
     """`fedgram correct` for people."""
-    _say(words.correction_plan(correction))
+    _say(sentences.correction_plan(correction))
     table = _table("Client", *(f"offset of {name}" for name in correction.moments.targets))
     largest = np.abs(correction.moments.mean).max()
     clients = correction.moments.clients
     for name, offset in zip(clients[:SHOWN_CLIENTS], correction.moments.offset, strict=False):
-        table.add_row(name, *(words.number(value, float(largest)) for value in offset))
+        table.add_row(name, *(sentences.number(value, float(largest)) for value in offset))
     _show(table)
     _say_rest(len(clients))
     pooled = correction.moments.pooled.covariance
@@ -76,18 +76,18 @@ def _print_causes(prediction: Prediction, gap: Gap) -> None:
     if len(clients) <= 6:
         _print_terms(prediction, gap)
     _say(["Clients behind it, by their part of the gap's trace:"])
-    _say(f"  {line}" for line in words.clients_behind(gap, clients)[:SHOWN_CLIENTS])
+    _say(f"  {line}" for line in sentences.clients_behind(gap, clients)[:SHOWN_CLIENTS])
     _say_rest(len(clients))
-    _say([words.directions_behind(gap, prediction.moments.targets)])
+    _say([sentences.directions_behind(gap, prediction.moments.targets)])
 
 
 def _print_terms(prediction: Prediction, gap: Gap) -> None:
     table = _table("Cause", "trace", "share", *prediction.moments.clients)
     scale = float(gap.scale)
-    for cause, trace, parts in zip(words.CAUSES, gap.traces, gap.by_client, strict=True):
-        shown = (words.number(part, scale) for part in parts)
-        share = words.share(trace, gap) if gap.one_sided else "-"
-        table.add_row(cause, words.number(trace, scale), share, *shown)
+    for cause, trace, parts in zip(sentences.CAUSES, gap.traces, gap.by_client, strict=True):
+        shown = (sentences.number(part, scale) for part in parts)
+        share = sentences.share(trace, gap) if gap.one_sided else "-"
+        table.add_row(cause, sentences.number(trace, scale), share, *shown)
     _show(table)
 
 

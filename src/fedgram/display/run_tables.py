@@ -14,13 +14,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fedgram._util.text import counted
-from fedgram.cli.data_tables import size
+from fedgram.display.console import ruled, say, screen
+from fedgram.display.dataset_tables import size
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import compared
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.measure import Measured, measure
 from fedgram.runs.procedure import BIAS_RULES
-from fedgram.screen import ruled, say, screen
 
 if TYPE_CHECKING:
     from fedgram.training import Status

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedgram import words
 from fedgram._util.arrays import Array
 from fedgram.data.datasets.download import Advanced
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
-from fedgram.screen import ruled, screen
+from fedgram.display import sentences
+from fedgram.display.console import ruled, screen
 from fedgram.theory.explain import explain
 
 console = screen()
@@ -54,9 +54,9 @@ def print_inspection(inspection: Inspection) -> None:
         console.print(f"  {line}", soft_wrap=True)
     shape = " x ".join(map(str, next(iter(problem.train.values())).inputs.shape[1:]))
     tested = sum(map(len, problem.test.values()))
-    console.print(f"Inputs {shape}; {tested:,} test rows. {words.setting(prediction)}", soft_wrap=True)
+    console.print(f"Inputs {shape}; {tested:,} test rows. {sentences.setting(prediction)}", soft_wrap=True)
     console.print(_clients(inspection))
-    for sentence in (*words.outcome(explain(prediction)), *prediction.notes):
+    for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
         console.print(sentence, soft_wrap=not console.is_terminal)
 
 

@@ -14,7 +14,11 @@ import typer
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import between_commas
+from fedgram.data.datasets import registry
+from fedgram.data.datasets.dataset import Options
+from fedgram.data.problem import Problem
 from fedgram.data.tables.files import each_once, expanded, files_in, is_table
+from fedgram.data.tables.read_rows import Reading, read_table
 
 if TYPE_CHECKING:
     from fedgram.theory.moments import Moments
@@ -112,7 +116,7 @@ def load(
     weights: Weights = None,
 ) -> Given:
     """Read moments files, or the moments of a table; a file that is named twice counts once."""
-    from fedgram.weights import parse_weights
+    from fedgram.cli.options import parse_weights
 
     data = each_once(data)
     files = _files(data)
@@ -192,3 +196,29 @@ def _joined(files: list[str]) -> Moments:
                 field="weights",
             )
     return parts[0].merged(*parts[1:]) if parts[1:] else parts[0]
+
+
+def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
+    """The dataset of a name, or the table in a file."""
+    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
+        _refuse_for_dataset(reading.given, "a CSV, TSV or Parquet file", dataset)
+        return registry.load(dataset, data_dir, options)
+    _refuse_for_dataset(
+        {"--variant": options.variant, "--larger": options.larger}, "a dataset with a name", dataset
+    )
+    if missing := [flag for flag, value in reading.needed.items() if not value]:
+        raise InputError(f"Training on a table needs {missing[0]}.", field=_field(missing[0]))
+    return read_table(dataset, reading, options.seed)
+
+
+def _refuse_for_dataset(flags: dict[str, object], kind: str, dataset: str) -> None:
+    for flag, given in flags.items():
+        if given:
+            raise InputError(
+                f"{flag} is for {kind}, and '{dataset}' is none; leave it out, or train on such.",
+                field=_field(flag),
+            )
+
+
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

@@ -10,7 +10,17 @@ import numpy as np
 
 from fedgram._util.files import write_bytes
 from fedgram._util.text import seeds_in_words
-from fedgram.drawing import GREEN, INK, PALE, PALETTE, ellipse, mean_band, pyplot, rendered, suffix_of
+from fedgram.display.plotting import (
+    GREEN,
+    INK,
+    PALE,
+    PALETTE,
+    ellipse,
+    mean_band,
+    pyplot,
+    rendered,
+    suffix_of,
+)
 from fedgram.runs.compare import Group, Setting
 
 GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}

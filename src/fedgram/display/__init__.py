@@ -1,0 +1,1 @@
+"""Text, tables, JSON and figures for people."""
