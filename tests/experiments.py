@@ -7,11 +7,10 @@ from dataclasses import replace
 import matplotlib
 import pytest
 
-from fedgram.paper.claims import load_claims
-from fedgram.paper.experiment import settings_of
-from fedgram.paper.judging import judge_all
-from fedgram.paper.style import SETTINGS
-from fedgram.paper.tables import read_table, write_table
+from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.plots import SETTINGS
+from fedgram.paper.storage import read_table, write_table
+from fedgram.paper.ufm.experiment import settings_of
 
 
 def quick_results(experiment):

@@ -171,11 +171,11 @@ def test_different_seeds_are_shown(fedgram, tmp_path):
 
 
 def test_the_report_shows_the_runs(fedgram, runs, tmp_path, monkeypatch):
-    from fedgram.paper import report
+    from fedgram.paper.report.page import page
 
-    chapter = report.Chapter("ufm-gap", "quick", tmp_path, [], {"data": "GENERATED"})
+    chapter = page.Chapter("ufm-gap", "quick", tmp_path, [], {"data": "GENERATED"})
     (tmp_path / "figure.png").write_bytes(b"")
-    monkeypatch.setattr(report, "_chapter", lambda name, out: chapter if name == "ufm-gap" else None)
+    monkeypatch.setattr(page, "_chapter", lambda name, out: chapter if name == "ufm-gap" else None)
     page = tmp_path / "report.html"
     assert fedgram("report", "-o", page)[0] == 0
     assert "Trained networks" not in page.read_text()
@@ -548,7 +548,7 @@ def test_what_the_system_refuses_is_one_sentence(fedgram, monkeypatch, error, wo
     def refuse(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("fedgram.paper.report.write_report", refuse)
+    monkeypatch.setattr("fedgram.paper.report.page.write_report", refuse)
     code, out, problem = fedgram("report")
     assert (code, out) == (2, "")
     assert words in problem

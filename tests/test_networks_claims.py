@@ -6,13 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedgram.paper.claims import load_claims
-from fedgram.paper.judging import judge_all
+from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.networks.comparable import Shown
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS
-from fedgram.paper.networks.shown import Shown
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.registry import GROUPS
 from fedgram.runs.expectation import expectation, references
 from fedgram.runs.measure import direction_error

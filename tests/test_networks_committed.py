@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fedgram.paper.networks.figures import FIGURES, figures_of, rendered
+from fedgram.display.plotting import rendered
 from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.studies.registry import FIGURES, figures_of
 from fedgram.theory.geometry import psd
 
 FOLDER = Path(__file__).parents[1] / "results"

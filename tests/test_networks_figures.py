@@ -8,12 +8,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from fedgram.display.plotting import rendered
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
-from fedgram.paper.networks.figures import FIGURES, figures_of, rendered
+from fedgram.paper.networks.comparable import TITLES, Shown
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
-from fedgram.paper.networks.shown import TITLES, Shown
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.studies.registry import FIGURES, STUDIES, figures_of
 from tests.network_results import all_results
 
 PANELS = {

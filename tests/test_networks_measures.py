@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import load_claims
-from fedgram.paper.networks.shown import Shown
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.registry import GROUPS
 from tests.network_draws import ALL, IMAGES, TABULAR, Runs
 

@@ -6,16 +6,16 @@ from math import isclose
 import pytest
 
 from fedgram import InputError
+from fedgram.paper.launch.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
+from fedgram.paper.launch.jobs import jobs_of
+from fedgram.paper.launch.launch import run
+from fedgram.paper.launch.plan import Request, planned
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
-from fedgram.paper.networks.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
-from fedgram.paper.networks.jobs import jobs_of
-from fedgram.paper.networks.plan import Request, planned
 from fedgram.paper.networks.results import Results
-from fedgram.paper.networks.runner import run
 from fedgram.paper.networks.scales import SCALES, scale_of
 from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, at_hand
-from fedgram.paper.networks.studies import STUDIES
-from fedgram.paper.networks.terminal import cost_lines, list_rows
+from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.paper.printing import cost_lines, list_rows
 from fedgram.runs.procedure import Procedure
 from tests.network_results import result_of
 
@@ -175,7 +175,7 @@ def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
         raise Asked
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", trained)
+    monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", trained)
     study, narrowed = STUDIES["dnn-main"], {"settings": ("dsprites",), "seeds": (0,)}
     words = r"no GPU here for 4 runs to train, .* about 4\.5 h of one H200: say --scale smoke, .*--device cpu"
     with pytest.raises(InputError, match=words) as refused:

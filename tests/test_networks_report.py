@@ -14,14 +14,14 @@ from fedgram.paper.claims import load_claims
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.registry import MODULES
-from fedgram.paper.report import write_report
-from fedgram.paper.report_claims import claims_table, sentences, summary, tile_rows, tiles
-from fedgram.paper.report_coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
-from fedgram.paper.report_datasets import datasets_section
-from fedgram.paper.report_networks import CAPTIONS, network_chapters
+from fedgram.paper.report.claims import claims_table, sentences, summary, tile_rows, tiles
+from fedgram.paper.report.coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
+from fedgram.paper.report.datasets import datasets_section
+from fedgram.paper.report.networks import CAPTIONS, network_chapters
+from fedgram.paper.report.page import write_report
 from tests.network_results import all_results
 
 PNG = base64.b64decode(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.networks.collection import collect, result, settings_of
-from fedgram.paper.networks.keeping import Keeper
-from fedgram.paper.networks.plan import Request
+from fedgram.paper.launch.collect import collect, result, settings_of
+from fedgram.paper.launch.launch import Keeper
+from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
-from fedgram.paper.tables import read_table, write_table
+from fedgram.paper.storage import read_table, write_table
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import write_arrays
 from tests.small_runs import exact_run, small_problem

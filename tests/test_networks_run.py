@@ -13,15 +13,15 @@ import pytest
 from rich.console import Console
 
 from fedgram import InputError
-from fedgram.paper.networks import figures, terminal
-from fedgram.paper.networks.collection import collect
-from fedgram.paper.networks.engines import engine_of
-from fedgram.paper.networks.plan import Request
+from fedgram.paper import printing
+from fedgram.paper.launch.collect import collect
+from fedgram.paper.launch.jobs import engine_of
+from fedgram.paper.launch.launch import run
+from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
-from fedgram.paper.networks.runner import run
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES, registry
 from fedgram.runs.train_config import Settings
 
 BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
@@ -37,14 +37,14 @@ def everything(tmp_path_factory):
     """All experiments in one call: folder, outcomes by name, and what was said."""
     out, said, plans = tmp_path_factory.mktemp("networks"), [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "rendered", _quickly)  # other tests look at the pictures
+        patch.setattr(registry, "rendered", _quickly)  # other tests look at the pictures
         patch.setitem(SCALES, "smoke", BLINK)  # by which figures and claims find their runs
         found = run(list(STUDIES.values()), request(out), started=plans.extend, warned=said.append)
     return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
 
 
 def _quickly(figure, suffix="png"):
-    figures.pyplot().close(figure)
+    registry.pyplot().close(figure)
     return b"a picture"
 
 
@@ -111,14 +111,14 @@ def test_what_is_finished_is_not_trained_again(everything, monkeypatch):
     def never(*arguments):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(figures, "rendered", _quickly)
-    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", never)
+    monkeypatch.setattr(registry, "rendered", _quickly)
+    monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", never)
     (again,) = run([STUDIES["dnn-means"]], request(out))
     assert len(again.results) == len(outcomes["dnn-means"].results)
 
 
 def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr(registry, "rendered", _quickly)
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
     study, said = STUDIES["dnn-main"], []
 
@@ -137,7 +137,7 @@ def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
 
 
 def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr(registry, "rendered", _quickly)
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
     said = []
     with monkeypatch.context() as without:
@@ -146,14 +146,14 @@ def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatc
     assert "which needs DuckDB" in said[0]
     assert len(outcome.results) == 5
     assert not (tmp_path / "smoke" / "results").exists()
-    monkeypatch.setattr("fedgram.paper.networks.engines.run_job", None)
+    monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", None)
     (again,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed))
     np.testing.assert_array_equal(again.results[0].grams, outcome.results[0].grams)
     assert len(Results.load(tmp_path / "smoke" / "results")) == 5
 
 
 def test_narrowing_trains_only_what_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr(registry, "rendered", _quickly)
     monkeypatch.setitem(SCALES, "smoke", BLINK)
     narrowed = {"settings": ("hopper",), "procedures": ("aligned", "ordinary"), "seeds": (0,)}
     (outcome,) = run([STUDIES["dnn-alignment"]], request(tmp_path, **narrowed))
@@ -179,7 +179,7 @@ def test_data_that_cannot_be_used_is_not_run_unless_asked_for(tmp_path, monkeypa
 
 def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(figures, "rendered", _quickly)
+    monkeypatch.setattr(registry, "rendered", _quickly)
     monkeypatch.setattr(
         Scale,
         "settings",
@@ -247,8 +247,8 @@ def test_several_experiments_share_their_runs(tmp_path):
 
 def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, monkeypatch):
     _, outcomes, *_ = everything
-    monkeypatch.setattr(terminal, "console", Console(width=80, force_terminal=False))
-    terminal.print_outcome(outcomes["beyond-prediction"])
+    monkeypatch.setattr(printing, "console", Console(width=80, force_terminal=False))
+    printing.print_outcome(outcomes["beyond-prediction"])
     said = capsys.readouterr().out
     images = [name for name in ALL if name not in TABULAR]
     for dataset, settings in (("swimmer-mini", TABULAR), ("sprites", images)):

@@ -7,9 +7,15 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.experiment import settings_of
-from fedgram.paper.ufm_barycenter import EXPERIMENT, WEIGHTS, exact_rounds, proximal_rounds
-from fedgram.paper.ufm_barycenter_figure import by_size, median_curve
+from fedgram.paper.ufm.barycenter import (
+    EXPERIMENT,
+    WEIGHTS,
+    by_size,
+    exact_rounds,
+    median_curve,
+    proximal_rounds,
+)
+from fedgram.paper.ufm.experiment import settings_of
 from fedgram.ufm.instances import BARYCENTER_SIZES
 from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 

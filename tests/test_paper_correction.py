@@ -6,9 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper import ufm_correction_claims
-from fedgram.paper.ufm_correction import EXPERIMENT, proximal_heads
-from fedgram.paper.ufm_correction_claims import errors_of
+from fedgram.paper.ufm import correction
+from fedgram.paper.ufm.correction import EXPERIMENT, errors_of, proximal_heads
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import predict
 from fedgram.theory.select import closest_head
@@ -24,7 +23,7 @@ verdicts = partial(verdicts_of, EXPERIMENT)
 def enough(monkeypatch):
     """Take the counts of the quick scale for complete, so that every claim is judged."""
     for name, count in (("PER_SIZE", 8), ("IDENTITIES", 48), ("REDRAWN", 4)):
-        monkeypatch.setattr(ufm_correction_claims, name, count)
+        monkeypatch.setattr(correction, name, count)
 
 
 def test_every_claim_is_measured_and_none_missed(results):

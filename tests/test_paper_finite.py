@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import load_claims
-from fedgram.paper.ufm_finite import EXPERIMENT, RATES, STEPS
+from fedgram.paper.ufm.finite import EXPERIMENT, RATES, STEPS
 from fedgram.ufm.finite import RESIDUAL
 from fedgram.ufm.finite_instances import FAMILIES
 from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of

@@ -6,8 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper import ufm_gap_claims
-from fedgram.paper.ufm_gap import EXPERIMENT, composition
+from fedgram.paper.ufm import gap
+from fedgram.paper.ufm.gap import EXPERIMENT, composition
 from fedgram.ufm.instances import GAP_SIZES
 from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
@@ -19,8 +19,8 @@ verdicts = partial(verdicts_of, EXPERIMENT)
 @pytest.fixture
 def enough(monkeypatch):
     """Take the counts of the quick scale for complete, so that every claim is judged."""
-    monkeypatch.setattr(ufm_gap_claims, "INSTANCES", 48)
-    monkeypatch.setattr(ufm_gap_claims, "PER_SETTING", 16)
+    monkeypatch.setattr(gap, "INSTANCES", 48)
+    monkeypatch.setattr(gap, "PER_SETTING", 16)
 
 
 def test_every_claim_is_measured_and_none_missed(results):
@@ -37,7 +37,7 @@ def test_every_claim_is_measured_and_none_missed(results):
 def test_counts_are_those_of_the_paper(results):
     full = {name: part.keywords for name, part in EXPERIMENT.parts("full").items()}
     assert full["suite"]["instances"] == full["equalised"]["instances"] == 512
-    assert all(full[name]["instances"] == 256 for name in ufm_gap_claims.SWEEPS)
+    assert all(full[name]["instances"] == 256 for name in gap.SWEEPS)
     assert len(results["controlled"]["seed"]) == 8 * (7 + 6)
     np.testing.assert_array_equal(np.unique(results["controlled"]["seed"]), np.arange(55, 63))
     sizes = list(zip(results["suite"]["targets"].tolist(), results["suite"]["clients"].tolist(), strict=True))

@@ -6,8 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.experiment import settings_of
-from fedgram.paper.ufm_instance import EXPERIMENT, variational_barycenter
+from fedgram.paper.ufm.experiment import settings_of
+from fedgram.paper.ufm.instance import EXPERIMENT, variational_barycenter
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
 from tests.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, load_claims
-from fedgram.paper.judging import judge, judge_all
+from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
 from fedgram.paper.registry import GROUPS, MODULES, names_of
-from fedgram.paper.runner import THREADS, run
-from fedgram.paper.tables import digest, read_table, write_table
+from fedgram.paper.storage import digest, read_table, write_table
+from fedgram.paper.ufm.runner import THREADS, run
 from tests.toy_experiment import counted, interrupting, told, toy
 
 

@@ -6,9 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.experiment import settings_of
-from fedgram.paper.ufm_selection import EXPERIMENT, WEIGHTS, near_optimum, selection
-from fedgram.paper.ufm_selection_figure import by_size, by_weight
+from fedgram.paper.ufm.experiment import settings_of
+from fedgram.paper.ufm.selection import EXPERIMENT, WEIGHTS, by_size, by_weight, near_optimum, selection
 from fedgram.theory.geometry import psd
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint, Sample

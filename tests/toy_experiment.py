@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram.paper.experiment import Experiment
-from fedgram.paper.runner import THREADS
+from fedgram.paper.ufm.experiment import Experiment
+from fedgram.paper.ufm.runner import THREADS
 
 
 def counted(log: str, start: int):
@@ -34,7 +34,7 @@ def interrupting(log: str, start: int, parent: int):
 
 def draw(results):
     """One line."""
-    from fedgram.paper.style import panels
+    from fedgram.paper.plots import panels
 
     figure, axes = panels(1, 1, (2, 2))
     axes[0].plot(next(iter(results.values()))["x"])

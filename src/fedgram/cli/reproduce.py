@@ -13,9 +13,9 @@ from fedgram.cli.data import DataDir
 from fedgram.cli.options import parts, seeds_of
 
 if TYPE_CHECKING:
-    from fedgram.paper.networks.plan import Request
-    from fedgram.paper.networks.runner import Outcome as NetworkOutcome
-    from fedgram.paper.runner import Outcome
+    from fedgram.paper.launch.launch import StudyOutcome
+    from fedgram.paper.launch.plan import Request
+    from fedgram.paper.ufm.runner import Outcome
 
 Out = Annotated[Path, typer.Option(help="Folder that holds the results.")]
 Listed = Annotated[bool, typer.Option("--list", help="Name all experiments and what each costs.")]
@@ -67,7 +67,7 @@ def reproduce(
     ufm or Networks concern these experiments only. Exits with 1 if a claim of the paper is missed.
     """
     from fedgram.paper import registry
-    from fedgram.paper.networks.plan import Request
+    from fedgram.paper.launch.plan import Request
     from fedgram.paper.networks.scales import scale_of
 
     request = Request(
@@ -99,17 +99,18 @@ def report(
     runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to show as well.")] = None,
 ) -> None:
     """Write one self-contained HTML page with every figure, claim and setting of the finished experiments."""
-    from fedgram.paper.report import write_report
+    from fedgram.paper.report.page import write_report
 
     summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
 
 
 def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]:
-    from fedgram.paper import registry, runner, terminal
+    from fedgram.paper import printing, registry
+    from fedgram.paper.ufm import runner
 
     experiments = [registry.experiment(each) for each in names]
-    with terminal.progress() as shown:
+    with printing.progress() as shown:
         try:
             return runner.run(
                 experiments, out, "quick" if quick else "full", fresh=fresh,
@@ -120,15 +121,15 @@ def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]
             raise typer.Abort from None
 
 
-def _train(names: list[str], request: Request) -> list[NetworkOutcome]:
+def _train(names: list[str], request: Request) -> list[StudyOutcome]:
     from fedgram.display import run_tables
-    from fedgram.paper.networks import runner
-    from fedgram.paper.networks.studies import STUDIES
-    from fedgram.paper.networks.terminal import cost_lines
+    from fedgram.paper.launch import launch
+    from fedgram.paper.networks.studies.registry import STUDIES
+    from fedgram.paper.printing import cost_lines
 
     with run_tables.progress() as shown:
         try:
-            return runner.run(
+            return launch.run(
                 [STUDIES[name] for name in names], request, progress=shown.advanced, warned=shown.warned,
                 started=lambda plans: shown.warned("\n".join(cost_lines(plans))),
             )  # fmt: skip
@@ -139,29 +140,27 @@ def _train(names: list[str], request: Request) -> list[NetworkOutcome]:
 
 def _shown(outcomes: Any, as_json: bool) -> bool:
     """Print outcomes, and say whether a claim is missed."""
-    from fedgram.paper import terminal
-    from fedgram.paper.networks import terminal as network_terminal
-    from fedgram.paper.runner import Outcome
+    from fedgram.paper import printing
+    from fedgram.paper.ufm.runner import Outcome
 
     for outcome in outcomes:
         if as_json:
             print_json(outcome.document())
         elif isinstance(outcome, Outcome):
-            terminal.print_outcome(outcome)
+            printing.print_outcome(outcome)
         else:
-            network_terminal.print_network_outcome(outcome)
+            printing.print_network_outcome(outcome)
     return any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged)
 
 
 def _list(request: Request, as_json: bool) -> None:
-    from fedgram.paper import terminal
-    from fedgram.paper.networks.terminal import list_rows
+    from fedgram.paper import printing
 
-    experiments = terminal.listed(request.out, list_rows(request))
+    experiments = printing.listed(request.out, printing.list_rows(request))
     if as_json:
         print_json({"experiments": experiments})
     else:
-        terminal.print_list(experiments)
+        printing.print_list(experiments)
 
 
 def _refuse(context: typer.Context, options: tuple[str, ...], concerned: str) -> None:

@@ -6,16 +6,16 @@ from importlib import import_module
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import did_you_mean
-from fedgram.paper.experiment import Experiment
-from fedgram.paper.networks.studies import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.paper.ufm.experiment import Experiment
 
 MODULES = {
-    "ufm-instance": "fedgram.paper.ufm_instance",
-    "ufm-selection": "fedgram.paper.ufm_selection",
-    "ufm-barycenter": "fedgram.paper.ufm_barycenter",
-    "ufm-gap": "fedgram.paper.ufm_gap",
-    "ufm-correction": "fedgram.paper.ufm_correction",
-    "ufm-finite": "fedgram.paper.ufm_finite",
+    "ufm-instance": "fedgram.paper.ufm.instance",
+    "ufm-selection": "fedgram.paper.ufm.selection",
+    "ufm-barycenter": "fedgram.paper.ufm.barycenter",
+    "ufm-gap": "fedgram.paper.ufm.gap",
+    "ufm-correction": "fedgram.paper.ufm.correction",
+    "ufm-finite": "fedgram.paper.ufm.finite",
 }
 GROUPS = {
     "ufm": tuple(MODULES),

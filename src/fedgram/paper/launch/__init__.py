@@ -1,0 +1,1 @@
+"""Plan, train and collect network experiments."""

@@ -1,0 +1,179 @@
+"""Numbers for claims out of results: medians, shares and statements over the runs of a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.paper.claims import Measured
+from fedgram.paper.networks.cohorts import Cohort, Condition
+from fedgram.paper.networks.comparable import Row, Shown
+from fedgram.paper.networks.results import Result
+from fedgram.paper.networks.scales import SCALES
+from fedgram.runs.procedure import BIAS_RULES
+
+SHARED = BIAS_RULES.index("shared")
+Metric = Callable[[Result], float]
+PairMetric = Callable[[Result, Result], float]
+Comparison = Callable[[Result, Result], bool]
+Value = Callable[[list[Row]], float | bool | tuple[float, float]]
+Found = dict[str, Measured | None]
+"""What was found for each claim, None where nothing was run."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the runs of a cohort say, paired by setting and seed as in the paper.
+
+    Words stand for a condition of the main protocol. Only runs at the paper's scale count as run.
+    """
+
+    cohort: Cohort
+    shown: Shown
+
+    def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+        """Median of a quantity over the runs of a condition."""
+        return self.over((condition,), _median(metric))
+
+    def fair_median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+        """The same, over runs that can be compared with those of the other conditions."""
+        return self.fair(condition, _median(metric))
+
+    def fair(self, condition: Condition | str, value: Value) -> Measured | None:
+        """A value of all runs of the condition; if some are missing, of those that all conditions share.
+
+        The medians of a table of the paper are over the same settings and seeds in all its rows.
+        """
+        own = self.over((condition,), value)
+        if own is None or not own.partial:
+            return own
+        matched = self.shown.matched(self.cohort.conditions, self.cohort)
+        return replace(self, shown=matched).over((condition,), value)
+
+    def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+        """Whether a statement about the runs of each setting and seed always holds."""
+        return self.over(conditions, every(holds))
+
+    def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+        """The share of settings and seeds for which a statement holds."""
+        return self.over(conditions, lambda rows: float(np.mean([bool(holds(*row)) for row in rows])))
+
+    def over(
+        self,
+        conditions: tuple[Condition | str, ...],
+        value: Value,
+        as_one: bool = False,
+    ) -> Measured | None:
+        """A value of the rows of these conditions, with how many of the runs it needs were run.
+
+        as_one: the paper trains once for all conditions of a row, and counts one run.
+        """
+        rows, each = self.shown.rows(conditions, self.cohort), 1 if as_one else len(conditions)
+        if not rows:
+            return None
+        needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
+        if self.shown.scale != SCALES["paper"]:
+            return Measured(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
+        run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
+        return Measured(value(rows), run=run, needed=needed, stand_ins=stand_ins)
+
+
+def _median(metric: Metric) -> Value:
+    return lambda rows: float(np.median([metric(run) for (run,) in rows]))
+
+
+def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:
+    """Whether a statement holds for every row."""
+    return lambda rows: all(bool(holds(*row)) for row in rows)
+
+
+def both(first: Measured | None, second: Measured | None) -> Measured | None:
+    """Two statements about different runs as one; None unless something was run of each."""
+    if first is None or second is None:
+        return None
+    return Measured(
+        bool(first.value) and bool(second.value),
+        run=first.run + second.run,
+        needed=first.needed + second.needed,
+        stand_ins=first.stand_ins + second.stand_ins,
+        about=first.about,  # the scale, which is the same for both
+    )
+
+
+def medians(rows: Sequence[Row], metric: Metric) -> Array:
+    """Median of a quantity over all rows for each condition, (conditions,)."""
+    return np.median([[metric(run) for run in row] for row in rows], axis=0)
+
+
+def endpoint(run: Result) -> float:
+    """e_F of the last Gram to the procedure's target."""
+    return float(run.target_error[-1])
+
+
+def trajectory(run: Result) -> float:
+    """Median over rounds 1..T of e_F to the exact recursion."""
+    return float(np.median(run.trajectory_error[1:]))
+
+
+def last_delta(run: Result) -> float:
+    """Distance of the returned heads from the selected ones in the last round."""
+    return float(run.delta[-1])
+
+
+def objective_gap(run: Result) -> float:
+    """Median over clients of the relative objective gap in the last round."""
+    return float(np.median(run.objective_gap[-1]))
+
+
+def error(reference: str, at: int = -1) -> Metric:
+    """e_F to a reference after a round; the last one unless said."""
+    return lambda run: float(run.error[reference][min(at, run.rounds)])
+
+
+def direction(reference: str, at: int = -1) -> Metric:
+    """Direction error d to a reference after a round; the last one unless said."""
+    return lambda run: float(run.direction_error[reference][min(at, run.rounds)])
+
+
+def smaller(metric: Metric) -> Comparison:
+    """Whether a quantity is smaller in the first of two runs."""
+    return lambda one, other: metric(one) < metric(other)
+
+
+def change(metric: Metric) -> PairMetric:
+    """metric(one) / metric(other) - 1 of two runs."""
+    return lambda one, other: metric(one) / metric(other) - 1
+
+
+def removed(raw: Result, aligned: Result) -> float:
+    """(L_raw - L_al) / L_raw, the share of the objective after the first averaging that alignment removes."""
+    return float(1 - aligned.shared_objective[0] / raw.shared_objective[0])
+
+
+def closer_in_direction(run: Result) -> bool:
+    """Whether the last Gram is closer in direction to G_⋆ than to G_cen."""
+    return direction("barycenter")(run) < direction("centralized")(run)
+
+
+def train_mse(run: Result) -> float:
+    """Training MSE at the end, with the shared bias as in the paper."""
+    return float(run.train_mse[-1, SHARED])
+
+
+def test_mse(run: Result) -> float:
+    """Test MSE at the end, with the shared bias as in the paper."""
+    return float(run.test_mse[-1, SHARED])
+
+
+def _stand_ins(rows: list[Row], as_one: bool) -> int:
+    """How many runs, or rows that count as one, were trained on stand-ins for the paper's data."""
+    flags = [[run.kind != "REAL" for run in row] for row in rows]
+    return sum(any(row) if as_one else sum(row) for row in flags)
+
+
+def _by_setting(rows: list[Row]) -> list[list[Row]]:
+    names = dict.fromkeys(row[0].setting for row in rows)
+    return [[row for row in rows if row[0].setting == name] for name in names]

@@ -1,0 +1,1 @@
+"""One module per network study: what it measures and draws."""

@@ -1,0 +1,229 @@
+"""Reproductions set for a terminal: progress, the table of claims, the list of experiments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedgram.display.console import ruled, screen
+from fedgram.paper.claims import Judged, Verdict
+from fedgram.paper.launch.costs import cost_of
+from fedgram.paper.launch.launch import StudyOutcome
+from fedgram.paper.launch.plan import Plan, Request, planned
+from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.settings import ALL
+from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.paper.registry import GROUPS, MODULES, experiment
+from fedgram.paper.ufm.runner import SCALES, Outcome, folder_of
+from fedgram.runs.procedure import BIAS_RULES
+
+STYLES: dict[Verdict, str] = {
+    "match": "green",
+    "miss": "bold red",
+    "partial": "yellow",
+    "not comparable": "dim",
+    "not run": "dim",
+}
+COLUMNS = ("name", "what", "where", "cost", "finished")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Progress of a run, on standard error so that results can be piped."""
+
+    bar: Progress
+    task: TaskID
+
+    def started(self, finished: int, total: int) -> None:
+        """Show how many parts there are, and how many are finished already."""
+        self.bar.update(self.task, completed=finished, total=total, description="running")
+        if finished:
+            self.bar.console.print(f"{finished} of {total} parts are finished already.")
+
+    def advanced(self, name: str) -> None:
+        """Count one more part."""
+        self.bar.update(self.task, advance=1, description=name)
+        if not self.bar.console.is_terminal:
+            self.bar.console.print(f"finished {name}")
+
+    def warned(self, sentence: str) -> None:
+        """Say something that the reader should know."""
+        self.bar.console.print(sentence)
+
+
+@contextmanager
+def progress() -> Iterator[Shown]:
+    """A progress bar over parts."""
+    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield Shown(bar, bar.add_task("looking"))
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """The claims of one experiment, beside ours, with a verdict."""
+    console = screen()
+    console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
+    console.print(f"GENERATED data, {outcome.scale} scale")
+    print_judged(console, outcome.judged)
+    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def print_judged(console: Console, claims: Sequence[Judged]) -> None:
+    """Claims beside ours, and how many there are of each verdict."""
+    table = ruled()
+    for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    for judged in claims:
+        verdict = judged.verdict + (f": {judged.reason}" if judged.reason else "")
+        table.add_row(
+            judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
+        )
+    console.print(table)
+    counts = Counter(judged.verdict for judged in claims)
+    console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
+
+
+def listed(out: Path, networks: Iterable[Sequence[str]]) -> list[dict[str, str]]:
+    """All experiments in words, by the headings of their columns; network experiments are given as rows."""
+    exact = [_exact_row(name, out) for name in MODULES]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in (*exact, *networks)]
+
+
+def _exact_row(name: str, out: Path) -> tuple[str, ...]:
+    found = experiment(name)
+    done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
+    return name, found.title, found.where, f"{found.cost} on 2 cores", ", ".join(done) or "no"
+
+
+def print_list(experiments: Iterable[dict[str, str]]) -> None:
+    """All experiments, what each costs, and which are finished."""
+    console = screen()
+    table = ruled()
+    for heading in COLUMNS:
+        table.add_column(heading, no_wrap=heading == "name")
+    for row in experiments:
+        table.add_row(*row.values())
+    console.print(table)
+    groups = "; ".join(f"'{name}' runs {len(members)} experiments" for name, members in GROUPS.items())
+    console.print(f"{groups}.", soft_wrap=True)
+
+
+console = screen()
+
+Group = tuple[str, int, str]
+"""Setting, E and procedure."""
+
+Rows = Sequence[tuple[Group, list[Result]]]
+"""The runs of each group."""
+
+
+def cost_lines(plans: Sequence[Plan]) -> list[str]:
+    """What experiments are about to train, and what they leave out, in words."""
+    in_all = cost_of(key for plan in plans for key in plan.missing)
+    return [
+        f"Scale {plans[0].scale.words}.",
+        *(
+            f"{plan.study.name}: {len(plan.wanted):,} of {plan.in_all:,} runs asked for, "
+            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.left}."
+            for plan in plans
+        ),
+        *([f"Experiments share runs; in all: {in_all}."] if len(plans) > 1 and in_all.runs else []),
+        *dict.fromkeys(reason for plan in plans for reason in plan.reasons),
+    ]
+
+
+def print_network_outcome(outcome: StudyOutcome) -> None:
+    """The claims of one experiment beside ours; without claims, what was found."""
+    study = outcome.plan.study
+    console.print(f"\n{study.name}: {study.title} ({study.where})")
+    console.print(
+        f"{outcome.data} data; {outcome.plan.scale.words}; {_finished(outcome)}",
+        soft_wrap=True,
+    )
+    if outcome.judged:
+        print_judged(console, outcome.judged)
+    else:
+        _print_summary(outcome.results)
+    for reason in outcome.plan.reasons:
+        console.print(reason, soft_wrap=True)
+    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
+
+
+def _finished(outcome: StudyOutcome) -> str:
+    """How many of the runs that were asked for there are, and of all where that is another number."""
+    plan, done = outcome.plan, {run.key for run in outcome.results}
+    asked = f"finished: {sum(key in done for key in plan.wanted):,} of {len(plan.wanted):,} runs asked for"
+    return asked if len(plan.wanted) == plan.in_all else f"{asked}, {len(done):,} of {plan.in_all:,} in all"
+
+
+def list_rows(request: Request) -> list[tuple[str, ...]]:
+    """For each experiment: name, title, place, cost and settings at hand, and runs that are finished."""
+    results = Results.load(request.results_folder)
+    return [_list_row(plan) for plan in planned(list(STUDIES.values()), request, results)]
+
+
+def _list_row(plan: Plan) -> tuple[str, ...]:
+    study, settings = plan.study, {name for name, _ in plan.study.varieties}
+    at_hand = len(settings - {name for name, _ in plan.not_run})
+    finished = len(plan.wanted) - len(plan.missing)
+    return (
+        study.name,
+        study.title,
+        study.where,
+        f"{plan.left}; {at_hand} of {len(settings)} settings at hand",
+        f"{finished:,} of {plan.in_all:,} runs",
+    )
+
+
+def _print_summary(results: Results) -> None:
+    """Medians over seeds of every budget and procedure, a table for each dataset, in the paper's order."""
+    tables: dict[str, tuple[list[str], Rows]] = {}
+    groups = sorted(_groups(results).items(), key=_place)
+    for setting, rows in groupby(groups, key=lambda entry: entry[0][0]):
+        found = list(rows)
+        settings, _ = tables.setdefault(found[0][1][0].dataset, ([], found))
+        settings.append(setting)  # several at smoke scale, where their runs are the same
+    for settings, its_rows in tables.values():
+        console.print(_summary(settings, its_rows))
+    console.print(
+        "medians over seeds: error to the target and test MSE under each bias after the last round; a run's "
+        "share of the seconds that its stack took",
+        soft_wrap=True,
+    )
+
+
+def _summary(settings: Sequence[str], rows: Rows) -> Table:
+    """The settings that stand on one dataset."""
+    any_run = rows[0][1][0]
+    title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
+    table = ruled(title=title, title_justify="left", title_style="", collapse_padding=True)
+    for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
+        words = heading == "procedure"
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for (_, epochs, procedure), runs in rows:
+        numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
+        medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))
+        table.add_row(str(epochs), procedure, str(len(runs)), *medians)
+    return table
+
+
+def _groups(results: Results) -> dict[Group, list[Result]]:
+    groups: dict[Group, list[Result]] = {}
+    for run in results:
+        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
+    return groups
+
+
+def _place(entry: tuple[Group, list[Result]]) -> tuple[int, int, str]:
+    setting, epochs, procedure = entry[0]
+    return ALL.index(setting), epochs, procedure

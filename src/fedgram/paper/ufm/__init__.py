@@ -1,0 +1,1 @@
+"""One module per experiment on the unconstrained feature model."""

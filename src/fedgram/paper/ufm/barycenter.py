@@ -1,0 +1,207 @@
+"""Convergence to the Bures–Wasserstein barycenter (Appendix D.3): 16 federations of each size (C, M).
+
+Unstated in the paper, chosen here: Adam takes 300 steps of rate 0.02 in each round, from the broadcast head,
+b = μ_m and the ridge-optimal H, with its averages reset; it runs in the samples' own basis, because its steps
+depend on the basis. Proximal solves work in the C + 1 sample directions that hold targets, which changes none
+of their steps. The level that an error reaches is its median after the last round.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.display.plotting import INK, RED
+from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.plots import log_slope, panels, shades
+from fedgram.paper.storage import Table
+from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import Prediction, predict
+from fedgram.ufm.instances import (
+    BARYCENTER_SIZES,
+    FederatedInstance,
+    barycenter_instances,
+    least_commutator,
+)
+from fedgram.ufm.joint import Joint, Sample
+from fedgram.ufm.rounds import exact, proximal, run_rounds, together
+from fedgram.ufm.solvers import adam
+
+INSTANCES = 16
+ROUNDS = 18
+WEIGHTS = np.array([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+
+
+def parts(scale: Scale) -> dict[str, partial[Table]]:
+    """Parts of the study, the longest first; the quick one trains two instances of two small sizes."""
+    batches, instances, trained = {
+        "full": (2, INSTANCES // 2, BARYCENTER_SIZES),
+        "quick": (1, 2, ((2, 3), (4, 3))),
+    }[scale]
+    procedures = {
+        f"rho{weight:g}": partial(proximal_rounds, weight=weight) for weight in WEIGHTS.tolist()
+    } | {
+        "adam": partial(adam_rounds, steps=300, rate=0.02),
+        "exact": partial(exact_rounds),
+    }
+    return {
+        f"targets{targets}_clients{clients}_{name}_batch{batch}": partial(
+            procedure,
+            seed=[targets, clients, batch],
+            size=[targets, clients],
+            instances=instances,
+            rounds=ROUNDS,
+        )
+        for (targets, clients), (name, procedure), batch in product(
+            reversed(BARYCENTER_SIZES), procedures.items(), range(batches)
+        )
+        if name == "exact" or (targets, clients) in trained
+    }
+
+
+def exact_rounds(seed: list[int], size: list[int], instances: int, rounds: int) -> Table:
+    """Clients return their optimal head closest to the broadcast: one row per round and instance."""
+    drawn, prediction = _drawn(seed, size, instances)
+    run = run_rounds(drawn.head, exact(prediction.grams), drawn.moments.client_weights, rounds)
+    return _rows("exact", 0.0, prediction, run.grams)
+
+
+def adam_rounds(
+    seed: list[int], size: list[int], instances: int, rounds: int, steps: int, rate: float
+) -> Table:
+    """Clients train (W, b, H) from the broadcast without a penalty: one row per round and instance."""
+    drawn, prediction = _drawn(seed, size, instances)
+    clients = Joint(Sample.of(drawn.targets), drawn.penalty, drawn.head[:, None])
+    local = together(clients, partial(adam, steps=steps, rate=rate))
+    run = run_rounds(drawn.head, local, drawn.moments.client_weights, rounds)
+    return _rows("adam", 0.0, prediction, run.grams)
+
+
+def proximal_rounds(seed: list[int], size: list[int], instances: int, rounds: int, weight: float) -> Table:
+    """Clients minimise the penalised loss from Π_m(W_t): one row per round and instance."""
+    drawn, prediction = _drawn(seed, size, instances)
+    client_weights, grams = drawn.moments.client_weights, []
+    for number, head in enumerate(drawn.head):
+        clients = [Joint(Sample.of(each).rotated(), drawn.penalty, head) for each in drawn.targets[number]]
+        local = proximal(clients, prediction.grams[number], weight)
+        grams.append(run_rounds(head, local, client_weights[number], rounds).grams)
+    return _rows("proximal", weight, prediction, np.stack(grams, axis=1))
+
+
+def _drawn(seed: list[int], size: list[int], instances: int) -> tuple[FederatedInstance, Prediction]:
+    targets, clients = size
+    drawn = barycenter_instances(np.random.default_rng(seed), targets, clients, instances)
+    return drawn, predict(drawn.moments, drawn.penalty)
+
+
+def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -> Table:
+    """Errors to G_⋆ of shared Grams (T + 1, N, C, C); `commutator` is the least of the instance's pairs."""
+    error = psd.relative_error(grams, prediction.barycenter.gram)
+    covariance = prediction.moments.covariance
+    return columns(
+        error.shape,
+        targets=covariance.shape[-1],
+        clients=covariance.shape[-3],
+        procedure=procedure,
+        weight=weight,
+        round=np.arange(len(error))[:, None],
+        error=error,
+        commutator=least_commutator(covariance),
+    )
+
+
+def measure(results: Results) -> dict[str, Measured]:
+    """Numbers for the claims about convergence."""
+    tables = list(by_size(results).values())
+    curves = np.array([median_curve(table, "exact") for table in tables])
+    commutators = np.concatenate([table["commutator"] for table in tables])
+    counted = partial(Measured, run=_instances(tables, "exact"), needed=INSTANCES * len(BARYCENTER_SIZES))
+    return {
+        "barycenter-instances": counted(_instances(tables, "exact")),
+        "barycenter-noncommuting": counted(bool((commutators > ROUNDING).all())),
+        "barycenter-exact": counted(float(curves[:, -1].max())),
+        "barycenter-geometric": counted(all(_halves(curve) for curve in curves)),
+        **_levels([table for table in tables if "adam" in table["procedure"]]),
+    }
+
+
+def _levels(tables: list[Table]) -> dict[str, Measured]:
+    """Where trained clients level off, in the sizes that were trained."""
+    counted = partial(Measured, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
+    free = np.array([median_curve(table, "adam")[-1] for table in tables])
+    level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
+    slopes = [log_slope(WEIGHTS, each) for each in level]
+    closer = level[:, WEIGHTS <= 1e-3] < free[:, None]
+    return {
+        "barycenter-plateau-slope": counted((min(slopes), max(slopes))),
+        "barycenter-unregularised": counted((float(free.min()), float(free.max()))),
+        "barycenter-ordering": counted(bool(closer.all())),
+    }
+
+
+def _halves(curve: Array) -> bool:
+    """Whether every round at least halves the error as long as that is above rounding."""
+    before, after = curve[:-1], curve[1:]
+    return bool((after <= 0.5 * before)[before > ROUNDING].all())
+
+
+def _instances(tables: list[Table], procedure: str) -> int:
+    return sum(int(((table["procedure"] == procedure) & (table["round"] == 0)).sum()) for table in tables)
+
+
+def by_size(results: Results) -> dict[tuple[int, int], Table]:
+    """The parts of each size (C, M) as one table, smallest size first."""
+    sizes: dict[tuple[int, int], list[Table]] = {}
+    for table in results.values():
+        sizes.setdefault((int(table["targets"][0]), int(table["clients"][0])), []).append(table)
+    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
+
+
+def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
+    """Median error over instances after rounds 0..T of one procedure, (T + 1,)."""
+    chosen = (table["procedure"] == procedure) & (table["weight"] == weight)
+    rounds = np.unique(table["round"])
+    return np.array([np.median(table["error"][chosen & (table["round"] == t)]) for t in rounds])
+
+
+def draw(results: Results) -> Any:
+    """Draw one panel for each size."""
+    figure, axes = panels(2, 3, (10, 6), sharex=True, sharey=True)
+    for axis, ((targets, clients), table) in zip(axes, by_size(results).items(), strict=True):
+        _curves(axis, table)
+        axis.set_title(f"$C={targets}$, $M={clients}$")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=8)
+    for axis in axes[3:]:
+        axis.set_xlabel("round")
+    for axis in axes[::3]:
+        axis.set_ylabel(r"relative error to $G_{\bigstar}$")
+    return figure
+
+
+def _curves(axis: Any, table: Table) -> None:
+    """Dashed: exact selection. Circles: proximal returns. Red squares: unregularised joint training."""
+    rounds = np.unique(table["round"])
+    if "adam" in table["procedure"]:
+        axis.plot(rounds, median_curve(table, "adam"), "s-", color=RED, label=r"Adam, $\rho=0$")
+        weights = np.unique(table["weight"][table["procedure"] == "proximal"])[::-1]
+        for weight, colour in zip(weights, shades("viridis", len(weights)), strict=True):
+            label = rf"$\rho=10^{{{round(np.log10(weight))}}}$"
+            axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=colour, label=label)
+    axis.plot(rounds, median_curve(table, "exact"), "--", color=INK, label="exact selection")
+    axis.set(yscale="log", ylim=(1e-16, 20), xticks=range(0, 19, 3))
+
+
+EXPERIMENT = Experiment(
+    name="ufm-barycenter",
+    title="Convergence to the barycenter",
+    where="Appendix D.3, Figure 6",
+    cost="about 200 s",
+    parts=parts,
+    measure=measure,
+    draw=draw,
+)

@@ -1,0 +1,411 @@
+"""The three terms of the gap to centralized training (Appendix D.4, Figure 7): the random instances.
+
+Unstated in the paper, chosen here: the grids C in {2, 3, 4, 5, 6, 8}, M in {2, 3, 4, 6, 8, 16} and κ in
+{50, 20, 10, 5, 2, 1.2} of panels c to e and h to j; twelve sizes (C, M) that take turns over the 512
+instances; equal moments made by moving them onto their weighted averages. The paper's seeds 55 to 62 do not
+pin its draws, so numbers that depend on them are held against redraws of ours (`ufm_gap_claims`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.display.plotting import GREY, TERM_COLOURS
+from fedgram.paper.claims import Measured
+from fedgram.paper.plots import TERM_MARKERS, TERM_NAMES, median_band, panels
+from fedgram.paper.storage import Table
+from fedgram.paper.ufm.experiment import Experiment, Results, Scale, concatenated, extent, largest
+from fedgram.theory.explain import TERMS, Gap, explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import predict
+from fedgram.ufm.instances import (
+    GAP_SIZES,
+    WEAK,
+    gap_instances,
+    gap_moments,
+    scale_covariances,
+    scale_means,
+    sweep_moments,
+)
+
+MEAN_STRENGTHS = [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0]
+COVARIANCE_STRENGTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+# Settings (C, M, κ). The covariance eigenvalues start at κ λ_H λ_W: 25 gives the interval [0.25, 3] of the
+# 512 instances.
+SWEEPS = {
+    "targets": [(targets, 4, 25.0) for targets in (2, 3, 4, 5, 6, 8)],
+    "clients": [(3, clients, 25.0) for clients in (2, 3, 4, 6, 8, 16)],
+    "margin": [(3, 4, margin) for margin in (50.0, 20.0, 10.0, 5.0, 2.0, 1.2)],
+}
+
+
+def parts(scale: Scale) -> dict[str, partial[Table]]:
+    """Parts of the study; the quick one has fewer instances and fewer redraws of them."""
+    instances, redrawn, per_setting, minima = {
+        "full": (INSTANCES, 16 * INSTANCES, PER_SETTING, 64 * PER_SETTING),
+        "quick": (48, 48, 16, 16),
+    }[scale]
+    sweeps = {
+        name: partial(composition, seed=seed, settings=settings, instances=per_setting)
+        for seed, (name, settings) in enumerate(SWEEPS.items(), start=1)
+    }
+    return {
+        "controlled": partial(
+            controlled, first_seed=55, seeds=SEEDS, means=MEAN_STRENGTHS, covariances=COVARIANCE_STRENGTHS
+        ),
+        "controlled_redraws": partial(
+            controlled, first_seed=1000, seeds=64 * SEEDS, means=[3.0], covariances=[1.0]
+        ),
+        "suite": partial(suite, seed=0, instances=instances),
+        "equalised": partial(equalised, seed=0, instances=instances),
+        "suite_redraws": partial(suite, seed=4, instances=redrawn),
+        **sweeps,
+        "two_client_redraws": partial(composition, seed=5, settings=[(3, 2, 25.0)], instances=minima),
+    }
+
+
+def controlled(first_seed: int, seeds: int, means: list[float], covariances: list[float]) -> Table:
+    """Traces of the three terms while the means, or the covariances, of each seed are moved apart.
+
+    One row per seed and strength; `moved` says which moments.
+    """
+    numbers = np.arange(first_seed, first_seed + seeds)
+    base = _stacked([sweep_moments(np.random.default_rng(number)) for number in numbers])
+    tables = [
+        {
+            "seed": numbers,
+            "moved": np.full(seeds, moved),
+            "strength": np.full(seeds, strength),
+            **_by_term("trace", _gap(scaled(base, strength)).traces),
+        }
+        for moved, scaled, strengths in (
+            ("means", scale_means, means),
+            ("covariances", scale_covariances, covariances),
+        )
+        for strength in strengths
+    ]
+    return concatenated(tables)
+
+
+def suite(seed: int, instances: int) -> Table:
+    """Terms, bounds and identities of random instances of all sizes, one row each."""
+    by_size = gap_instances(np.random.default_rng(seed), instances)
+    return concatenated([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
+
+
+def _suite_rows(turn: int, moments: Moments) -> Table:
+    """Instances of one size: the `turn`-th of the sizes that take turns, so that `number` orders them all."""
+    prediction = predict(moments, WEAK)
+    gap, client_weights, star = explain(prediction), moments.client_weights, prediction.barycenter.gram
+    count, (targets, clients) = len(client_weights), GAP_SIZES[turn]
+    to_star = psd.distance(star[:, None], prediction.grams)
+    first_to_second = psd.distance(prediction.grams[:, 0], prediction.grams[:, 1])
+    return {
+        "number": turn + len(GAP_SIZES) * np.arange(count),
+        "targets": np.full(count, targets),
+        "clients": np.full(count, clients),
+        **_by_term("trace", gap.traces),
+        **_by_term("eigenvalue", gap.smallest_eigenvalue),
+        "dispersion": gap.dispersion,
+        "bounds_hold": gap.bounds_hold,
+        "variance": (client_weights * to_star**2).sum(axis=-1),  # eq. (12), right-hand side
+        "scatter_residual": gap.scatter_residual * gap.scale / psd.frobenius(gap.averaging),
+        "first_to_star": to_star[:, 0],
+        "geodesic": client_weights[:, 1] * first_to_second,  # p_2 d(G_1, G_2)
+    }
+
+
+def equalised(seed: int, instances: int) -> Table:
+    """Traces of the terms that equal means, equal covariances, or both, remove from the same instances."""
+    tables = []
+    for moments in gap_instances(np.random.default_rng(seed), instances):
+        means_equal, covariances_equal = scale_means(moments, 0.0), scale_covariances(moments, 0.0)
+        tables.append(
+            {
+                "mean": _gap(means_equal).traces[:, 0],
+                "covariance": _gap(covariances_equal).traces[:, 1],
+                "averaging": _gap(covariances_equal).traces[:, 2],
+                **_by_term("both", _gap(scale_means(covariances_equal, 0.0)).traces),
+            }
+        )
+    return concatenated(tables)
+
+
+def composition(seed: int, settings: list[tuple[int, int, float]], instances: int) -> Table:
+    """Shares, smallest eigenvalues and relative gap in settings (C, M, κ), one row per instance."""
+    rng = np.random.default_rng(seed)
+    tables = []
+    for targets, clients, margin in settings:
+        gap = _gap(gap_moments(rng, targets, clients, instances, (margin * WEAK.threshold, 3.0)))
+        tables.append(
+            {
+                "targets": np.full(instances, targets),
+                "clients": np.full(instances, clients),
+                "margin": np.full(instances, margin),
+                **_by_term("share", gap.shares),
+                **_by_term("eigenvalue", gap.smallest_eigenvalue),
+                "relative": gap.relative,
+            }
+        )
+    return concatenated(tables)
+
+
+def _gap(moments: Moments) -> Gap:
+    return explain(predict(moments, WEAK))
+
+
+def _by_term(name: str, values: Array) -> Table:
+    """Columns name_mean, name_covariance and name_averaging of values (..., 3)."""
+    return {f"{name}_{term}": values[..., i] for i, term in enumerate(TERMS)}
+
+
+def _stacked(moments: list[Moments]) -> Moments:
+    """Moments of one size as one batch, with a new leading axis."""
+    return Moments(
+        count=moments[0].count,
+        mean=np.stack([one.mean for one in moments]),
+        covariance=np.stack([one.covariance for one in moments]),
+        client_weights=np.stack([one.client_weights for one in moments]),
+    )
+
+
+SEEDS, INSTANCES, PER_SETTING = 8, 512, 256  # of each controlled sweep, of panels f and g, of each setting
+
+TINY, FLOOR = 1e-12, 1e-16
+
+
+def measure(results: Results) -> dict[str, Measured]:
+    """Numbers for the claims about the gap."""
+    return (
+        _controlled(results["controlled"], results["controlled_redraws"])
+        | _removed(results["equalised"])
+        | _semidefinite(results["suite"], results["suite_redraws"])
+        | _variance(results["suite"], results["suite_redraws"])
+        | _sweeps(results)
+    )
+
+
+def _controlled(table: Table, redraws: Table) -> dict[str, Measured]:
+    """Panels a and b: what moves which term, and by how much."""
+    means, covariances = _eights(table, "means"), _eights(table, "covariances")
+    apart, base = _eights(redraws, "means"), _eights(redraws, "covariances")
+    mean, covariance, averaging = range(3)
+    return {
+        "gap-mean-zero": Measured(largest(means[0, :, mean])),
+        "gap-mean-trace": _median_of_eight(means[-1, :, mean], apart[..., mean]),
+        "gap-mean-sweep-constant": Measured(largest(means[..., covariance:] - means[:1, :, covariance:])),
+        "gap-covariance-trace": _median_of_eight(covariances[-1, :, covariance], base[..., covariance]),
+        "gap-averaging-trace": _median_of_eight(covariances[-1, :, averaging], base[..., averaging]),
+        "gap-covariance-zero": Measured(largest(covariances[0, :, covariance:])),
+        "gap-mean-trace-covariance-sweep": _median_of_eight(covariances[-1, :, mean], base[..., mean]),
+        "gap-covariance-sweep-constant": Measured(largest(covariances[..., mean] - covariances[:1, :, mean])),
+    }
+
+
+def _removed(table: Table) -> dict[str, Measured]:
+    """What is left of the terms that equal moments remove."""
+    left = max(largest(column) for column in table.values())
+    return {"gap-removed": Measured(left, run=len(table["mean"]), needed=INSTANCES)}
+
+
+def _semidefinite(table: Table, redraws: Table) -> dict[str, Measured]:
+    """Panel f: smallest eigenvalues of all terms, and the tiny ones of the mean term."""
+    smallest = by_term(table, "eigenvalue")
+    tiny = table["eigenvalue_mean"] < TINY
+    where = (table["clients"][tiny] == 2) & (table["targets"][tiny] >= 5)
+    run = len(tiny)
+    return {
+        "gap-instances": Measured(smallest.size, run=run, needed=INSTANCES),
+        "gap-smallest-eigenvalue": Measured(min(float(smallest.min()), 0.0), run=run, needed=INSTANCES),
+        "gap-tiny-count": _count_below(TINY, table, redraws),
+        "gap-floor-count": _count_below(FLOOR, table, redraws),
+        "gap-tiny-where": Measured(bool(where.all()), run=run, needed=INSTANCES),
+    }
+
+
+def _variance(table: Table, redraws: Table) -> dict[str, Measured]:
+    """Panel g: the averaging trace as a variance, between D and 2D."""
+    two, run = table["clients"] == 2, len(table["number"])
+    ratio, again = (each["trace_averaging"] / each["dispersion"] for each in (table, redraws))
+    extents = np.array([extent(again[_suite(redraws) == k]) for k in np.unique(_suite(redraws))])
+    geodesic = table["first_to_star"][two] / table["geodesic"][two] - 1
+    identity = table["variance"] / table["trace_averaging"] - 1
+    return {
+        "gap-pairwise-bounds": Measured(bool(table["bounds_hold"].all()), run=run, needed=INSTANCES),
+        "gap-variance-ratio": Measured(
+            extent(ratio), (extent(extents[:, 0]), extent(extents[:, 1])), run, INSTANCES
+        ),
+        "gap-two-clients": Measured(largest(ratio[two] - 1), run=run, needed=INSTANCES),
+        "gap-geodesic": Measured(largest(geodesic), run=run, needed=INSTANCES),
+        "gap-variance-identity": Measured(largest(identity), run=run, needed=INSTANCES),
+        "gap-scatter-identity": Measured(largest(table["scatter_residual"]), run=run, needed=INSTANCES),
+    }
+
+
+def _sweeps(results: Results) -> dict[str, Measured]:
+    """Panels c to e and h to j: one value per setting, over 256 instances of it."""
+    eigenvalues = np.stack([_by_setting(results, f"eigenvalue_{term}") for term in TERMS], axis=-1)
+    worst, run = eigenvalues.min(axis=1), eigenvalues.shape[1]
+    setting, term = np.unravel_index(worst.argmin(), worst.shape)
+    two_clients = bool(_by_setting(results, "clients")[setting, 0] == 2)
+    minima = results["two_client_redraws"]["eigenvalue_mean"].reshape(-1, run).min(axis=1)
+    return {
+        "gap-sweeps-positive": Measured(bool((worst > 0).all()), run=run, needed=PER_SETTING),
+        "gap-sweeps-minimum": Measured(float(worst.min()), (extent(minima),), run, PER_SETTING),
+        "gap-sweeps-minimum-where": Measured(
+            TERMS[term] == "mean" and two_clients, run=run, needed=PER_SETTING
+        ),
+        **{f"gap-share-{term}": _medians(_by_setting(results, f"share_{term}")) for term in TERMS},
+        "gap-relative": _medians(_by_setting(results, "relative")),
+    }
+
+
+def by_term(table: Table, name: str) -> Array:
+    """Columns name_mean, name_covariance and name_averaging as (rows, 3)."""
+    return np.stack([table[f"{name}_{term}"] for term in TERMS], axis=-1)
+
+
+def _eights(table: Table, moved: str) -> Array:
+    """Traces (strengths or groups, 8, 3) of the sweep in which these moments were moved."""
+    return by_term(table, "trace")[table["moved"] == moved].reshape(-1, SEEDS, len(TERMS))
+
+
+def _median_of_eight(values: Array, redrawn: Array) -> Measured:
+    """Median over eight seeds, and how it spreads over groups (G, 8)."""
+    return Measured(float(np.median(values)), (extent(np.median(redrawn, axis=1)),))
+
+
+def _count_below(bound: float, table: Table, redraws: Table) -> Measured:
+    """How many smallest eigenvalues of the mean term lie below the bound, in ours and in other suites."""
+    count, again = (table["eigenvalue_mean"] < bound, redraws["eigenvalue_mean"] < bound)
+    spread = extent(np.bincount(_suite(redraws), weights=again))
+    return Measured(int(count.sum()), (spread,), run=len(count), needed=INSTANCES)
+
+
+def _suite(table: Table) -> Array:
+    """Which suite of 512 each instance belongs to."""
+    return table["number"] // INSTANCES
+
+
+def _by_setting(results: Results, column: str) -> Array:
+    """A column of all three sweeps as (settings, instances)."""
+    tables = [(results[name], len(np.unique(results[name][name]))) for name in SWEEPS]
+    return np.concatenate([table[column].reshape(settings, -1) for table, settings in tables])
+
+
+def _medians(samples: Array) -> Measured:
+    """Smallest and largest median over settings (settings, instances), with their bootstrap spread."""
+    rng, instances = np.random.default_rng(0), samples.shape[1]
+    drawn = (rng.integers(instances, size=samples.shape) for _ in range(200))
+    again = np.array([np.median(np.take_along_axis(samples, rows, axis=1), axis=1) for rows in drawn])
+    spread = extent(again.min(axis=1)), extent(again.max(axis=1))
+    return Measured(extent(np.median(samples, axis=1)), spread, run=instances, needed=PER_SETTING)
+
+
+STYLES = tuple(zip(TERMS, TERM_COLOURS, TERM_MARKERS, TERM_NAMES, strict=True))
+AXES = {"targets": "targets $C$", "clients": "clients $M$", "margin": r"margin bound $\kappa$"}
+
+
+def draw(results: Results) -> Any:
+    """Draw all ten panels: composition in the upper row, semidefiniteness below it."""
+    figure, axes = panels(2, 5, (13, 5.4))
+    _traces(axes[0], results["controlled"], "means", "(a) means moved apart")
+    _traces(axes[1], results["controlled"], "covariances", "(b) covariances moved apart")
+    axes[0].legend(loc="upper left")
+    for letter, name, axis in zip("cde", SWEEPS, axes[2:5], strict=True):
+        _shares(axis, results[name], name)
+        axis.set_title(f"({letter}) share of the gap trace")
+    _sorted_eigenvalues(axes[5], results["suite"])
+    _draw_variance(axes[6], results["suite"])
+    for letter, name, axis in zip("hij", SWEEPS, axes[7:10], strict=True):
+        _eigenvalues(axis, results[name], name)
+        axis.set_title(f"({letter}) smallest eigenvalue")
+    axes[7].legend(loc="lower left")
+    return figure
+
+
+def _traces(axis: Any, table: Table, moved: str, title: str) -> None:
+    """Trace of each term against the strength s, linear below 1e-3 so that zeros are visible."""
+    strengths = np.unique(table["strength"][table["moved"] == moved])
+    rows = [(table["moved"] == moved) & (table["strength"] == strength) for strength in strengths]
+    for term, colour, marker, label in STYLES:
+        samples = np.array([table[f"trace_{term}"][row] for row in rows])
+        median_band(axis, strengths, samples, colour, marker=marker, label=label)
+    axis.set_yscale("symlog", linthresh=1e-3, linscale=0.5)
+    axis.set(xlabel="strength $s$", ylabel="trace", ylim=(-2e-4, 10), title=title)
+
+
+def _shares(axis: Any, table: Table, name: str) -> None:
+    for term, colour, marker, _ in STYLES:
+        x, samples = _by_value(table, name, f"share_{term}")
+        median_band(axis, x, samples, colour, marker=marker)
+    axis.set(xscale="log", ylabel="share of trace", ylim=(0, 1))
+    _mark_values(axis, x, name)
+
+
+def _eigenvalues(axis: Any, table: Table, name: str) -> None:
+    """Median with band, and dashed the worst instance of each setting."""
+    for term, colour, marker, label in STYLES:
+        x, samples = _by_value(table, name, f"eigenvalue_{term}")
+        samples = np.maximum(samples, FLOOR)
+        median_band(axis, x, samples, colour, marker=marker)
+        axis.plot(
+            x, samples.min(axis=1), "--", marker=marker, mfc="none", color=colour, label=f"{label} worst"
+        )
+    axis.set(xscale="log", yscale="log", ylabel=r"$\lambda_{\min}$", ylim=(1e-13, 2))
+    _mark_values(axis, x, name)
+
+
+def _sorted_eigenvalues(axis: Any, table: Table) -> None:
+    for term, colour, _, _ in STYLES:
+        values = np.sort(np.maximum(table[f"eigenvalue_{term}"], FLOOR))
+        axis.plot(np.arange(1, len(values) + 1), values, ".", ms=2, color=colour)
+    axis.set(yscale="log", xlabel="instance, sorted", ylabel=r"$\lambda_{\min}$", ylim=(3e-17, 2))
+    axis.set_title("(f) sorted smallest eigenvalue")
+
+
+def _draw_variance(axis: Any, table: Table) -> None:
+    """Averaging trace against pairwise dispersion, between the lines D and 2D."""
+    dispersion, trace = table["dispersion"], table["trace_averaging"]
+    for clients, marker in zip(np.unique(table["clients"]), TERM_MARKERS, strict=True):
+        row = table["clients"] == clients
+        axis.plot(dispersion[row], trace[row], marker, color=TERM_COLOURS[2], mfc="none", alpha=0.6,
+                  label=f"$M={clients}$")  # fmt: skip
+    ends = np.array([dispersion.min() / 1.5, dispersion.max() * 1.5])
+    axis.plot(ends, ends, color=GREY, lw=0.8, label="$D$")
+    axis.plot(ends, 2 * ends, "--", color=GREY, lw=0.8, label="$2D$")
+    axis.set(
+        xscale="log", yscale="log", xlabel="pairwise dispersion $D$", ylabel=r"$\mathrm{tr}\,\mathcal{M}_A$"
+    )
+    axis.set_title("(g) averaging term as a variance")
+    axis.legend(loc="upper left")
+
+
+def _by_value(table: Table, name: str, column: str) -> tuple[Array, Array]:
+    """The values of the parameter that varies, and a column for each of them (values, instances)."""
+    values = np.unique(table[name])
+    return values, np.array([table[column][table[name] == value] for value in values])
+
+
+def _mark_values(axis: Any, values: Array, name: str) -> None:
+    """Ticks at the values themselves: they are few, and no powers of ten."""
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.minorticks_off()
+    axis.set_xlabel(AXES[name])
+
+
+EXPERIMENT = Experiment(
+    name="ufm-gap",
+    title="Three terms of the gap",
+    where="Appendix D.4, Figure 7",
+    cost="about 20 s",
+    parts=parts,
+    measure=measure,
+    draw=draw,
+)

@@ -1,0 +1,436 @@
+"""One fixed instance (Section 5.1, Appendix D.1, Figure 2): local training, rounds, gap and correction.
+
+Everything is prescribed but how the seed's draw is used, on which only Adam in panel a depends: all else
+takes the targets through their moments. Unstated in the paper, chosen here: 18 rounds in panel f, as in
+panel c; solvers that stop at gradients of 1e-9.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize, root
+
+from fedgram._util.arrays import Array
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
+from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.plots import TERM_NAMES, guide, panels, shades
+from fedgram.paper.storage import Table
+from fedgram.paper.ufm.experiment import Experiment, Results, Scale, concatenated, largest
+from fedgram.theory.correct import correct
+from fedgram.theory.explain import TERMS, explain
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Moments
+from fedgram.theory.predict import Prediction, predict
+from fedgram.ufm.instances import FederatedInstance, fixed_instance, scale_covariances, scale_means
+from fedgram.ufm.joint import Joint, Sample
+from fedgram.ufm.profiled import Profiled
+from fedgram.ufm.rounds import Local, exact, proximal, run_rounds, unregularised
+from fedgram.ufm.solvers import adam_path, lbfgs, proximal_path
+
+PATH_WEIGHTS = [10 ** (-1 - k / 2) for k in range(11)]
+ROUND_WEIGHTS = [1e-1, 1e-2, 1e-3, 1e-4]
+ROUNDS = 18
+
+
+def parts(scale: Scale) -> dict[str, partial[Table]]:
+    """Parts of the study, the same at both scales: together they take about a second."""
+    return {
+        "rounds": partial(federated_rounds, weights=ROUND_WEIGHTS, rounds=ROUNDS),
+        "path": partial(proximal_paths, weights=PATH_WEIGHTS),
+        "adam": partial(adam_snapshots, steps=[0, 20, 80, 240], rate=0.02),
+        "samples": partial(sample_moments),
+        "grams": partial(reference_grams),
+        "gap": partial(gap_terms),
+        "correction": partial(corrected_rounds, strengths=[0.0, 0.9, 0.99, 1.0], rounds=ROUNDS),
+    }
+
+
+@cache
+def _fixed() -> tuple[FederatedInstance, Prediction]:
+    instance = fixed_instance()
+    return instance, predict(instance.moments, instance.penalty)
+
+
+def sample_moments() -> Table:
+    """How far the targets' own moments are from the prescribed ones: one row."""
+    instance, _ = _fixed()
+    prescribed, drawn = instance.moments, Moments.from_arrays(list(psd.transpose(instance.targets)))
+    together = np.concatenate(list(instance.targets), axis=-1)
+    pooled = np.cov(together, bias=True)
+    return {
+        "mean": np.array([np.abs(drawn.mean - prescribed.mean).max()]),
+        "covariance": np.array([np.abs(drawn.covariance - prescribed.covariance).max()]),
+        "pooled": np.array([np.abs(pooled - prescribed.pooled.covariance).max()]),
+    }
+
+
+def adam_snapshots(steps: list[int], rate: float) -> Table:
+    """Client 1's Gram during joint training with Adam, panel a: one row per snapshot."""
+    instance, prediction = _fixed()
+    loss = Joint(Sample.of(instance.targets[0]), instance.penalty, instance.head)
+    points = list(islice(adam_path(loss, loss.start(instance.head), rate), max(steps) + 1))
+    grams = psd.gram(loss.head(np.array(points)[steps]))
+    error = psd.relative_error(grams, prediction.grams[0])
+    return {"steps": np.array(steps), **_entries(grams), "error": error}
+
+
+def proximal_paths(weights: list[float]) -> Table:
+    """Errors of returned heads for the broadcast W_0, panel b: one row per client and weight."""
+    instance, prediction = _fixed()
+    losses = [Profiled(each, instance.penalty, instance.head) for each in instance.moments.covariance]
+    paths = [proximal_path(loss, weights) for loss in losses]
+    heads = np.array([[solution.head for solution in path] for path in paths])
+    selected = psd.closest_factor(instance.head, prediction.grams)
+    return {
+        "client": np.repeat(np.arange(1, len(paths) + 1), len(weights)),
+        "weight": np.tile(weights, len(paths)),
+        "gram_error": psd.relative_error(psd.gram(heads), prediction.grams[:, None]).ravel(),
+        "selection_error": psd.relative_error(heads, selected[:, None]).ravel(),
+        "gradient": np.array([solution.gradient_norm for path in paths for solution in path]),
+    }
+
+
+def federated_rounds(weights: list[float], rounds: int) -> Table:
+    """Shared Grams of every procedure, panels c and d: one row per procedure and round."""
+    instance, prediction = _fixed()
+    clients = [Profiled(each, instance.penalty, instance.head) for each in instance.moments.covariance]
+    numerical = {weight: proximal(clients, prediction.grams, weight) for weight in weights}
+    return concatenated(
+        [
+            _rounds("exact", 0.0, exact(prediction.grams), rounds),
+            _rounds("L-BFGS", 0.0, unregularised(clients, lbfgs), rounds),
+            *(_rounds("proximal", weight, local, rounds) for weight, local in numerical.items()),
+        ]
+    )
+
+
+def _rounds(procedure: str, weight: float, local: Local, rounds: int) -> Table:
+    """Rounds 0..T of one procedure, with how many solves each took and their largest gradient norm."""
+    instance, prediction = _fixed()
+    run = run_rounds(instance.head, local, instance.moments.client_weights, rounds)
+    loss = Profiled(instance.moments.covariance, instance.penalty, run.heads[:-1, None], weight)
+    gradient = np.linalg.norm(loss.gradient(loss.start(run.returned)), axis=-1)
+    solves = 0 if procedure == "exact" else gradient.shape[-1]
+    return {
+        "procedure": np.full(rounds + 1, procedure),
+        "weight": np.full(rounds + 1, weight),
+        "round": np.arange(rounds + 1),
+        **_entries(run.grams),
+        "error": psd.relative_error(run.grams, prediction.barycenter.gram),
+        "solves": np.array([0] + [solves] * rounds),
+        "gradient": np.concatenate([[0.0], gradient.max(axis=-1)]),
+    }
+
+
+def reference_grams() -> Table:
+    """The clients' optimal Grams, G_⋆ twice, by recursion and by minimisation, and G_cen: one row each."""
+    instance, prediction = _fixed()
+    minimiser = variational_barycenter(prediction.grams, instance.moments.client_weights)
+    grams = {f"client {m}": gram for m, gram in enumerate(prediction.grams, start=1)} | {
+        "limit": prediction.barycenter.gram,
+        "minimiser": minimiser,
+        "centralized": prediction.centralized,
+    }
+    return {"name": np.array(list(grams)), **_entries(np.array(list(grams.values())))}
+
+
+def variational_barycenter(grams: Array, client_weights: Array) -> Array:
+    """argmin Σ p_m d²(L Lᵀ, G_m) over lower-triangular L, eq. (10), for grams (M, 2, 2) -> (2, 2).
+
+    Shares nothing with `barycenter`: a 2 x 2 matrix has tr X^(1/2) = (tr X + 2 √det X)^(1/2), which gives
+    d²(G, G_m) = tr G + tr G_m - 2 r_m with r_m² = tr G_m G + 2 √(det G_m det G).
+    """
+    root_determinants = np.sqrt(np.linalg.det(grams))
+
+    def factor(point: Array) -> Array:
+        return np.array([[point[0], 0.0], [point[1], point[2]]])
+
+    def fidelity(point: Array) -> Array:
+        inner = np.einsum("ij,mik,kj->m", factor(point), grams, factor(point))
+        return np.sqrt(inner + 2 * root_determinants * point[0] * point[2])
+
+    def value(point: Array) -> float:
+        return float(client_weights @ (point @ point + psd.trace(grams) - 2 * fidelity(point)))
+
+    def gradient(point: Array) -> Array:
+        cofactor = np.diag([point[2], point[0]])
+        pull = grams @ factor(point) + root_determinants[:, None, None] * cofactor
+        slope = factor(point) - np.einsum("m,mij->ij", client_weights / fidelity(point), pull)
+        return 2 * slope[np.tril_indices(2)]
+
+    found = minimize(value, np.array([1.0, 0.0, 1.0]), jac=gradient, method="BFGS")
+    # Values tell minimisers apart to √eps only; the zero of the gradient beside this one has all digits.
+    return psd.gram(factor(root(gradient, found.x, tol=1e-15).x))
+
+
+def gap_terms() -> Table:
+    """The three terms with moments as they are, and made equal in three ways, panel e: one row per case."""
+    moments = _fixed()[0].moments
+    cases = {
+        "original": moments,
+        "equal means": scale_means(moments, 0.0),
+        "equal covariances": scale_covariances(moments, 0.0),
+        "both equal": scale_means(scale_covariances(moments, 0.0), 0.0),
+    }
+    return concatenated([_gap_row(case, modified) for case, modified in cases.items()])
+
+
+def _gap_row(case: str, moments: Moments) -> Table:
+    prediction = predict(moments, _fixed()[0].penalty)
+    gap, star = explain(prediction), prediction.barycenter.gram
+    variance = moments.client_weights @ psd.distance(star, prediction.grams) ** 2  # eq. (12)
+    return {
+        "case": np.array([case]),
+        **{term: trace[None] for term, trace in zip(TERMS, gap.traces, strict=True)},
+        "relative": gap.relative[None],
+        "eigenvalue": gap.smallest_eigenvalue.min(keepdims=True) / gap.scale,
+        "sum_residual": psd.frobenius(prediction.centralized - star - gap.total)[None],
+        "variance_residual": np.abs(gap.traces[2] - variance)[None],
+    }
+
+
+def corrected_rounds(strengths: list[float], rounds: int) -> Table:
+    """Error to G_cen under γ C_m with exact selection, panel f: one row per γ and round."""
+    instance, _ = _fixed()
+    tables = []
+    for strength in strengths:
+        correction = correct(instance.moments, instance.penalty, strength)
+        run = run_rounds(instance.head, exact(correction.grams), instance.moments.client_weights, rounds)
+        error = psd.relative_error(run.grams, correction.centralized)
+        tables.append(
+            {"strength": np.full(len(error), strength), "round": np.arange(len(error)), "error": error}
+        )
+    return concatenated(tables)
+
+
+def _entries(grams: Array) -> Table:
+    """Columns of the entries of symmetric matrices (N, 2, 2); `ufm_instance_claims.gram_at` reads them."""
+    return {"g11": grams[:, 0, 0], "g12": grams[:, 0, 1], "g22": grams[:, 1, 1]}
+
+
+def gram_at(table: Table, row: int) -> Array:
+    """The Gram matrix (2, 2) of a row with the columns g11, g12 and g22."""
+    return np.array([[table["g11"][row], table["g12"][row]], [table["g12"][row], table["g22"][row]]])
+
+
+def gram_called(table: Table, name: str) -> Array:
+    """The Gram matrix (2, 2) of that name in the part `grams`."""
+    return gram_at(table, list(table["name"]).index(name))
+
+
+def rows_of(rounds: Table, procedure: str, weight: float = 0.0) -> Table:
+    """Rounds 0..T of one procedure in the part `rounds`."""
+    chosen = (rounds["procedure"] == procedure) & (rounds["weight"] == weight)
+    return {name: column[chosen] for name, column in rounds.items()}
+
+
+def worst_client(path: Table, name: str) -> tuple[Array, Array]:
+    """Weights ρ, largest first, and the largest over the clients of a column of the part `path`."""
+    weights = np.unique(path["weight"])[::-1]
+    return weights, np.array([path[name][path["weight"] == weight].max() for weight in weights])
+
+
+def measure(results: Results) -> dict[str, Measured]:
+    """Numbers for the claims about the fixed instance."""
+    samples, grams = results["samples"], results["grams"]
+    limit, minimiser = gram_called(grams, "limit"), gram_called(grams, "minimiser")
+    return {
+        "instance-moments": Measured(float(max(samples["mean"][0], samples["covariance"][0]))),
+        "instance-pooled": Measured(float(samples["pooled"][0])),
+        "instance-adam": Measured(_falls(results["adam"]["error"])),
+        "instance-variational": Measured(float(psd.relative_error(minimiser, limit))),
+        **_selection(results["path"]),
+        **_endpoints(results["rounds"]),
+        **_solves(results["path"], results["rounds"]),
+        **_gap(results["gap"]),
+        **_correction(results["correction"]),
+    }
+
+
+def _selection(path: Table) -> dict[str, Measured]:
+    _, gram = worst_client(path, "gram_error")
+    _, head = worst_client(path, "selection_error")
+    return {
+        "instance-gram-error": Measured(float(gram[-1])),
+        "instance-selection-error": Measured(float(head[-1])),
+        "instance-errors-fall": Measured(_falls(gram) and _falls(head)),
+    }
+
+
+def _endpoints(rounds: Table) -> dict[str, Measured]:
+    large, small, free, exact = (
+        rows_of(rounds, *procedure)["error"]
+        for procedure in (("proximal", 1e-1), ("proximal", 1e-3), ("L-BFGS",), ("exact",))
+    )
+    return {
+        "instance-end-rho-1e-1": Measured(float(large[-1])),
+        "instance-end-rho-1e-3": Measured(float(small[-1])),
+        "instance-end-none": Measured(float(free[-1])),
+        "instance-end-exact": Measured(float(exact[16:].max())),
+        "instance-proximal-closer": Measured(bool(small[-1] < free[-1])),
+    }
+
+
+def _solves(path: Table, rounds: Table) -> dict[str, Measured]:
+    largest = max(path["gradient"].max(), rounds["gradient"][rounds["solves"] > 0].max())
+    return {
+        "instance-solves": Measured(len(path["gradient"]) + int(rounds["solves"].sum())),
+        "instance-gradient": Measured(float(largest)),
+    }
+
+
+def _gap(cases: Table) -> dict[str, Measured]:
+    mean, covariance, averaging = (cases[term] for term in ("mean", "covariance", "averaging"))
+    original, means, covariances, both = (
+        list(cases["case"]).index(case)
+        for case in ("original", "equal means", "equal covariances", "both equal")
+    )
+    moved = [term[means] - term[original] for term in (covariance, averaging)]
+    return {
+        "instance-trace-mean": Measured(float(mean[original])),
+        "instance-trace-covariance": Measured(float(covariance[original])),
+        "instance-trace-averaging": Measured(float(averaging[original])),
+        "instance-equal-means": Measured(largest([mean[means], *moved])),
+        "instance-equal-covariances": Measured(largest([covariance[covariances], averaging[covariances]])),
+        "instance-equal-both": Measured(float(cases["relative"][both])),
+        "instance-three-terms": Measured(largest(cases["sum_residual"])),
+        "instance-variance": Measured(largest(cases["variance_residual"])),
+        "instance-semidefinite": Measured(bool((cases["eigenvalue"] >= -ROUNDING).all())),
+    }
+
+
+def _correction(rounds: Table) -> dict[str, Measured]:
+    """Error to G_cen after one round for each strength, and where it settles without correction."""
+    once = {
+        strength: float(rounds["error"][(rounds["strength"] == strength) & (rounds["round"] == 1)][0])
+        for strength in (0.9, 0.99, 1.0)
+    }
+    return {
+        "instance-correction-0.9": Measured(once[0.9]),
+        "instance-correction-0.99": Measured(once[0.99]),
+        "instance-correction-full": Measured(once[1.0]),
+        "instance-gap": Measured(float(rounds["error"][rounds["strength"] == 0.0][-1])),
+    }
+
+
+def _falls(errors: Array) -> bool:
+    return bool((np.diff(errors) < 0).all())
+
+
+FLOOR = 1e-14
+REACH = 1.75  # of both ellipse panels, so that they have one coordinate scale
+SHOWN_ROUNDS = (0, 1, 2, 18)
+
+
+def draw(results: Results) -> Any:
+    """Draw all six panels."""
+    figure, axes = panels(2, 3, (10.5, 6.6))
+    _local_training(axes[0], results["adam"], results["grams"])
+    _draw_selection(axes[1], results["path"])
+    _draw_rounds(axes[2], results["rounds"])
+    _shared_grams(axes[3], rows_of(results["rounds"], "proximal", 1e-3), results["grams"])
+    _terms(axes[4], results["gap"])
+    _draw_correction(axes[5], results["correction"])
+    return figure
+
+
+def _local_training(axis: Any, adam: Table, grams: Table) -> None:
+    axis.plot(*ellipse(gram_called(grams, "client 1")), color=GREEN, lw=1.8, label="$G_1$")
+    trained = [gram_at(adam, row) for row in range(len(adam["steps"]))]
+    _dotted(axis, trained, [f"$E={steps}$" for steps in adam["steps"]])
+    axis.set_title("(a) Adam at client 1, no penalty")
+
+
+def _shared_grams(axis: Any, rounds: Table, grams: Table) -> None:
+    axis.plot(*ellipse(gram_called(grams, "limit")), color=GREEN, lw=1.8, label=r"$G_{\bigstar}$")
+    axis.plot(*ellipse(gram_called(grams, "centralized")), color=INK, lw=1.4, ls="--", label=r"$G_{cen}$")
+    _dotted(axis, [gram_at(rounds, t) for t in SHOWN_ROUNDS], [f"$t={t}$" for t in SHOWN_ROUNDS])
+    axis.set_title(r"(d) shared Gram, $\rho=10^{-3}$")
+
+
+def _dotted(axis: Any, trained: list[Array], labels: list[str]) -> None:
+    """Dots trace trained Grams, the later the darker; the legend stands beside the ellipses."""
+    colours = shades("plasma_r", len(trained))
+    for gram, colour, label in zip(trained, colours, labels, strict=True):
+        axis.plot(*ellipse(gram, 49), ".", ms=4, color=colour, label=label)
+    axis.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal", xlabel="target 1", ylabel="target 2")
+    axis.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+
+
+def _draw_selection(axis: Any, path: Table) -> None:
+    for name, marker, colour, label in (
+        ("gram_error", "o", BLUE, "$e_G$"),
+        ("selection_error", "s", ORANGE, r"$e_\Pi$"),
+    ):
+        weights, error = worst_client(path, name)
+        axis.plot(weights, error, marker=marker, color=colour, label=label)
+    guide(axis, weights, (weights[-1], 1e-6), 1, label="slope one")
+    axis.set(xscale="log", yscale="log", xlabel=r"$\rho$", ylabel="relative error, worst client")
+    axis.set_title("(b) selection as the penalty vanishes")
+    axis.legend(loc="upper left")
+
+
+def _draw_rounds(axis: Any, rounds: Table) -> None:
+    curves = (
+        ("L-BFGS", 0.0, RED, "s-", r"L-BFGS, $\rho=0$"),
+        ("proximal", 1e-1, ORANGE, "o-", r"$\rho=10^{-1}$"),
+        ("proximal", 1e-3, BLUE, "o-", r"$\rho=10^{-3}$"),
+        ("exact", 0.0, INK, "--", "exact selection"),
+    )
+    for procedure, weight, colour, line, label in curves:
+        chosen = rows_of(rounds, procedure, weight)
+        _curve(axis, chosen["round"], chosen["error"], line, color=colour, label=label)
+    _over_rounds(axis, r"relative error to $G_{\bigstar}$", r"(c) distance to $G_{\bigstar}$")
+    axis.legend(loc="upper right", bbox_to_anchor=(1.0, 0.72))
+
+
+def _terms(axis: Any, cases: Table) -> None:
+    """Stacked traces of the three terms in each of the four cases."""
+    places, base = np.arange(len(cases["case"])), np.zeros(len(cases["case"]))
+    for term, colour, name in zip(TERMS, TERM_COLOURS, TERM_NAMES, strict=True):
+        trace = np.maximum(cases[term], 0.0)
+        axis.bar(places, trace, 0.6, bottom=base, color=colour, label=f"tr {name}")
+        for place in places[trace > 0.01]:
+            middle = base[place] + trace[place] / 2
+            axis.text(place, middle, f"{trace[place]:.2f}", ha="center", va="center", color="w", fontsize=7)
+        base = base + trace
+    for place in places[base < 0.01]:
+        axis.text(place, 0.02, "0", ha="center", va="bottom", color=GREY)
+    axis.set_xticks(places, [case.replace(" ", "\n") for case in cases["case"]])
+    axis.set(ylabel="trace", title=r"(e) $G_{cen}-G_{\bigstar}$ by its causes")
+    axis.legend(loc="upper right")
+
+
+def _draw_correction(axis: Any, rounds: Table) -> None:
+    strengths = np.unique(rounds["strength"])
+    for strength, colour in zip(strengths, (GREY, ORANGE, BLUE, GREEN), strict=True):
+        chosen, label = rounds["strength"] == strength, rf"$\gamma={strength:g}$"
+        _curve(axis, rounds["round"][chosen], rounds["error"][chosen], "o-", color=colour, label=label)
+    _over_rounds(axis, r"relative error to $G_{cen}$", "(f) moment correction, exact selection")
+    axis.legend(loc="center right")
+
+
+def _curve(axis: Any, rounds: Array, error: Array, line: str, **keywords: Any) -> None:
+    """Errors over rounds, those below the floor drawn on it and not cut in half by the axis."""
+    axis.plot(rounds, np.maximum(error, FLOOR), line, clip_on=False, **keywords)
+
+
+def _over_rounds(axis: Any, label: str, title: str) -> None:
+    axis.set(yscale="log", ylim=(FLOOR, 4), xlabel="round", ylabel=label, title=title)
+    axis.set_xticks(range(0, 19, 3))
+
+
+EXPERIMENT = Experiment(
+    name="ufm-instance",
+    title="One fixed instance",
+    where="Section 5.1, Appendix D.1, Figure 2",
+    cost="about 5 s",
+    parts=parts,
+    measure=measure,
+    draw=draw,
+)

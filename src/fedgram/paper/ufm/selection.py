@@ -1,0 +1,249 @@
+"""Selection by a vanishing proximal regularizer (Appendix D.2): 128 clients for each of six sizes (C, P).
+
+Unstated in the paper, chosen here: a grid of quarter decades from 1 to the smallest weight shown, the first
+solve starting at the broadcast with its best bias and features; broadcasts with Haar singular vectors; six
+exact optimal heads per instance, drawn uniformly from the orbit, beside the six L-BFGS returns. "Head
+initializations" is read as training of the head alone: L-BFGS minimises the profiled loss, whose minimisers
+have the same heads as those of the joint loss. Joint solves work in the C + 1 sample directions that hold
+targets, which changes none of their steps.
+
+Our instances are other draws than the paper's, so its medians at the smallest weight are held against those
+of 32 further suites of ours.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.display.plotting import BLUE, GREY, INK, ORANGE, RED
+from fedgram.paper.claims import Measured
+from fedgram.paper.plots import guide, log_slope, median_band, panels
+from fedgram.paper.storage import Table
+from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
+from fedgram.theory.geometry import psd
+from fedgram.theory.predict import phi
+from fedgram.theory.select import closest_head
+from fedgram.ufm.instances import SELECTION_SIZES, ClientInstance, random_orthogonal, selection_instances
+from fedgram.ufm.joint import Joint, Sample
+from fedgram.ufm.profiled import Profiled
+from fedgram.ufm.solvers import lbfgs, proximal_path
+
+INSTANCES = 128
+WEIGHTS = [10 ** (-k / 4) for k in range(24)]
+STARTS = 6
+ERRORS = ("gram_error", "selection_error")
+
+
+def parts(scale: Scale) -> dict[str, partial[Table]]:
+    """Parts of the study, the longest first; the quick one has four instances of each size."""
+    batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 2)}[scale]
+    sizes = {
+        f"targets{targets}_width{width}_batch{batch}": partial(
+            selection,
+            seed=[targets, width, batch],
+            size=[targets, width],
+            instances=instances,
+            weights=WEIGHTS,
+            starts=STARTS,
+        )
+        for targets, width in reversed(SELECTION_SIZES)
+        for batch in range(batches)
+    }
+    redrawn = partial(redraws, seed=0, suites=suites, instances=INSTANCES, weight=WEIGHTS[-1])
+    return {"redraws": redrawn, **sizes}
+
+
+def selection(seed: list[int], size: list[int], instances: int, weights: list[float], starts: int) -> Table:
+    """Errors of returned heads: a row per instance and weight and, for ρ = 0, per instance and start.
+
+    `kind` says what is returned: proximal training, unregularised L-BFGS, or an exact optimum on the orbit.
+    """
+    (targets, width), rng = size, np.random.default_rng(seed)
+    clients = selection_instances(rng, targets, width, instances)
+    initial = rng.standard_normal((instances, starts, targets, width))
+    rotation = random_orthogonal(rng, (instances, starts), width)
+    losses, zeros = _losses(clients), [0.0] * starts
+    paths = [[solution.head for solution in proximal_path(loss, weights)] for loss in losses]
+    free = [
+        [lbfgs(loss.profile, loss.profile.start(head)).head for head in heads]
+        for loss, heads in zip(losses, initial, strict=True)
+    ]
+    optima = psd.factor(_grams(clients))[:, None] @ rotation[..., :targets, :]
+    return concatenated(
+        [
+            _rows("proximal", clients, np.array(paths), weights),
+            _rows("L-BFGS", clients, np.array(free), zeros),
+            _rows("exact", clients, optima, zeros),
+        ]
+    )
+
+
+def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
+    """Median errors at one small weight of further instances: a row per suite and size."""
+    rng, rows = np.random.default_rng(seed), []
+    for suite in range(suites):
+        for targets, width in SELECTION_SIZES:
+            clients = selection_instances(rng, targets, width, instances)
+            errors = _errors(clients, near_optimum(clients, weight)[:, None])
+            rows.append((suite, targets, width, *(np.median(error) for error in errors)))
+    return dict(zip(("suite", "targets", "width", *ERRORS), np.array(rows).T, strict=True))
+
+
+def near_optimum(clients: ClientInstance, weight: float) -> Array:
+    """Minimisers (N, C, P) at a weight so small that two Newton steps from Π(W) reach them.
+
+    The first step leaves a gradient of order ρ², the second one at rounding.
+    """
+    loss = Profiled(clients.covariance, clients.penalty, clients.broadcast, weight)
+    point = loss.start(closest_head(clients.broadcast, _grams(clients)))
+    for _ in range(2):
+        point = point - np.linalg.solve(loss.hessian(point), loss.gradient(point)[..., None])[..., 0]
+    return loss.head(point)
+
+
+def _losses(clients: ClientInstance) -> list[Joint]:
+    """The joint loss of every client, in its rotated sample."""
+    return [
+        Joint(Sample.of(targets).rotated(), clients.penalty, broadcast)
+        for targets, broadcast in zip(clients.targets, clients.broadcast, strict=True)
+    ]
+
+
+def _grams(clients: ClientInstance) -> Array:
+    return phi(clients.covariance, clients.penalty)
+
+
+def _errors(clients: ClientInstance, heads: Array) -> tuple[Array, Array]:
+    """e_G and e_Π (N, K) of heads (N, K, C, P)."""
+    grams = _grams(clients)
+    selected = closest_head(clients.broadcast, grams)
+    gram_error = psd.relative_error(psd.gram(heads), grams[:, None])
+    return gram_error, psd.relative_error(heads, selected[:, None])
+
+
+def _rows(kind: str, clients: ClientInstance, heads: Array, weights: list[float]) -> Table:
+    """One row for each of the heads (N, K, C, P), with weights (K,)."""
+    *shape, targets, width = heads.shape
+    errors = dict(zip(ERRORS, _errors(clients, heads), strict=True))
+    return columns(tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors)
+
+
+def measure(results: Results) -> dict[str, Measured]:
+    """Numbers for the claims about selection."""
+    tables = list(by_size(results).values())
+    exact, free_gram, free_head = (
+        np.concatenate([at_zero(table, *column) for table in tables])
+        for column in (("exact", "gram_error"), ("L-BFGS", "gram_error"), ("L-BFGS", "selection_error"))
+    )
+    run = len(exact) // STARTS
+    counted = partial(Measured, run=run, needed=INSTANCES * len(SELECTION_SIZES))
+    gram, head = (_medians(results["redraws"], tables, name) for name in ERRORS)
+    return {
+        "selection-instances": counted(run),
+        "selection-smallest-weight": Measured(float(by_weight(tables[0], "gram_error")[0].min())),
+        "selection-gram-slope": counted(_slopes(tables, "gram_error")),
+        "selection-head-slope": counted(_slopes(tables, "selection_error")),
+        "selection-gram-median": counted(*gram),
+        "selection-head-median": counted(*head),
+        "selection-exact": counted(float(exact.max())),
+        "selection-unregularised-gram": counted(float(free_gram.max())),
+        "selection-unregularised-head": counted(float(np.median(free_head))),
+    }
+
+
+def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
+    """Smallest and largest log-log slope over the sizes of the median error, for ρ ≤ 1e-1."""
+    slopes = []
+    for weights, errors in (by_weight(table, name) for table in tables):
+        small = weights <= 0.1
+        slopes.append(log_slope(weights[small], np.median(errors, axis=0)[small]))
+    return extent(np.array(slopes))
+
+
+def _medians(
+    redrawn: Table, tables: list[Table], name: str
+) -> tuple[tuple[float, float], tuple[tuple[float, float], ...]]:
+    """Smallest and largest median over the sizes at the smallest weight, and how each spreads over suites."""
+    medians = np.array([np.median(by_weight(table, name)[1][:, -1]) for table in tables])
+    others = redrawn[name].reshape(-1, len(SELECTION_SIZES))
+    return extent(medians), (extent(others.min(axis=1)), extent(others.max(axis=1)))
+
+
+SLOT = 10**-6.6  # where ρ = 0 stands, left of the axis break
+BREAK = 10**-6.15
+FLOOR = 1e-8  # exact optima, at 1e-15, are drawn here: eight empty decades would hide the quartiles
+
+
+def by_size(results: Results) -> dict[tuple[int, int], Table]:
+    """The parts of each size (C, P) as one table, smallest size first."""
+    sizes: dict[tuple[int, int], list[Table]] = {}
+    for name, table in results.items():
+        if name != "redraws":
+            sizes.setdefault((int(table["targets"][0]), int(table["width"][0])), []).append(table)
+    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
+
+
+def by_weight(table: Table, name: str) -> tuple[Array, Array]:
+    """Weights (W,), largest first, and a column of proximal training at each, (instances, W)."""
+    chosen = table["kind"] == "proximal"
+    weights = np.unique(table["weight"][chosen])[::-1]
+    return weights, table[name][chosen].reshape(-1, len(weights))
+
+
+def at_zero(table: Table, kind: str, name: str) -> Array:
+    """A column over all heads of one kind returned at ρ = 0, (instances x starts,)."""
+    return table[name][table["kind"] == kind]
+
+
+def draw(results: Results) -> Any:
+    """Draw one panel for each size."""
+    figure, axes = panels(2, 3, (10, 6), sharex=True, sharey=True)
+    for axis, ((targets, width), table) in zip(axes, by_size(results).items(), strict=True):
+        _path(axis, table)
+        _zero_slot(axis, table)
+        axis.set_title(f"$C={targets}$, $P={width}$")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    for axis in axes[3:]:
+        axis.set_xlabel(r"$\rho$")
+    for axis in axes[::3]:
+        axis.set_ylabel("relative error")
+    return figure
+
+
+def _path(axis: Any, table: Table) -> None:
+    for name, marker, colour, label in (
+        ("gram_error", "o", BLUE, r"$e_G(\rho)$"),
+        ("selection_error", "s", ORANGE, r"$e_\Pi(\rho)$"),
+    ):
+        weights, errors = by_weight(table, name)
+        median_band(axis, weights, errors.T, colour, marker=marker, ms=2.5, lw=0.8, label=label)
+    guide(axis, weights, (1e-3, 2e-5), 1, ls="-", label="slope one")
+    axis.set(xscale="log", yscale="log", xlim=(SLOT / 2.5, 2), ylim=(FLOOR, 5))
+
+
+def _zero_slot(axis: Any, table: Table) -> None:
+    """What is returned at ρ = 0, left of a break in the axis: medians, for L-BFGS with quartiles."""
+    exact = np.median(at_zero(table, "exact", "gram_error"))
+    low, free, high = np.quantile(at_zero(table, "L-BFGS", "selection_error"), (0.25, 0.5, 0.75))
+    label = r"exact optima, $e_G$ (drawn at the floor)"
+    axis.plot([SLOT], [np.maximum(exact, FLOOR)], "o", color=INK, ms=5, ls="", clip_on=False, label=label)
+    axis.errorbar([SLOT], [free], [[free - low], [high - free]], fmt="s", color=RED, ms=4.5, lw=1,
+                  label=r"L-BFGS from random starts, $e_\Pi$")  # fmt: skip
+    axis.axvline(BREAK, color=GREY, lw=0.7, ls=(0, (2, 2)))
+    axis.set_xticks([SLOT, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1], ["0", *(f"$10^{{{k}}}$" for k in range(-5, 1))])
+    axis.minorticks_off()
+
+
+EXPERIMENT = Experiment(
+    name="ufm-selection",
+    title="Selection by a vanishing regularizer",
+    where="Appendix D.2, Figure 5",
+    cost="about 45 s",
+    parts=parts,
+    measure=measure,
+    draw=draw,
+)
