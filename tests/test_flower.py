@@ -17,13 +17,13 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import Reading, read_table
 from fedgram.flower import Site, client_app, server_app
-from fedgram.flower.apps import FlowerOffice
-from fedgram.flower.coordinator import federate
-from fedgram.flower.letter import Letter
-from fedgram.flower.member import Member, setup_of
-from fedgram.flower.memory import SHARED, Memory
-from fedgram.flower.plan import Plan
-from fedgram.flower.private import folder_name
+from fedgram.flower.app import FlowerOffice
+from fedgram.flower.client_state import folder_name
+from fedgram.flower.config import Plan
+from fedgram.flower.messages import Letter
+from fedgram.flower.roster import Member, setup_of
+from fedgram.flower.server import federate
+from fedgram.flower.server_state import SHARED, Memory
 from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
 from fedgram.runs import Runs
@@ -251,7 +251,7 @@ def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
 
 
 def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
-    from fedgram.flower.participant import Participant
+    from fedgram.flower.client import Participant
 
     held, plan = problem(), Plan.of(config(tmp_path))
     site = Site("coast", held.train["coast"], backbone="resmlp-small", folder=tmp_path, device="cpu")
@@ -273,7 +273,7 @@ def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, 
 
 
 def test_a_site_with_a_module_draws_no_backbone_of_its_own(tmp_path):
-    from fedgram.flower.participant import Participant
+    from fedgram.flower.client import Participant
 
     plan = Plan.of(config(tmp_path, "independent"))
     rows, private = problem().train["coast"], tmp_path / "private"

@@ -84,6 +84,7 @@ def fetch(
     ] = False,
 ) -> None:
     """Download the public files of a dataset, or say what to do where that needs a person."""
+    from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets import registry
     from fedgram.data.datasets.dataset import Options, data_directory
     from fedgram.data.datasets.download import fetch as download
@@ -91,8 +92,8 @@ def fetch(
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _accepted(entry, accept_licence)
-    with dataset_tables.progress() as advanced:
-        download(entry, folder, licence_accepted=accepted, advanced=advanced)
+    with progress_bar() as progress:
+        download(entry, folder, licence_accepted=accepted, advanced=progress.on_bytes)
     for path in entry.find(folder, Options()):
         typer.echo(f"{path}: {dataset_tables.size(path.stat().st_size)}")
 

@@ -106,36 +106,29 @@ def report(
 
 
 def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]:
-    from fedgram.paper import printing, registry
+    from fedgram.cli.progress import progress_bar
+    from fedgram.paper import registry
     from fedgram.paper.ufm import runner
 
     experiments = [registry.experiment(each) for each in names]
-    with printing.progress() as shown:
-        try:
-            return runner.run(
-                experiments, out, "quick" if quick else "full", fresh=fresh,
-                started=shown.started, advanced=shown.advanced, warned=shown.warned,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            shown.warned("Interrupted: finished parts are kept, and the same command goes on from there.")
-            raise typer.Abort from None
+    with progress_bar(kept="finished parts") as progress:
+        return runner.run(
+            experiments, out, "quick" if quick else "full", fresh=fresh,
+            started=progress.on_start, advanced=progress.on_part, warned=progress.log,
+        )  # fmt: skip
 
 
 def _train(names: list[str], request: Request) -> list[StudyOutcome]:
-    from fedgram.display import run_tables
+    from fedgram.cli.progress import progress_bar
     from fedgram.paper.launch import launch
     from fedgram.paper.networks.studies.registry import STUDIES
     from fedgram.paper.printing import cost_lines
 
-    with run_tables.progress() as shown:
-        try:
-            return launch.run(
-                [STUDIES[name] for name in names], request, progress=shown.advanced, warned=shown.warned,
-                started=lambda plans: shown.warned("\n".join(cost_lines(plans))),
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            shown.warned("Interrupted: finished rounds are kept, and the same command goes on from there.")
-            raise typer.Abort from None
+    with progress_bar(kept="finished rounds") as progress:
+        return launch.run(
+            [STUDIES[name] for name in names], request, progress=progress.on_epoch, warned=progress.log,
+            started=lambda plans: progress.log("\n".join(cost_lines(plans))),
+        )  # fmt: skip
 
 
 def _shown(outcomes: Any, as_json: bool) -> bool:

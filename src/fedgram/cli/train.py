@@ -87,6 +87,7 @@ def train(
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
     from fedgram.cli.inputs import given_problem
+    from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.tables.read_rows import Reading
     from fedgram.display import run_tables
@@ -104,16 +105,12 @@ def train(
     problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
     if dropped := problem.provenance.get("rows_left_out"):
         typer.echo(left_out(dropped), err=True)
-    with run_tables.progress() as shown:
-        try:
-            runs = train_all(
-                problem, backbone or _backbone(problem), parts(*procedure), seeds_of(seeds), settings,
-                folder=out, device=device, keep_models=keep_models, progress=shown.advanced,
-                warned=shown.warned,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            shown.warned("Interrupted: finished rounds are kept, and the same command goes on from there.")
-            raise typer.Abort from None
+    with progress_bar(kept="finished rounds") as progress:
+        runs = train_all(
+            problem, backbone or _backbone(problem), parts(*procedure), seeds_of(seeds), settings,
+            folder=out, device=device, keep_models=keep_models, progress=progress.on_epoch,
+            warned=progress.log,
+        )  # fmt: skip
     if as_json:
         print_json(run_tables.comparison_document(runs))
     else:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from fedgram._util.arrays import Array
-from fedgram.data.datasets.download import Advanced
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.display import sentences
 from fedgram.display.console import ruled, screen
@@ -58,22 +54,6 @@ def print_inspection(inspection: Inspection) -> None:
     console.print(_clients(inspection))
     for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
         console.print(sentence, soft_wrap=not console.is_terminal)
-
-
-@contextmanager
-def progress() -> Iterator[Advanced]:
-    """A progress bar for each file, on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bars: dict[str, TaskID] = {}
-    screen = Console(stderr=True, highlight=False, markup=False)
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as shown:
-
-        def advanced(file: str, received: int, total: int | None) -> None:
-            if file not in bars:
-                bars[file] = shown.add_task(file)
-            shown.update(bars[file], completed=received, total=total)
-
-        yield advanced
 
 
 def _file_lines(files: Sequence[CheckedFile]) -> list[str]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fedgram._util.text import counted
@@ -23,7 +19,7 @@ from fedgram.runs.measure import Measured, measure
 from fedgram.runs.procedure import BIAS_RULES
 
 if TYPE_CHECKING:
-    from fedgram.training import Status
+    pass
 
 console = screen()
 
@@ -32,38 +28,6 @@ TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), (
 
 # Columns of text, which may be folded; a number that is torn apart cannot be read.
 FOLDED = ("procedure", "state")
-
-
-@dataclass
-class Shown:
-    """Progress of training, on standard error so that results can be piped."""
-
-    bar: Progress
-    task: TaskID
-    last_round: tuple[int, int] = (0, 0)
-
-    def advanced(self, status: Status) -> None:
-        """Show an epoch; without a terminal only rounds get a line."""
-        line = _status(status)
-        epochs = status.rounds * status.epochs
-        done = (status.round - 1) * status.epochs + status.epoch
-        self.bar.update(self.task, total=epochs, completed=done, description=line)
-        if not self.bar.console.is_terminal and self.last_round != (status.stack, status.round):
-            self.bar.console.print(line)
-        self.last_round = (status.stack, status.round)
-
-    def warned(self, sentence: str) -> None:
-        """Say something that the reader should know."""
-        self.bar.console.print(sentence)
-
-
-@contextmanager
-def progress() -> Iterator[Shown]:
-    """A progress bar over epochs."""
-    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
-    screen = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        yield Shown(bar, bar.add_task("getting ready", total=None))
 
 
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
@@ -142,19 +106,6 @@ def _fit(measured: Measured) -> Table:
 
 def _scientific(values: Iterable[float]) -> list[str]:
     return ["none" if np.isnan(value) else f"{value:.3e}" for value in values]
-
-
-def _status(status: Status) -> str:
-    """Where training is, in a line."""
-    stack = f"stack {status.stack} of {status.stacks}, " if status.stacks > 1 else ""
-    errors = sorted(status.errors.values())
-    found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
-    seconds = status.seconds_left
-    left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return (
-        f"{stack}round {status.round}/{status.rounds}, epoch {status.epoch}/{status.epochs}, {left} left"
-        f"{found}, {size(status.peak_memory)}"
-    )
 
 
 def _setting(run: StoredRun) -> str:

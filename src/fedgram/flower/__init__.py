@@ -9,7 +9,7 @@ except ImportError:
         'A federation of sites needs Flower: install it with pip install "fedgram[flower]".', field="flwr"
     ) from None
 
-from fedgram.flower.apps import client_app, server_app
+from fedgram.flower.app import client_app, server_app
 from fedgram.flower.site import Site
 
 __all__ = ["Site", "client_app", "server_app"]

@@ -12,7 +12,7 @@ from fedgram._util.text import between_commas, names_of
 from fedgram.data.problem import Split
 from fedgram.data.tables.read_rows import TEST_FRACTION, Reading, read_splits
 from fedgram.data.validation import check_finite
-from fedgram.flower.plan import number
+from fedgram.flower.config import number
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
 

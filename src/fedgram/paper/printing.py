@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedgram.display.console import ruled, screen
@@ -34,39 +31,6 @@ STYLES: dict[Verdict, str] = {
     "not run": "dim",
 }
 COLUMNS = ("name", "what", "where", "cost", "finished")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Progress of a run, on standard error so that results can be piped."""
-
-    bar: Progress
-    task: TaskID
-
-    def started(self, finished: int, total: int) -> None:
-        """Show how many parts there are, and how many are finished already."""
-        self.bar.update(self.task, completed=finished, total=total, description="running")
-        if finished:
-            self.bar.console.print(f"{finished} of {total} parts are finished already.")
-
-    def advanced(self, name: str) -> None:
-        """Count one more part."""
-        self.bar.update(self.task, advance=1, description=name)
-        if not self.bar.console.is_terminal:
-            self.bar.console.print(f"finished {name}")
-
-    def warned(self, sentence: str) -> None:
-        """Say something that the reader should know."""
-        self.bar.console.print(sentence)
-
-
-@contextmanager
-def progress() -> Iterator[Shown]:
-    """A progress bar over parts."""
-    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield Shown(bar, bar.add_task("looking"))
 
 
 def print_outcome(outcome: Outcome) -> None:

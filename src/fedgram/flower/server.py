@@ -14,11 +14,10 @@ import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.locks import holding
-from fedgram.flower.letter import Letter
-from fedgram.flower.member import setup_of
-from fedgram.flower.members import Members, Office
-from fedgram.flower.memory import Memory
-from fedgram.flower.plan import Plan
+from fedgram.flower.config import Plan
+from fedgram.flower.messages import Letter
+from fedgram.flower.roster import Members, Office, setup_of
+from fedgram.flower.server_state import Memory
 from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.expectation import SYMBOLS, expectation
 from fedgram.runs.record import Round

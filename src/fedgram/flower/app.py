@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram._util.errors import InputError
-from fedgram.flower.coordinator import federate
-from fedgram.flower.letter import Letter
-from fedgram.flower.participant import Participant
-from fedgram.flower.plan import Plan
+from fedgram.flower.client import Participant
+from fedgram.flower.config import Plan
+from fedgram.flower.messages import Letter
+from fedgram.flower.server import federate
 from fedgram.flower.site import Site
 
 KINDS = {"introduce": "query", "train": "train", "evaluate": "evaluate"}

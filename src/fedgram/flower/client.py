@@ -15,9 +15,9 @@ from fedgram.federation.client_data import Exchange, Sites
 from fedgram.federation.clients import LAST, Clients, Returned, initial
 from fedgram.federation.evaluation import Biases, Shared, local_objective, own_biases
 from fedgram.federation.returns import Layers
-from fedgram.flower.letter import Letter
-from fedgram.flower.plan import Plan
-from fedgram.flower.private import Arrays, PrivateFiles, folder_name, question
+from fedgram.flower.client_state import Arrays, PrivateFiles, folder_name, question
+from fedgram.flower.config import Plan
+from fedgram.flower.messages import Letter
 from fedgram.flower.site import Site
 from fedgram.nets.cuda import storage
 from fedgram.nets.model import example, fingerprint

@@ -1,0 +1,95 @@
+"""One progress bar for training, experiments and downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from fedgram.display.dataset_tables import size
+
+if TYPE_CHECKING:
+    from fedgram.training import Status
+
+
+class ProgressBar:
+    """Progress on standard error, so that results can be piped.
+
+    Without a terminal there is no bar, and only finished rounds and parts get a line.
+    """
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._tasks: dict[str, TaskID] = {}
+        self._last_round = (0, 0)
+
+    def log(self, message: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(message)
+
+    def on_epoch(self, status: Status) -> None:
+        """Show a finished epoch of a training."""
+        line = _describe(status)
+        done = (status.round - 1) * status.epochs + status.epoch
+        self._update("training", line, done, status.rounds * status.epochs)
+        if self._last_round != (status.stack, status.round):
+            self._log_without_terminal(line)
+        self._last_round = (status.stack, status.round)
+
+    def on_start(self, finished: int, total: int) -> None:
+        """Show how many parts of an experiment there are, and how many are finished already."""
+        self._update("parts", "running", finished, total)
+        if finished:
+            self.log(f"{finished} of {total} parts are finished already.")
+
+    def on_part(self, name: str) -> None:
+        """Count one more finished part of an experiment."""
+        self._bar.update(self._task("parts"), advance=1, description=name)
+        self._log_without_terminal(f"finished {name}")
+
+    def on_bytes(self, file: str, received: int, total: int | None) -> None:
+        """Show how much of a file was downloaded."""
+        self._update(file, f"{file} {size(received)}", received, total)
+
+    def _update(self, task: str, description: str, completed: int, total: int | None) -> None:
+        self._bar.update(self._task(task), description=description, completed=completed, total=total)
+
+    def _task(self, name: str) -> TaskID:
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(name, total=None)
+        return self._tasks[name]
+
+    def _log_without_terminal(self, line: str) -> None:
+        if not self._bar.console.is_terminal:
+            self.log(line)
+
+
+@contextmanager
+def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
+    """Show progress; on Ctrl-C say that what is `kept` will not be done again, and exit with 130."""
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        try:
+            yield ProgressBar(bar)
+        except KeyboardInterrupt:
+            if kept:
+                console.print(f"Interrupted: {kept} are kept. Run the same command to continue.")
+            raise typer.Abort from None
+
+
+def _describe(status: Status) -> str:
+    """Where training is, in a line."""
+    stack = f"stack {status.stack} of {status.stacks}, " if status.stacks > 1 else ""
+    errors = sorted(status.errors.values())
+    found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
+    seconds = status.seconds_left
+    left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return (
+        f"{stack}round {status.round}/{status.rounds}, epoch {status.epoch}/{status.epochs}, {left} left"
+        f"{found}, {size(status.peak_memory)}"
+    )
