@@ -1,0 +1,120 @@
+"""New rows predicted on the command line."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedgram.cli import main
+from fedgram.data.tables.read_rows import Reading, read_table
+from fedgram.runs import Runs
+from fedgram.runs.train_config import Settings
+from fedgram.training import predictions, train
+from tests.helpers.small_runs import trained
+
+ROWS = pd.DataFrame(np.random.default_rng(0).standard_normal((40, 3)), columns=["a", "y", "b"])
+ROWS["site"] = np.resize(["south", "north"], 40)
+NEW = ROWS.drop(columns="y").sample(7, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("own")
+    ROWS.to_csv(made / "own.csv", index=False)
+    problem = read_table(str(made / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
+    settings = Settings(rounds=1, epochs=2, features=4)
+    train(problem, "resmlp-small", ["ordinary"], [0], settings, folder=made / "runs")
+    NEW.to_csv(made / "new.csv", index=False)
+    return made
+
+
+@pytest.fixture
+def fedgram(folder, monkeypatch, capsys):
+    """Run `fedgram runs predict` where the files are: exit code, standard output and error."""
+
+    def run(*arguments):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["fedgram", "runs", "predict", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return run
+
+
+def expected(folder, client):
+    (run,) = Runs(folder / "runs").require()
+    inputs = NEW.loc[NEW["site"] == client, ["b", "a"]].to_numpy(np.float32)
+    return predictions(run, {client: inputs})[client]
+
+
+def test_rows_are_predicted_in_their_order_each_by_its_client(fedgram, folder):
+    code, out, err = fedgram("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
+    assert (code, out, err) == (0, "", "Wrote predicted.csv: 7 rows.\n")
+    written = pd.read_csv(folder / "predicted.csv")
+    assert written.columns.tolist() == ["client", "y"]
+    assert written["client"].tolist() == NEW["site"].tolist()
+    for client in ("north", "south"):
+        found = written.loc[written["client"] == client, ["y"]]
+        np.testing.assert_allclose(found, expected(folder, client), rtol=1e-6)
+    code, out, _ = fedgram("runs", "new.csv", "--client", "site")
+    assert out == (folder / "predicted.csv").read_text()
+
+
+def test_rows_of_one_site(fedgram, folder):
+    NEW[NEW["site"] == "north"][["a", "b"]].to_parquet(folder / "north.parquet")
+    code, out, _ = fedgram("runs", "north.parquet", "--site", "north", "--json")
+    document = json.loads(out)
+    contract = (Path(__file__).parents[2] / "docs" / "interchange.md").read_text(encoding="utf-8")
+    keys = re.search(r"\| `runs predict` \| (.*?) \|", contract)[1]
+    assert (code, [f"`{key}`" for key in document]) == (0, keys.split(", "))
+    np.testing.assert_allclose(document["predictions"], expected(folder, "north"), rtol=1e-6)
+
+
+def test_a_centralized_run_needs_no_client(fedgram, folder):
+    problem = read_table(str(folder / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
+    settings = Settings(rounds=1, epochs=2, features=4)
+    (run,) = train(problem, "resmlp-small", ["centralized"], [0], settings, folder=folder / "pooled")
+    code, out, _ = fedgram("pooled", "new.csv", "--json")
+    found = predictions(run, {"all": NEW[["b", "a"]].to_numpy(np.float32)})["all"]
+    document = json.loads(out)
+    assert (code, set(document["clients"])) == (0, {"all"})
+    np.testing.assert_allclose(document["predictions"], found, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["runs", "new.csv"], "Say either --client, the column that names"),
+        (["runs", "new.csv", "--site", "north", "--client", "a"], "or --site, and not both."),
+        (["runs", "new.csv", "--site", "west"], "The run has no client 'west'; it has 'north', 'south'."),
+        (["runs", "new.csv", "--client", "site", "-o", "new.csv"], "'new.csv' is what is read here"),
+        (
+            ["runs", "new.csv", "--client", "site", "-o", "p.parquet"],
+            "What is written is CSV: name it so, p.csv",
+        ),
+        (["runs", "short.csv", "--site", "north"], "There is no column 'b' in 'short.csv'"),
+        (["runs", "gaps.csv", "--site", "north"], "Data row 2 of 'gaps.csv' (client 'north') has no number"),
+        (["nowhere", "new.csv", "--site", "north"], "There are no runs in 'nowhere'"),
+        (["several", "new.csv", "--site", "north"], "There are 2 runs in 'several'; name the folder of one"),
+        (
+            ["several/small/net/ordinary/seed-0", "new.csv", "--site", "north"],
+            "trained on 'small', whose inputs",
+        ),
+    ],
+)
+def test_what_cannot_be_predicted_is_explained(fedgram, folder, arguments, words):
+    (folder / "short.csv").write_text("a\n1\n")
+    (folder / "gaps.csv").write_text("a,b\n1,2\n3,\n")
+    if arguments[0].startswith("several"):
+        trained(folder / "several", ["ordinary"], [0, 1])
+    code, out, err = fedgram(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "--drop-missing" not in err  # which this command does not have
+    assert len(pd.read_csv(folder / "new.csv")) == 7

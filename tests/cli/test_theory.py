@@ -1,0 +1,440 @@
+"""The command line as a newcomer uses it: words, JSON contract, exit codes, bad input."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram import Moments, Penalty, correct, explain, predict
+from fedgram._util.files import write_json
+from fedgram.theory.geometry import psd
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "three_sites.csv"
+DATA = [str(EXAMPLE), "--client", "site", "--targets", "east,north"]
+LAMBDA = ["--lambda-h", "0.1", "--lambda-w", "0.1"]
+
+
+def fedgram(*arguments, cwd=None):
+    """Run the real command in a process of its own."""
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        "from fedgram.cli import main; main()",
+        *map(str, arguments),
+    ]
+    environment = os.environ | {"COLUMNS": "120"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def moments_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("moments") / "moments.json"
+    done = fedgram("moments", *DATA, "-o", path)
+    assert done.returncode == 0, done.stderr
+    assert "768 rows of 3 clients" in done.stdout
+    return path
+
+
+def printed(*arguments):
+    done = fedgram(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_moments_are_those_of_the_rows(moments_file):
+    rows = np.genfromtxt(EXAMPLE, delimiter=",", skip_header=1, dtype=None, encoding="utf-8")
+    read = Moments.load(moments_file)
+    assert read.clients == ("coast", "ridge", "valley")
+    for m, name in enumerate(read.clients):
+        values = np.array([(row[1], row[2]) for row in rows if row[0] == name])
+        np.testing.assert_allclose(read.mean[m], values.mean(axis=0), atol=1e-14)
+        np.testing.assert_allclose(read.covariance[m], np.cov(values.T, bias=True), rtol=1e-12)
+    assert printed("moments", *DATA) == json.loads(moments_file.read_text())
+
+
+def test_sites_write_their_own_moments_and_files_are_joined(moments_file, tmp_path):
+    for name in ("coast", "ridge", "valley"):
+        own = [EXAMPLE, "--site", name, "--where", f"site = '{name}'", "--targets", "east,north"]
+        done = fedgram("moments", *own, "-o", tmp_path / f"{name}.json")
+        assert done.stdout == f"Wrote {tmp_path / f'{name}.json'}: 2 targets, 256 rows of 1 client.\n"
+    files = sorted(tmp_path.iterdir())
+    joined, whole = printed("predict", *files), printed("predict", moments_file)
+    assert [client["name"] for client in joined["clients"]] == ["coast", "ridge", "valley"]
+    assert joined["gap"]["relative"] == pytest.approx(whole["gap"]["relative"], rel=1e-12)
+    alone = fedgram("predict", files[0])
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert (
+        "at least two clients, but there is only 'coast'; add the moments or the rows of others"
+        in alone.stderr
+    )
+    weighted = printed("moments", moments_file, "--weights", "1,2,3")
+    files[0].write_text(json.dumps(weighted))
+    assert "relative to its own clients" in fedgram("predict", *files[:2]).stderr
+
+
+@pytest.fixture
+def folder_of_moments(moments_file, tmp_path):
+    """A moments file of each client, with its targets in another order at one of them."""
+    whole = Moments.load(moments_file)
+    for m, name in enumerate(whole.clients):
+        order = [1, 0] if name == "valley" else [0, 1]
+        own = Moments(whole.count[m : m + 1], whole.mean[m : m + 1, order],
+                      whole.covariance[m : m + 1][:, order][..., order], name,
+                      [whole.targets[c] for c in order])  # fmt: skip
+        (tmp_path / "in" / name).mkdir(parents=True)
+        own.save(tmp_path / "in" / name / "moments.JSON")
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("within", ["", "*/*.JSON", "**/moments.*"])
+def test_a_folder_or_a_glob_stands_for_moments_files(moments_file, folder_of_moments, within):
+    assert printed("moments", folder_of_moments / within) == json.loads(moments_file.read_text())
+    read = folder_of_moments / "coast" / "moments.JSON"
+    assert "is what is read here" in fedgram("moments", folder_of_moments / within, "-o", read).stderr
+
+
+def test_a_folder_with_tables_stands_for_these(moments_file, folder_of_moments):
+    (folder_of_moments / "rows.csv").write_bytes(EXAMPLE.read_bytes())
+    assert "needs --targets" in fedgram("moments", folder_of_moments).stderr
+    assert printed("moments", folder_of_moments, *DATA[1:]) == json.loads(moments_file.read_text())
+
+
+def test_a_file_that_is_named_twice_counts_once(moments_file):
+    once = json.loads(moments_file.read_text())
+    same = moments_file.parent / "." / ".." / moments_file.parent.name / moments_file.name
+    assert printed("moments", moments_file, moments_file, same) == once
+    assert printed("moments", EXAMPLE.parent / ".." / "examples" / EXAMPLE.name, *DATA) == once
+
+
+def test_predict_prints_the_documented_object(moments_file):
+    document = printed("predict", moments_file, *LAMBDA)
+    prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
+    gap = explain(prediction)
+    assert document["targets"] == ["east", "north"]
+    assert document["penalty"] == {"features": 0.1, "head": 0.1}
+    assert document["fully_active"] is True
+    for m, client in enumerate(document["clients"]):
+        assert client["name"] == prediction.moments.clients[m]
+        assert client["weight"] == prediction.moments.client_weights[m]
+        assert client["active"] is True
+        assert client["margin"] == prediction.activity.margin[m]
+        assert client["loss_optimum"] == prediction.loss_optimum[m]
+        np.testing.assert_array_equal(client["gram"], prediction.grams[m])
+    star = document["barycenter"]
+    assert set(star) == {"gram", "residual", "iterations", "converged"}
+    assert star["converged"] is True
+    np.testing.assert_array_equal(star["gram"], prediction.barycenter.gram)
+    np.testing.assert_array_equal(document["within"], prediction.within)
+    np.testing.assert_array_equal(document["centralized"], prediction.centralized)
+    numbers = document["gap"]
+    assert [numbers["mean"], numbers["covariance"], numbers["averaging"]] == gap.traces.tolist()
+    assert numbers["trace"] == gap.trace
+    assert numbers["relative"] == gap.relative
+    assert numbers["pairwise_dispersion"] == gap.dispersion
+    assert "trajectory" not in document
+
+
+def test_predict_takes_data_directly(moments_file):
+    assert printed("predict", *DATA, *LAMBDA) == printed("predict", moments_file, *LAMBDA)
+
+
+def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
+    initial = tmp_path / "initial.json"
+    initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
+    path = printed("predict", moments_file, *LAMBDA, "--rounds", 5, "--initial", initial)["trajectory"]
+    expected = predict(Moments.load(moments_file), Penalty(0.1, 0.1)).trajectory([[2.0, 0.1], [0.1, 1.0]], 5)
+    np.testing.assert_allclose(path, expected, rtol=1e-14)
+    assert len(path) == 6
+
+
+def test_of_very_many_rounds_the_first_and_last_are_shown(moments_file):
+    shown = fedgram("predict", moments_file, *LAMBDA, "--rounds", 3000).stdout
+    rounds = re.findall(r"^ +(\d+) +\d\.\d{3}e", shown, flags=re.MULTILINE)
+    assert rounds == [str(t) for t in (*range(25), *range(2976, 3001))]
+    assert shown.count("...") == 1
+
+
+def test_links_are_followed_and_pipes_are_written_to(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    write_json(tmp_path / "link.json", [1])
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text()) == [1]
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_json(tmp_path / "pipe", [2])
+    assert json.loads(os.read(end, 99)) == [2]
+    os.close(end)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path):
+    initial, output = tmp_path / "initial.json", tmp_path / "correction.json"
+    initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
+    document = printed(
+        "correct", moments_file, *LAMBDA, "--strength", 0.9, "--initial", initial, "-o", output
+    )
+    moments = Moments.load(moments_file)
+    correction = correct(moments, Penalty(0.1, 0.1), 0.9)
+    assert document == json.loads(output.read_text())
+    assert document["strength"] == 0.9
+    np.testing.assert_array_equal(document["pooled_mean"], moments.pooled.mean)
+    np.testing.assert_array_equal(document["pooled_covariance"], moments.pooled.covariance)
+    np.testing.assert_array_equal(document["centralized"], correction.centralized)
+    np.testing.assert_array_equal([c["gram"] for c in document["clients"]], correction.grams)
+    np.testing.assert_array_equal([c["mean_offset"] for c in document["clients"]], moments.offset)
+    factor = psd.factor(np.array([[2.0, 0.1], [0.1, 1.0]]))
+    np.testing.assert_array_equal(document["after_one_round"], correction.after_round(factor))
+
+
+def test_explain_prints_matrices_and_shares(moments_file):
+    document = printed("explain", moments_file, *LAMBDA)
+    gap = explain(predict(Moments.load(moments_file), Penalty(0.1, 0.1)))
+    for term in ("mean", "covariance", "averaging"):
+        np.testing.assert_array_equal(document["terms"][term], getattr(gap, term))
+    assert sum(client["share"] for client in document["clients"]) == pytest.approx(1)
+    assert document["chain_holds"] is True
+
+
+def test_the_words_say_what_happens_and_what_to_do(moments_file):
+    said = fedgram("predict", moments_file, *LAMBDA).stdout
+    assert "Federated averaging will end 58 % away from centralized training." in said
+    assert (
+        "68 % of that comes from different client means, 19 % from different client covariances, and 13 %"
+        in said
+    )
+    assert "Sending each client's mean and covariance once removes it" in said
+    explained = fedgram("explain", moments_file, *LAMBDA).stdout
+    assert "coast: 50 %, mostly different client means" in explained
+    corrected = fedgram("correct", moments_file, *LAMBDA).stdout
+    assert "Each client sends 6 numbers once" in corrected
+
+
+def test_a_share_that_is_only_rounding_is_none(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
+    for distance in (1.0, 1e-3):
+        moved = {str(m): rows + m * distance * np.array([1.0, 0.3]) for m in range(3)}
+        Moments.from_arrays(moved).save(tmp_path / "moments.json")
+        said = " ".join(fedgram("explain", tmp_path / "moments.json").stdout.split())
+        assert "100 % of that comes from different client means, 0 % from different client cov" in said
+        assert "and 0 % from averaging heads instead of Gram matrices." in said
+
+
+def test_weights_in_three_spellings(moments_file):
+    equal = printed("predict", moments_file, *LAMBDA, "--weights", "equal")
+    assert [client["weight"] for client in equal["clients"]] == pytest.approx([1 / 3] * 3)
+    for spelling in ("1,2,1", "valley=1,coast=1,ridge=2"):
+        document = printed("predict", moments_file, *LAMBDA, "--weights", spelling)
+        assert [client["weight"] for client in document["clients"]] == [0.25, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_figures_are_drawn(moments_file, tmp_path, suffix):
+    path = tmp_path / f"figure.{suffix}"
+    assert fedgram("explain", moments_file, *LAMBDA, "--figure", path).returncode == 0
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("targets", [3, 5])
+def test_figures_of_more_targets(tmp_path, targets):
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal((40, targets)) @ rng.standard_normal((targets, targets)) for _ in range(4)]
+    Moments.from_arrays(data).save(tmp_path / "moments.json")
+    done = fedgram("predict", tmp_path / "moments.json", "--figure", tmp_path / "figure.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_of_one_target_the_terms_alone_are_drawn(tmp_path):
+    data = [str(EXAMPLE), "--client", "site", "--targets", "north"]
+    done = fedgram("explain", *data, *LAMBDA, "--figure", tmp_path / "figure.png")
+    assert done.returncode == 0, done.stderr
+    assert "By target: north 100 %." in done.stdout
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_clients_that_agree_leave_nothing_to_explain(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((40, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
+    Moments.from_arrays(dict.fromkeys("abc", rows)).save(tmp_path / "moments.json")
+    said = fedgram("explain", tmp_path / "moments.json", "--figure", tmp_path / "figure.png").stdout
+    assert "will end where centralized training does" in said
+    assert "bounds" not in said
+    assert "different client means" not in said
+
+
+def test_not_fully_active_is_flagged(moments_file):
+    document = printed("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4)
+    assert document["fully_active"] is False
+    assert [client["active"] for client in document["clients"]] == [False, False, True]
+    assert "Client 'coast' is not fully active" in document["notes"][0]
+    said = fedgram("predict", moments_file, "--lambda-h", 0.5, "--lambda-w", 0.4).stdout
+    assert "Note: Client 'coast' is not fully active" in said
+
+
+@pytest.fixture(scope="module")
+def many_clients(tmp_path_factory):
+    """40 clients, of which the last 30 are not fully active."""
+    variance = np.where(np.arange(40) < 10, 2.0, 1e-3)[:, None, None] * np.eye(2)
+    path = tmp_path_factory.mktemp("many") / "moments.json"
+    Moments([20] * 40, np.random.default_rng(0).standard_normal((40, 2)), variance).save(path)
+    return path
+
+
+@pytest.mark.parametrize("command", [["predict"], ["explain"], ["correct", "--strength", "0.001"]])
+def test_of_many_clients_ten_are_shown_and_json_has_all(many_clients, command):
+    name, *options = command
+    said = fedgram(name, many_clients, *LAMBDA, *options).stdout
+    assert "  and 30 more; --json has all\n" in said
+    assert said.count("is not fully active: ") == 10
+    assert "Note: The same is true of 20 more clients; --json names all.\n" in said
+    assert len(said.splitlines()) < 60
+    document = printed(name, many_clients, *LAMBDA, *options)
+    assert sum("is not fully active: " in note for note in document["notes"]) == 30
+    assert len(document["clients"]) == 40
+
+
+def test_notes_of_all_clients_are_not_cut(many_clients):
+    for command in ("predict", "explain"):
+        assert "Note: Inactive directions were clipped" in fedgram(command, many_clients, *LAMBDA).stdout
+
+
+@pytest.mark.parametrize(
+    ("strength", "words"), [(0, "A strength of 0 leaves the whole gap."), (0.5, "leaves part of the gap.")]
+)
+def test_less_than_the_whole_correction_promises_no_centralized_predictions(moments_file, strength, words):
+    said = fedgram("correct", moments_file, *LAMBDA, "--strength", strength).stdout
+    assert words in said
+    assert "a feature offset makes predictions centralized at strength 1 only." in said
+    assert "also adds" not in said
+    whole = fedgram("correct", moments_file, *LAMBDA).stdout
+    assert "for centralized predictions each client also adds" in whole
+    assert "leaves" not in whole
+
+
+BAD_CALLS = [
+    (["predict", "nowhere.json"], "There is no file or folder 'nowhere.json'"),
+    (["predict", "nowhere/*.json"], "No file matches 'nowhere/*.json'"),
+    (["predict", "{examples}", "{moments}"], "run 'fedgram moments' on the rows first"),
+    (["moments", "{moments}", "-o", "copy.csv"], "'copy.csv' must end in .json, by which commands tell it"),
+    (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
+    (["predict", "{example}"], "needs --targets"),
+    (["predict", "{example}", "--targets", "east,north"], "needs --client (or --site)"),
+    (["predict", "{moments}", "{example}"], "run 'fedgram moments' on the rows first"),
+    (["predict", "{example}", "--client", "site", "--targets", ","], "needs --targets; only moments files"),
+    (["predict", "{example}", "--client", "site"], "needs --targets"),
+    (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
+    (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),
+    (["predict", "{moments}", "--client", "site"], "--client is for data, and a moments file has no rows"),
+    (["explain", "{moments}", "--where", "year = 2016"], "--where is for data"),
+    (["correct", "{moments}", "--drop-missing"], "--drop-missing is for data"),
+    (["predict", "{moments}", "--lambda-h", "0"], "lambda_h must be a positive number"),
+    (["predict", "{moments}", "--lambda-w", "-1"], "lambda_w must be a positive number"),
+    (["predict", "{moments}", "--lambda-h", "many"], "not a valid float"),
+    (["predict", "{moments}", "--lambda-h", "9", "--lambda-w", "9"], "No client is active"),
+    (["predict", "{moments}", "--weights", "1,2"], "3 clients but 2 weights"),
+    (["predict", "{moments}", "--weights", "1,0,2"], "weight of client 'ridge'"),
+    (["predict", "{moments}", "--weights", "1,ridge=2,3"], "'ridge' must be a positive number, not 'r"),
+    (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "no client 'a'"),
+    (["predict", "{moments}", "--weights", "coast=1,ridge=2"], "Client 'valley' has no weight"),
+    (["predict", "{moments}", "--weights", "coast=1,ridge=2,valley=1,coast=9"], "'coast' has more than one"),
+    (["predict", "{moments}", "--initial", "{moments}", "--rounds", "2"], "must be a list of equally long"),
+    (["predict", "{moments}", "--initial", "{moments}"], "needs --rounds"),
+    (["predict", "{moments}", "--rounds", "-1"], "0 or more"),
+    (["predict", "{moments}", "--figure", "figure.jpeg"], "must end in"),
+    (["predict", "{moments}", "--figure", "nowhere/figure.png"], "Cannot write"),
+    (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
+    (["correct", "{moments}", "--lambda-h", "9999"], "active in no direction"),
+    (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
+    (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
+    (["moments", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
+    (["correct", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
+    (["predict", "{moments}", "--figure", "{moments}"], "is what is read here, and would be lost"),
+    (
+        ["moments", "{examples}", "--client", "site", "--targets", "east,north", "-o", "{example}"],
+        "is what is read here",
+    ),
+    (["predict"], "Missing argument"),
+    (["foretell"], "No such command"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), BAD_CALLS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+def test_bad_calls_exit_with_2_and_one_sentence(moments_file, tmp_path, call, words, as_json):
+    places = {"example": EXAMPLE, "examples": f"{EXAMPLE.parent}/three*.csv", "moments": moments_file}
+    filled = [part.format(**places) for part in call]
+    before = [file.read_bytes() for file in (EXAMPLE, moments_file)]
+    done = fedgram(*filled, *(["--json"] if as_json else []), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    message = json.loads(done.stderr)["error"]["message"] if as_json else done.stderr.strip()
+    assert words in message
+    assert "\n" not in message
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert [file.read_bytes() for file in (EXAMPLE, moments_file)] == before
+
+
+def test_names_with_commas_stand_in_quotes(tmp_path):
+    rows = "".join(f'"{name}",{i % 5},{i % 3}\n' for name in ("a, b", "c") for i in range(9))
+    (tmp_path / "rows.csv").write_text('site,"size, cm",mass\n' + rows)
+    data = [tmp_path / "rows.csv", "--client", "site", "--targets", '"size, cm", mass']
+    document = printed("predict", *data, "--weights", '"a, b=3", c=1')
+    assert document["targets"] == ["size, cm", "mass"]
+    assert [client["weight"] for client in document["clients"]] == [0.75, 0.25]
+
+
+def test_json_errors_name_the_client_and_the_field(tmp_path):
+    document = {
+        "format": "fedgram-moments/1",
+        "targets": ["a", "b"],
+        "clients": [
+            {"name": "x", "count": 9, "mean": [0, 0], "covariance": [[1, 0], [0, 1]]},
+            {"name": "y", "count": 9, "mean": [0, 0], "covariance": [[1, 2], [2, 1]]},
+        ],
+    }
+    (tmp_path / "moments.json").write_text(json.dumps(document))
+    error = json.loads(fedgram("predict", tmp_path / "moments.json", "--json").stderr)["error"]
+    assert (error["client"], error["field"]) == ("y", "covariance")
+
+
+def test_every_command_has_help_that_teaches():
+    for command in ("moments", "predict", "explain", "correct"):
+        done = fedgram(command, "--help")
+        assert done.returncode == 0
+        assert "--client" in done.stdout
+        assert "--json" in done.stdout
+
+
+@pytest.mark.parametrize("group", [[], ["runs"], ["data"]])
+def test_without_arguments_the_help_is_all_that_is_said(group):
+    done = fedgram(*group)
+    assert done.returncode == 2
+    assert "Usage: " in done.stdout
+    assert done.stderr == ""
+
+
+def test_starting_up_loads_nothing_heavy():
+    heavy = "{'duckdb', 'matplotlib', 'pandas', 'scipy.optimize', 'torch'}"
+    code = f"import sys, fedgram.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_that_of_the_package():
+    import fedgram as package
+
+    assert fedgram("--version").stdout == f"fedgram {package.__version__}\n"
+    module = subprocess.run([sys.executable, "-m", "fedgram", "--version"], capture_output=True, text=True)
+    assert module.stdout == f"fedgram {package.__version__}\n"

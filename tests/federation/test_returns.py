@@ -1,0 +1,284 @@
+"""What clients return and how it is measured, beside the same in NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import Moments, Penalty, align, closest_head, phi, solve
+from fedgram.federation.evaluation import Biases, errors, objective
+from fedgram.federation.returns import (
+    WEAK,
+    Layers,
+    aligned,
+    closest,
+    feature_offset,
+    give_back,
+    least_squares,
+    recentered,
+    solved,
+    unshrunk,
+)
+from fedgram.runs.procedure import Procedure
+from fedgram.theory import select
+from fedgram.theory.correct import correct
+from fedgram.theory.geometry import psd
+from tests.helpers.instances import covariances, random_moments
+
+SEEDS = st.integers(0, 10_000)
+PENALTY = Penalty(0.1, 0.2)
+MIXED = np.array([[0.3, 0.1], [0.1, -0.1]])  # a deficit with a negative direction, as the correction may have
+
+
+def random_layers(rng, models=3, targets=2, features=5, width=4):
+    shapes = [(targets, features), (targets,), (features, width), (features,)]
+    return Layers(*(torch.tensor(rng.standard_normal((models, *shape))) for shape in shapes))
+
+
+def client(seed, models=3, rows=40, width=4, targets=2, features=5):
+    """Outputs u, targets and broadcasts of several models, with N > D and a good condition."""
+    rng = np.random.default_rng(seed)
+    u = rng.standard_normal((models, rows, width)) + 1.5
+    slope = rng.standard_normal((models, width, targets))
+    y = np.tanh(u @ slope) + 0.3 * rng.standard_normal((models, rows, targets))
+    return u, y, rng.standard_normal((models, targets, features)), rng
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(0, 4))
+@settings(max_examples=25)
+def test_alignment_is_the_one_of_numpy_as_far_as_it_is_determined(seed, targets, extra):
+    rng = np.random.default_rng(seed)
+    layers = random_layers(rng, targets=targets, features=targets + extra)
+    broadcast, u = torch.tensor(rng.standard_normal(layers.head.shape)), torch.tensor(rng.random((3, 9, 4)))
+    ours = aligned(layers, broadcast)
+    np.testing.assert_allclose(ours.head, align(layers.head.numpy(), broadcast.numpy()).head, atol=1e-11)
+    before, after = layers.features(u), ours.features(u)
+    torch.testing.assert_close(after @ ours.head.mT, before @ layers.head.mT, rtol=0, atol=1e-12)
+    torch.testing.assert_close(after @ after.mT, before @ before.mT, rtol=0, atol=1e-11)
+    torch.testing.assert_close(ours.bias, layers.bias, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("deficit", [None, MIXED, np.diag([0.5, 0.2])], ids=["none", "mixed", "positive"])
+@pytest.mark.parametrize("seed", range(3))
+def test_solved_layers_are_those_of_numpy(seed, deficit):
+    u, y, broadcast, rng = client(seed)
+    added = np.zeros((2, 2)) if deficit is None else deficit
+    trained = rng.standard_normal((3, 2, u.shape[2]))
+    given = (torch.tensor(each) for each in (trained, u, y, broadcast, np.tile(added, (3, 1, 1))))
+    ours, clipped = solved(*given, PENALTY)
+    for k in range(3):
+        theirs = solve(u[k], y[k], broadcast[k], PENALTY, deficit, trained[k])
+        pairs = zip(vars(ours), ("head", "bias", "layer_weight", "layer_bias"), strict=True)
+        for our_name, name in pairs:
+            np.testing.assert_allclose(getattr(ours, our_name)[k], getattr(theirs, name), atol=1e-12)
+        assert int(clipped[k]) == theirs.clipped
+
+
+@pytest.mark.parametrize("deficit", [np.zeros((2, 2)), np.diag([0.5, 0.2])], ids=["plain", "corrected"])
+def test_layers_at_their_minimum_are_returned_as_they_are(deficit):
+    """Though half of the directions of u are too weak to be solved for, and hold much of what is fitted."""
+    u, y, broadcast, _ = client(9)
+    u = u * np.geomspace(1, WEAK**2, u.shape[2])
+    rows = [torch.tensor(each) for each in (u, y, broadcast, np.tile(deficit, (3, 1, 1)))]
+    strong = torch.linalg.svdvals(rows[0] - rows[0].mean(dim=1, keepdim=True))
+    assert ((strong > WEAK * strong[:, :1]).sum(dim=1) < u.shape[2]).all()
+    exact = [solve(u[k], y[k], broadcast[k], PENALTY, deficit) for k in range(3)]
+    names = ("head", "bias", "layer_weight", "layer_bias")
+    least = Layers(*(torch.tensor(np.stack([getattr(each, name) for each in exact])) for name in names))
+    ours, _ = solved(unshrunk(least, PENALTY), *rows, PENALTY)
+    for name, value in vars(least).items():
+        torch.testing.assert_close(getattr(ours, name), value, rtol=1e-8, atol=1e-10)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(0, 3))
+@settings(max_examples=25)
+def test_maps_before_shrinkage_are_those_of_numpy(seed, targets, extra):
+    rng = np.random.default_rng(seed)
+    layers = random_layers(rng, targets=targets, features=targets + extra)
+    layers.head[0, 0] = 0  # a direction that the head leaves alone
+    ours = unshrunk(layers, PENALTY)
+    for k in range(len(ours)):
+        theirs = select.unshrunk(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
+        np.testing.assert_allclose(ours[k], theirs, atol=1e-11)
+
+
+def untrained(u):
+    """The map of layers that have learned nothing."""
+    return np.zeros((len(u), 2, u.shape[2]))
+
+
+def local_loss(point, u, y, deficit):
+    """Eq. (1) of all rows with the correction, of one model's layers."""
+    head, bias, weight, layer_bias = point
+    features = u @ weight.T + layer_bias
+    fit = np.sum((features @ head.T + bias - y) ** 2) + PENALTY.features * np.sum(features**2)
+    system = head @ head.T + PENALTY.features * np.eye(len(head))
+    added = 0.5 * PENALTY.features * np.trace(np.linalg.solve(system, deficit))
+    return fit / (2 * len(u)) + PENALTY.head / 2 * np.sum(head**2) + added
+
+
+@pytest.mark.parametrize("deficit", [np.zeros((2, 2)), np.diag([0.5, 0.2])], ids=["plain", "corrected"])
+def test_all_directional_derivatives_vanish_at_a_solved_return(deficit):
+    u, y, broadcast, rng = client(4, models=1)
+    layers, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), PENALTY)
+    point = [value[0].numpy() for value in vars(layers).values()]
+    least = local_loss(point, u[0], y[0], deficit)
+    assert clipped.item() == 0
+    for _ in range(20):
+        step = [rng.standard_normal(part.shape) for part in point]
+        near = [[p + t * s for p, s in zip(point, step, strict=True)] for t in (1e-5, -1e-5, 0.3)]
+        up, down, far = (local_loss(each, u[0], y[0], deficit) for each in near)
+        assert abs(up - down) / 2e-5 < 1e-7
+        assert far > least
+    moved = [1.1 * point[0], *point[1:]]
+    assert local_loss(moved, u[0], y[0], deficit) > least + 1e-4  # the head matters
+
+
+@pytest.mark.parametrize("penalty", [PENALTY, Penalty(0.07, 0.03), Penalty(0.01, 0.01)])
+def test_inactive_directions_are_counted_and_left_out(penalty):
+    """A deficit below, at and above what leaves a direction active."""
+    u, y, broadcast, _ = client(5, models=1)
+    explained = solve(u[0], y[0], broadcast[0], penalty).explained
+    values, basis = np.linalg.eigh(explained)
+    wanted = [[2.0, 3.0], [0.5 * penalty.threshold, 3.0], [-5.0, 0.99 * penalty.threshold]]
+    for count, eigenvalues in enumerate(wanted):
+        deficit = (basis * (np.array(eigenvalues) - values)) @ basis.T
+        ours, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), penalty)
+        assert clipped.tolist() == [count]
+        gram = (ours.head[0] @ ours.head[0].mT).numpy()
+        gains = np.maximum(penalty.scale * np.sqrt(np.maximum(eigenvalues, 0)) - penalty.features, 0)
+        np.testing.assert_allclose(gram, (basis * gains) @ basis.T, atol=1e-13)
+        np.testing.assert_allclose(basis[:, :count].T @ ours.head[0].numpy(), 0, atol=1e-12)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(0, 3))
+@settings(max_examples=25)
+def test_closest_head_is_the_one_of_numpy(seed, size, extra):
+    rng = np.random.default_rng(seed)
+    gram, broadcast = covariances(rng, 2, size=size), rng.standard_normal((2, size, size + extra))
+    factor = np.linalg.cholesky(gram)
+    ours = closest(torch.tensor(broadcast), torch.tensor(factor)).numpy()
+    np.testing.assert_allclose(ours, closest_head(broadcast, gram), atol=1e-10)
+    np.testing.assert_allclose(psd.gram(ours), gram, atol=1e-13)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(30, 6), (6, 30), (12, 12)])
+def test_least_squares_changes_least_and_leaves_weak_directions_alone(rows, width):
+    rng = np.random.default_rng(rows)
+    left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for size in (rows, width))
+    wanted = rng.standard_normal((rows, 2))
+    for weakest, kept in ((0.02, True), (0.005, False)):
+        strengths = np.array([1.0, 0.7, 0.2, weakest])
+        u = (left[:, :4] * strengths) @ right[:, :4].T
+        start = rng.standard_normal((width, 2))
+        ours = least_squares(*(torch.tensor(each)[None] for each in (u, wanted, start)))[0].numpy()
+        used = 4 if kept else 3
+        rest = (left[:, :used].T @ (wanted - u @ start)) / strengths[:used, None]
+        exact = start + right[:, :used] @ rest
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
+        strong = right[:, :3].T
+        np.testing.assert_allclose(strong @ ours, strong @ exact, atol=1e-8)
+
+
+@given(SEEDS)
+@settings(max_examples=20)
+def test_recentered_features_have_mean_zero_and_the_same_predictions(seed):
+    rng = np.random.default_rng(seed)
+    layers, u = random_layers(rng), torch.tensor(rng.standard_normal((3, 11, 4)))
+    mean = layers.features(u).mean(dim=1)
+    ours = recentered(layers, mean)
+    torch.testing.assert_close(ours.features(u).mean(dim=1), torch.zeros(3, 5).double(), rtol=0, atol=1e-13)
+    before = layers.features(u) @ layers.head.mT + layers.bias[:, None]
+    torch.testing.assert_close(
+        ours.features(u) @ ours.head.mT + ours.bias[:, None], before, rtol=0, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_feature_offset_is_that_of_the_correction(size):
+    rng = np.random.default_rng(size)
+    moments, head = random_moments(rng, clients=4, size=size), rng.standard_normal((size, 5))
+    heads, distance = torch.tensor(head).repeat(4, 1, 1), torch.tensor(moments.offset)
+    expected = correct(moments, PENALTY).feature_offset(head)
+    np.testing.assert_allclose(feature_offset(heads, distance, PENALTY), expected, atol=1e-13)
+
+
+RETURNED = ("trained", "aligned", "solved")
+
+
+@pytest.mark.parametrize("bias", ["shared", "private", "offset"])
+@pytest.mark.parametrize("returned", RETURNED)
+def test_give_back_composes_them(returned, bias):
+    u, y, broadcast, rng = (
+        torch.tensor(each) if isinstance(each, np.ndarray) else each for each in client(6, 1)
+    )
+    layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
+    procedure = Procedure(returned=returned, bias=bias)
+    given = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
+    solution, clipped = solved(unshrunk(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
+    expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
+    goes_on = aligned(layers, broadcast) if returned == "solved" else expected
+    torch.testing.assert_close(given.center, expected.features(u).mean(dim=1), rtol=0, atol=1e-13)
+    if bias == "offset":
+        expected, goes_on = (recentered(each, each.center(u)) for each in (expected, goes_on))
+    for name, value in vars(expected).items():
+        assert torch.equal(getattr(given.returned, name), value)
+    for name, value in vars(goes_on).items():
+        assert torch.equal(getattr(given.kept, name), value)
+    assert given.left_out == (int(clipped) if returned == "solved" else 0)
+
+
+def test_objective_and_errors_are_those_of_direct_prediction():
+    rng = np.random.default_rng(7)
+    layers, u = random_layers(rng), torch.tensor(rng.standard_normal((3, 20, 4)))
+    train = [rng.standard_normal((20, 2)) * (1 + m) + m for m in range(3)]
+    moments = Moments.from_arrays(train)
+    y, biases = torch.tensor(np.stack(train)), Biases(*torch.tensor(rng.standard_normal((3, 3, 2))))
+    features = layers.features(u)
+    center, distance = features.mean(dim=1), torch.tensor(moments.offset)
+    new, new_y = (
+        layers.features(torch.tensor(rng.standard_normal((3, 7, 4)))),
+        torch.tensor(rng.random((3, 7, 2))),
+    )
+    under_rules = biases.under_rules(layers.head, center, distance, PENALTY)
+    ours = errors(layers.head, new - center[:, None], under_rules, new_y)
+    value = objective(layers, features, y, PENALTY)
+    for k in range(3):
+        head, bias = layers.head[k].numpy(), layers.bias[k].numpy()
+        offset = correct(moments, PENALTY).feature_offset(head)[k]
+        plain = new[k].numpy()
+        seen = (plain, plain, plain - center[k].numpy() + offset)
+        guesses = [h @ head.T + b[k].numpy() for h, b in zip(seen, vars(biases).values(), strict=True)]
+        expected = [np.mean((guess - new_y[k].numpy()) ** 2) for guess in guesses]
+        np.testing.assert_allclose(ours[k], expected, rtol=1e-13)
+        weight, layer_bias = layers.layer_weight[k].numpy(), layers.layer_bias[k].numpy()
+        direct = local_loss((head, bias, weight, layer_bias), u[k].numpy(), train[k], np.zeros((2, 2)))
+        assert value[k].item() == pytest.approx(direct, rel=1e-13)
+
+
+def test_the_offset_recovers_centralized_predictions_after_solved_corrected_returns():
+    """Where outputs explain every row, heads are those of G_cen, and errors those of pooled training."""
+    rng = np.random.default_rng(8)
+    train = [rng.standard_normal((12, 2)) @ rng.standard_normal((2, 2)) + 2 * m for m in range(3)]
+    moments, broadcast = Moments.from_arrays(train), torch.tensor(rng.standard_normal((1, 2, 4)))
+    outputs = torch.tensor(rng.standard_normal((3, 12, 40)))
+    rest = correct(moments, PENALTY)
+    targets, deficit = torch.tensor(np.stack(train)), torch.tensor(rest.deficit)
+    layers, _ = solved(
+        torch.zeros(3, 2, 40).double(), outputs, targets, broadcast.repeat(3, 1, 1), deficit, PENALTY
+    )
+    for head in layers.head.numpy():
+        np.testing.assert_allclose(psd.gram(head), rest.centralized, atol=1e-10)
+    np.testing.assert_allclose(rest.centralized, phi(moments.pooled.covariance, PENALTY), atol=1e-14)
+    head = layers.head.mean(dim=0).repeat(3, 1, 1)
+    features, pooled = layers.features(outputs), torch.tensor(moments.pooled.mean).repeat(3, 1)
+    center = features.mean(dim=1)
+    biases = Biases(pooled, layers.bias, pooled)  # solved features are centered, so both averages are μ_g
+    np.testing.assert_allclose(center, 0, atol=1e-12)
+    under_rules = biases.under_rules(head, center, torch.tensor(moments.offset), PENALTY)
+    ours = errors(head, features - center[:, None], under_rules, targets)
+    inverse = np.linalg.inv(rest.centralized + PENALTY.features * np.eye(2))
+    residuals = PENALTY.features * (np.stack(train) - moments.pooled.mean) @ inverse
+    np.testing.assert_allclose(ours[:, 2], (residuals**2).mean(axis=(1, 2)), rtol=1e-8)
+    assert (ours[:, 0] > 2 * ours[:, 2]).all()

@@ -1,0 +1,144 @@
+"""A federation of processes over TLS: a SuperLink, SuperNodes with a table each, and one that is killed."""
+
+import datetime
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedgram.runs import Runs
+from fedgram.runs.measure import measure
+
+pytestmark = pytest.mark.slow
+
+APP = Path(__file__).parents[2] / "examples" / "flower"
+SITES = ("coast", "ridge", "valley")
+BIN = Path(sys.executable).parent
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def write_certificate(folder: Path) -> None:
+    """A certificate for this machine that signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    (folder / "server.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+
+
+@contextmanager
+def process(folder: Path, name: str, *command: str):
+    """A program of Flower's with a home and a log of its own, killed at the end."""
+    home = folder / f"home-{name}"
+    home.mkdir(exist_ok=True)
+    environment = os.environ | QUIET | {"FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    with (folder / f"{name}.log").open("a") as log:
+        running = subprocess.Popen(
+            [str(BIN / command[0]), *command[1:]], cwd=folder, env=environment, stdout=log, stderr=log
+        )
+        try:
+            yield running
+        finally:
+            running.kill()
+            running.wait()
+
+
+def write_tables(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for m, name in enumerate(SITES):
+        inputs = rng.standard_normal((80, 3))
+        rows = np.hstack([inputs, np.tanh(inputs[:, :2]) + 0.3 * m])
+        np.savetxt(folder / f"{name}.csv", rows, delimiter=",", header="a,b,c,y1,y2", comments="")
+
+
+def wait_for(happened, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.5)
+
+
+def test_a_federation_over_tls_survives_a_killed_node(tmp_path):
+    write_certificate(tmp_path)
+    write_tables(tmp_path)
+    shutil.copytree(APP, tmp_path / "app")
+    port, *node_ports = free_ports(1 + len(SITES))
+    address = f"127.0.0.1:{port}"
+    home = tmp_path / "home-run"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "sites"\n[superlink.sites]\naddress = "{address}"\n'
+        f'root-certificates = "{tmp_path / "server.pem"}"\n'
+    )
+    secure = (
+        "--ssl-ca-certfile",
+        "server.pem",
+        "--ssl-certfile",
+        "server.pem",
+        "--ssl-keyfile",
+        "server.key",
+    )
+
+    def node(name: str):
+        config = f"table='{tmp_path / name}.csv' site='{name}' folder='{tmp_path / 'private'}' device='cpu'"
+        return process(
+            tmp_path, name, "flower-supernode", "--superlink", address, "--root-certificates", "server.pem",
+            "--host", "127.0.0.1", "--port", str(node_ports[SITES.index(name)]), "--node-config", config,
+        )  # fmt: skip
+
+    out = tmp_path / "runs"
+    with ExitStack() as running:
+        running.enter_context(
+            process(tmp_path, "link", "flower-superlink", "--host", "127.0.0.1", "--port", str(port), *secure)
+        )
+        time.sleep(5)
+        for name in SITES[:2]:
+            running.enter_context(node(name))
+        with node("valley"):
+            told = f"out='{out}' kind='GENERATED' rounds=3 epochs=5 patience=60.0"
+            run = running.enter_context(
+                process(tmp_path, "run", "flwr", "run", "app", "sites", "--stream", "--run-config", told)
+            )
+            wait_for(lambda: list(out.rglob("round-01.safetensors")), 240)
+        running.enter_context(node("valley"))
+        wait_for(lambda: run.poll() is not None, 400)
+    log = (tmp_path / "run.log").read_text()
+    (stored,) = Runs(out).require()
+    assert stored.complete, log
+    assert stored.setup.data.clients == SITES
+    assert "2 of 3 clients; valley did not answer" in log
+    assert "Round 3 of 3: 3 of 3 clients" in log
+    assert measure(stored).target_error[-1] < 0.05

@@ -1,0 +1,459 @@
+"""Figures of the network experiments: what they plot is what was found, and they say what is missing."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from fedgram.display.plotting import rendered
+from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
+from fedgram.paper.networks.comparable import TITLES, Shown
+from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
+from fedgram.paper.networks.studies.registry import FIGURES, STUDIES, figures_of
+from tests.helpers.network_results import all_results
+
+PANELS = {
+    "dnn-main": {
+        "proximal-tabular": 20, "proximal-images": 20, "ordinary-tabular": 20, "ordinary-images": 20,
+        **{f"example-{setting}": 3 for setting in ALL}, "comparison": 10,
+    },
+    "dnn-means": {"": 10},
+    "dnn-epochs": {"": 10},
+    "dnn-rho": {"": 10},
+    "dnn-alignment": {"": 3},
+    "dnn-architecture": {"": 4},
+    "dnn-full-model": {"": 5},
+    "dnn-prediction": {"": 5},
+    "beyond-solved": {"epochs": 10, "seconds": 10},
+    "beyond-prediction": {"": 10},
+}  # fmt: skip
+FEW = ("beijing", "swimmer", "dsprites")
+
+
+def drawn(name, results):
+    """The figures of an experiment, which pyplot forgets."""
+    figures = figures_of(name, results)
+    plt.close("all")
+    return figures
+
+
+@cache
+def complete(name):
+    """The figures of an experiment of which everything was run, drawn once."""
+    return drawn(name, all_results())
+
+
+def only(results, *settings, **fields):
+    """The results of some settings."""
+    return Results(run for run in results.select(**fields) if run.setting in settings)
+
+
+def panel(figure, title):
+    """The panel of that title."""
+    return next(axis for axis in figure.axes if axis.get_title(loc="left") == title)
+
+
+def curve(axis, number=0):
+    """The values of a line."""
+    return axis.lines[number].get_ydata()
+
+
+def samples(procedure, setting, value, seeds=range(5), **fields):
+    """A quantity of the runs of one procedure in one setting, straight from the results."""
+    main = {"epochs": 4000, "backbone": SETTINGS[setting].backbone}
+    runs = all_results().select(procedure=procedure, setting=setting, **main | fields)
+    return np.array([value(run) for run in runs if run.seed in seeds and run.rounds == 8])
+
+
+def says_not_run(axis):
+    return any(text.get_text() == "not run" for text in axis.texts)
+
+
+def test_every_experiment_has_figures():
+    assert set(FIGURES) == set(STUDIES) == set(PANELS)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_all_panels_are_there_and_none_is_empty(name):
+    figures = complete(name)
+    assert {key: len(figure.axes) for key, figure in figures.items()} == PANELS[name]
+    shown = [axis for figure in figures.values() for axis in figure.axes if axis.axison]
+    assert all(axis.lines or axis.patches for axis in shown)
+    assert not any(map(says_not_run, shown))
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_without_results_no_figure_is_drawn(name):
+    others = {f"example-{setting}" for setting in ALL if setting != "mpiigaze"}  # drawn where they ran
+    assert drawn(name, Results()) == dict.fromkeys(key for key in PANELS[name] if key not in others)
+    assert not plt.get_fignums()
+
+
+def test_figures_are_drawn_if_one_of_their_panels_has_data():
+    figures = drawn("dnn-main", only(all_results(), "hopper"))
+    missing = {name for name, figure in figures.items() if figure is None}
+    assert missing == {"proximal-images", "ordinary-images"}
+    ordinary = only(all_results(), "mpiigaze", procedure="ordinary")
+    assert drawn("dnn-prediction", ordinary) == {"": None}  # changes against itself say nothing
+
+
+@pytest.mark.parametrize("name", ["dnn-means", "dnn-rho", "beyond-solved", "beyond-prediction"])
+def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
+    figures = drawn(name, only(all_results(), *FEW))
+    figure = next(iter(figures.values()))
+    missing = {setting for setting in ALL if says_not_run(panel(figure, TITLES[setting]))}
+    assert missing == set(ALL) - set(FEW)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "words"),
+    [((400,), "E = 400"), ((400, 4000), "E = 400 and 4000"), ((50, 400, 4000), "E = 50 to 4000")],
+)
+def test_two_budgets_are_both_named_and_more_are_a_range(budgets, words):
+    hopper = only(all_results(), "hopper", procedure="ordinary")
+    some = Results(run for run in hopper if run.epochs in budgets)
+    assert f"scale, {words}, 8 rounds," in drawn("dnn-epochs", some)[""].get_supxlabel()
+
+
+def test_rounds_of_independent_starts_are_said_apart():
+    words = complete("dnn-alignment")[""].get_supxlabel()
+    assert "E = 4000, 8 rounds, 1 round from independent starts, 5 seeds" in words
+    common = Results(run for run in only(all_results(), "beijing") if not run.procedure.independent)
+    assert "E = 4000, 8 rounds, 5 seeds" in drawn("dnn-alignment", common)[""].get_supxlabel()
+
+
+def test_where_some_were_run_with_fewer_seeds_both_numbers_are_said():
+    whole = only(all_results(), "beijing")
+    fewer = Results(run for run in whole if run.procedure.proximal or run.seed == 0)
+    assert "8 rounds, 3 seeds, of some 1)" in drawn("dnn-rho", fewer)[""].get_supxlabel()
+
+
+@pytest.mark.parametrize("scale", ["paper", "reduced"])
+def test_below_a_figure_stand_kinds_and_scale(scale):
+    epochs, seeds = (4000, "3 seeds") if scale == "paper" else (400, "1 seed")
+    protocol = f"({scale} scale, E = {epochs}, 8 rounds, {seeds})"
+    results = only(all_results(scale), *FEW)
+    stand_ins = {run.setting: run.dataset for run in results}
+    assert stand_ins["beijing"] == "beijing"
+    figures = drawn("dnn-rho", results)
+    assert figures[""].get_supxlabel().split("\n") == [
+        f"REAL data: Beijing {protocol}",
+        f"GENERATED data: {stand_ins['swimmer']} for Swimmer {protocol}",
+        f"RE-RENDERED data: {stand_ins['dsprites']} for dSprites {protocol}",
+    ]
+
+
+def test_data_of_an_empty_panel_is_not_named():
+    alone = only(all_results(), "dsprites", procedure="ordinary")  # compared with nothing
+    figure = drawn("dnn-prediction", Results([*only(all_results(), "mpiigaze"), *alone]))[""]
+    assert says_not_run(panel(figure, "dSprites"))
+    assert "MPIIGaze" in figure.get_supxlabel()
+    assert "dSprites" not in figure.get_supxlabel()
+
+
+def test_no_figure_mixes_scales_or_datasets():
+    paper = all_results()
+    reduced = only(all_results("reduced"), "beijing", "walker")
+    other = [replace(run, dataset="other", kind="GENERATED") for run in paper.select(setting="beijing")]
+    shown = Shown.of([*reduced, *other, *only(paper, "beijing")])
+    assert shown.scale.name == "paper"
+    assert {(run.scale, run.kind) for run in shown.by_key.values()} == {("paper", "REAL")}
+    figures = drawn("dnn-rho", Results([*reduced, *only(paper, "beijing")]))
+    assert says_not_run(panel(figures[""], "Walker"))
+    assert "reduced" not in figures[""].get_supxlabel()
+
+
+def test_the_smoke_scale_is_drawn_though_its_budgets_coincide():
+    for name in ("dnn-epochs", "beyond-solved"):
+        figures = drawn(name, only(all_results("smoke"), "beijing"))
+        axis = panel(next(iter(figures.values())), "Beijing")
+        assert list(axis.lines[0].get_xdata()) == [1, 2, 4]
+        assert labels(axis.xaxis) == ["1", "2", "4"]
+
+
+def labels(scale):
+    """What is written along an axis, inside its limits."""
+    low, high = sorted(scale.get_view_interval())
+    places = scale.get_majorticklocs()
+    pairs = zip(places, scale.get_major_formatter().format_ticks(places), strict=True)
+    return [label for place, label in pairs if low <= place <= high and label]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 6.0])
+@pytest.mark.parametrize("name", PANELS)
+def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, factor):
+    def close(errors):
+        return {key: 0.2 * factor * (1 + 0.05 * np.tanh(error)) for key, error in errors.items()}
+
+    results = Results(
+        replace(run, error=close(run.error), direction_error=close(run.direction_error), seconds=factor)
+        for run in only(all_results("smoke"), "beijing", "3dshapes")
+    )
+    for figure in filter(None, drawn(name, results).values()):
+        figure.draw_without_rendering()
+        scales = [scale for axis in figure.axes if axis.has_data() for scale in (axis.xaxis, axis.yaxis)]
+        assert all(len(labels(scale)) > 1 for scale in scales if scale.get_scale() == "log")
+
+
+@pytest.mark.parametrize("setting", ["beijing", "halfcheetah", "cifar-geo"])
+def test_round_curves_are_means_over_seeds(setting):
+    figures = complete("dnn-main")
+    axis = panel(figures["comparison"], TITLES[setting])
+    for number, (procedure, reference) in enumerate((
+        ("ordinary", "barycenter"), ("corrected", "centralized"),
+        ("proximal", "barycenter"), ("proximal+corrected", "centralized"),
+    )):  # fmt: skip
+        mean = samples(procedure, setting, lambda run, to=reference: run.error[to]).mean(axis=0)
+        np.testing.assert_allclose(curve(axis, number), mean)
+    part = "tabular" if setting in TABULAR else "images"
+    axis = panel(figures[f"proximal-{part}"], TITLES[setting])
+    mean = samples("proximal+corrected", setting, lambda run: run.error["barycenter"]).mean(axis=0)
+    np.testing.assert_allclose(curve(axis, 2), mean)
+
+
+def test_ellipses_are_of_the_first_seed_in_the_planes_of_three_targets():
+    figures = complete("dnn-main")
+    row = [axis for axis in figures["proximal-tabular"].axes if axis.axison][8:12]  # HalfCheetah, C = 6
+    assert row[0].get_title(loc="left") == "HalfCheetah"
+    assert [axis.get_title(loc="left") for axis in row[1:]] == [
+        "targets 1, 2, seed 0", "targets 1, 3", "targets 2, 3",
+    ]  # fmt: skip
+    run = all_results().select(procedure="proximal", setting="halfcheetah", seed=0, epochs=4000)[0]
+    points = np.array(row[2].lines[2].get_data())  # u with uᵀ G⁻¹ u = 1
+    gram = run.grams[-1][np.ix_((0, 2), (0, 2))]
+    np.testing.assert_allclose(np.einsum("in,ij,jn->n", points, np.linalg.inv(gram), points), 1.0)
+
+
+def test_ordinary_and_proximal_figures_have_the_same_axes():
+    figures = complete("dnn-main")
+    for part in ("tabular", "images"):
+        one, two = (figures[f"{name}-{part}"].axes for name in ("ordinary", "proximal"))
+        assert [axis.get_ylim() for axis in one] == [axis.get_ylim() for axis in two]
+
+
+def test_every_setting_that_ran_has_the_figure_of_the_example():
+    assert list(complete("dnn-main"))[4] == "example-mpiigaze"
+    figure = drawn("dnn-main", only(all_results(), "walker"))["example-walker"]
+    assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
+    assert figure.get_supxlabel().startswith("The paper shows MPIIGaze; this is Walker.\n")
+    assert "The paper shows" not in complete("dnn-main")["example-mpiigaze"].get_supxlabel()
+
+
+def test_the_example_says_whether_its_errors_are_means():
+    assert (
+        complete("dnn-main")["example-mpiigaze"].axes[2].get_title(loc="left") == "mean ± deviation, 5 seeds"
+    )
+    figure = drawn("dnn-main", only(all_results(), "walker", seed=3))["example-walker"]
+    assert figure.axes[2].get_title(loc="left") == "errors, seed 3"
+
+
+def sizes_of_open_markers(figure):
+    """The size of each marker in a panel, all of which are open."""
+    lines = panel(figure, "Walker").lines
+    assert {each.get_mfc() for each in lines} == {"none"}
+    return {each.get_marker(): each.get_ms() for each in lines}
+
+
+def test_no_marker_hides_another_where_procedures_meet():
+    for figure in complete("beyond-solved").values():
+        sizes = sizes_of_open_markers(figure)
+        assert sizes["x"] < sizes["D"] < sizes["s"]  # each inside the next
+    sizes = sizes_of_open_markers(complete("dnn-main")["comparison"])
+    assert sizes["x"] > sizes["D"]  # of the same colour: the cross reaches out
+
+
+def test_the_example_shows_the_targets_whose_predictions_differ_most():
+    def same_but_for(run, pair):
+        barycenter = run.centralized.copy()
+        barycenter[np.ix_(pair, pair)] *= 0.5
+        return replace(run, barycenter=barycenter)
+
+    runs = only(all_results(), "walker", epochs=4000)
+    for pair in ((0, 1), (2, 5)):
+        figure = drawn("dnn-main", Results(same_but_for(run, pair) for run in runs))["example-walker"]
+        for axis in figure.axes[:2]:
+            assert axis.get_xlabel() == f"target {pair[0] + 1} (seed 0)"
+            assert axis.get_ylabel() == f"target {pair[1] + 1}"
+            assert max(abs(axis.dataLim.intervalx)) < axis.get_xlim()[1]
+
+
+def test_gap_bars_are_predictions_and_markers_what_was_observed():
+    figures = complete("dnn-means")
+    axis = panel(figures[""], "Hopper")
+    run = all_results().select(setting="hopper")[0]
+    mean, *rest = run.gap_terms / run.gap_terms.sum()
+    heights = [bar.get_height() for bar in axis.patches]
+    np.testing.assert_allclose(heights, [sum(rest), mean, sum(rest), 0.0], atol=1e-15)
+    for number, (name, reference) in enumerate((("ordinary", "centralized"), ("centered", "within"))):
+        gaps = samples(
+            name, "hopper", lambda run, to=reference: np.trace(getattr(run, to) - run.grams[-1]), range(3)
+        )
+        np.testing.assert_allclose(curve(axis, number), gaps / run.gap_terms.sum())
+
+
+def test_sweeps_are_medians_over_three_seeds():
+    figures = complete("dnn-epochs")
+    medians = [
+        np.median(samples("ordinary", "walker", lambda run: run.direction_error["barycenter"][-1],
+                          range(3), epochs=budget))
+        for budget in BUDGETS
+    ]  # fmt: skip
+    np.testing.assert_allclose(curve(panel(figures[""], "Walker")), medians)
+    figures = complete("dnn-rho")
+    axis = panel(figures[""], "Walker")
+    medians = [
+        np.median(samples(proximal(weight), "walker", lambda run: run.error["barycenter"][-1], range(3)))
+        for weight in WEIGHTS
+    ]
+    assert curve(axis, 1) == [medians[0]]  # the baseline, apart from the curve of positive weights
+    np.testing.assert_allclose(curve(axis, 3), medians[1:])
+    assert axis.lines[1].get_xdata()[0] < 0.1 * min(axis.lines[3].get_xdata())
+
+
+def test_alignment_shows_every_seed_and_the_removed_share():
+    figures = complete("dnn-alignment")
+    free, corrected, removed = figures[""].axes
+    error = samples("aligned", "beijing", lambda run: run.error["barycenter"][-1])
+    np.testing.assert_allclose(curve(free, 4), error)
+    error = samples("proximal+corrected", "beijing", lambda run: run.error["centralized"][-1], range(3))
+    np.testing.assert_allclose(curve(corrected, 2), error)
+    raw, aligned = (
+        samples(name, "beijing", lambda run: run.shared_objective[0]) for name in ("ordinary", "aligned")
+    )
+    np.testing.assert_allclose(curve(removed), 100 * (raw - aligned) / raw)
+
+
+def test_no_two_entries_of_the_alignment_legend_look_alike():
+    figure = complete("dnn-alignment")[""]
+    handles = figure.legends[0].legend_handles
+    for looks in ([each.get_color() for each in handles], [each.get_marker() for each in handles]):
+        assert len(set(looks)) == len(handles) == 5
+    drawn = {
+        (line.get_color(), line.get_marker(), line.get_mfc()) for axis in figure.axes for line in axis.lines
+    }
+    assert {(each.get_color(), each.get_marker(), each.get_mfc()) for each in handles} <= drawn
+
+
+def test_full_model_and_architecture_show_direction_errors():
+    def turned(run):
+        return run.direction_error["barycenter"][-1]
+
+    figures = complete("dnn-full-model")
+    few, many = (samples("full-model", "hopper", turned, epochs=number) for number in (400, 4000))
+    moved = samples("corrected+full-model", "hopper", turned)
+    medians = [np.median(each) for each in (few, many, moved)]
+    np.testing.assert_allclose(curve(panel(figures[""], "Hopper")), medians)
+    figures = complete("dnn-architecture")
+    expected = samples("ordinary", "300w-lp", turned, backbone="resnet34")
+    np.testing.assert_allclose(curve(panel(figures[""], "ResNet-34"), 4), expected)
+
+
+def test_prediction_changes_are_paired_with_ordinary_training():
+    figures = complete("dnn-prediction")
+    base, moved = (
+        samples(name, "mpiigaze", lambda run: run.test_mse[-1, 0], range(3))
+        for name in ("ordinary", "proximal+corrected")
+    )
+    values = curve(panel(figures[""], "MPIIGaze"))
+    assert values[0] == 0
+    np.testing.assert_allclose(values[2], np.mean(100 * (moved / base - 1)))
+
+
+def test_solved_returns_are_drawn_against_epochs_and_time():
+    figures = complete("beyond-solved")
+    errors = [
+        samples("solved", "swimmer", lambda run: run.error["barycenter"][-1], epochs=budget)
+        for budget in BUDGETS
+    ]
+    seconds = [samples("solved", "swimmer", lambda run: run.seconds, epochs=budget) for budget in BUDGETS]
+    for key, x in (("epochs", BUDGETS), ("seconds", np.median(seconds, axis=1))):
+        line = panel(figures[key], "Swimmer").lines[3]
+        np.testing.assert_allclose(line.get_xdata(), x)
+        np.testing.assert_allclose(line.get_ydata(), np.median(errors, axis=1))
+
+
+def test_predictions_are_drawn_by_bias_beside_centralized_training():
+    figures = complete("beyond-prediction")
+    axis = panel(figures[""], "Walker")
+    for rule in range(3):
+        errors = samples("ordinary", "walker", lambda run, rule=rule: run.test_mse[4:, rule], range(3))
+        assert list(axis.lines[2 * rule].get_xdata()) == [np.min(errors), np.max(errors)]
+        assert axis.lines[2 * rule + 1].get_xdata()[0] == np.median(errors)
+    pooled = samples("centralized", "walker", lambda run: run.test_mse[4:, 0], range(3))
+    assert list(axis.lines[-2].get_xdata()) == [np.min(pooled), np.max(pooled)]
+    assert axis.lines[-1].get_xdata()[0] == np.median(pooled)
+    names = [label.get_text() for label in figures[""].axes[0].get_yticklabels()]
+    assert axis.lines[-1].get_ydata()[0] == names.index("centralized")
+    assert "Centralized" not in figures[""].get_supxlabel()
+
+
+def test_predictions_say_where_centralized_training_was_not_run():
+    federated = Results(run for run in only(all_results(), *FEW) if not run.procedure.centralized)
+    figure = drawn("beyond-prediction", federated)[""]
+    assert figure.get_supxlabel().startswith("Centralized training was not run.\n")
+    assert says_not_run(panel(figure, "Beijing"))
+    pooled = only(all_results(), "beijing", procedure="centralized")
+    figure = drawn("beyond-prediction", Results([*federated, *pooled]))[""]
+    assert figure.get_supxlabel().startswith("Centralized training was not run on Swimmer, dSprites.\n")
+    assert not says_not_run(panel(figure, "Beijing"))
+
+
+def test_runs_without_test_rows_are_left_out_of_predictions():
+    blind = [replace(run, test_mse=np.full_like(run.test_mse, np.nan)) for run in only(all_results(), *FEW)]
+    figures = drawn("beyond-prediction", Results(blind))
+    assert figures == {"": None}
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_labels_do_not_overlap(name):
+    for figure in complete(name).values():
+        figure.draw_without_rendering()
+        shown = [axis for axis in figure.axes if axis.axison]
+        for axis in shown:
+            assert_apart(axis.get_xticklabels())
+            assert_apart(axis.get_yticklabels())
+        assert_apart([axis._left_title for axis in shown])
+
+
+def assert_apart(texts):
+    """No text lies on another."""
+    boxes = [text.get_window_extent() for text in texts if text.get_visible() and text.get_text()]
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+
+
+def test_files_are_the_same_for_the_same_results():
+    few = only(all_results(), "hopper")
+    contents = {rendered(figures_of("dnn-full-model", few)[""]) for _ in range(2)}
+    assert len(contents) == 1
+    assert contents.pop().startswith(b"\x89PNG")
+    assert rendered(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
+
+
+ROWS = [("dnn-main", "comparison"), ("dnn-epochs", ""), ("dnn-rho", ""), ("beyond-solved", "epochs")]
+
+
+@pytest.mark.parametrize(("name", "figure"), ROWS)
+def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name, figure):
+    tabular = drawn(name, only(all_results(), "beijing", "swimmer"))[figure]
+    assert [axis.get_title("left") for axis in tabular.axes] == [SETTINGS[each].title for each in TABULAR]
+    assert "Not run: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
+    both = drawn(name, only(all_results(), "beijing", "dsprites"))[figure]
+    assert len(both.axes) == len(SETTINGS)
+    assert "Not run:" not in both.get_supxlabel()
+    assert says_not_run(panel(both, "MPIIGaze"))
+
+
+def test_compared_procedures_have_the_same_seeds():
+    some = [
+        run
+        for run in all_results()
+        if run.setting == "hopper" and (run.procedure.name != "proximal" or run.seed < 2)
+    ]
+    shown = Shown.of(some).same_seeds(["ordinary", "proximal", "full-model+centered"])
+    assert [run.seed for run in shown.runs("hopper", "ordinary")] == [0, 1]
+    assert [run.seed for run in shown.runs("hopper", "proximal")] == [0, 1]
+    assert shown.runs("hopper", "aligned") == []

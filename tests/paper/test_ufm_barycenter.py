@@ -1,0 +1,92 @@
+"""Convergence to the barycenter, end to end at quick scale, and with numbers that are wrong on purpose."""
+
+from collections import Counter
+from functools import partial
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fedgram.paper.ufm.barycenter import (
+    EXPERIMENT,
+    WEIGHTS,
+    by_size,
+    exact_rounds,
+    median_curve,
+    proximal_rounds,
+)
+from fedgram.paper.ufm.experiment import settings_of
+from fedgram.ufm.instances import BARYCENTER_SIZES
+from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
+
+PARTS = EXPERIMENT.parts("quick")
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
+
+
+def test_every_claim_is_measured_and_partial(results):
+    assert set(verdicts(results).values()) == {"partial"}
+
+
+def test_claims_that_few_instances_can_show_hold(results):
+    found = verdicts(results, complete=True)
+    assert {name for name, verdict in found.items() if verdict == "miss"} == {"barycenter-instances"}
+
+
+def test_counts_are_those_of_the_paper(results):
+    full = [settings_of(part) for part in EXPERIMENT.parts("full").values()]
+    procedures = Counter()
+    for each in full:
+        procedures[each["function"].rsplit(".", 1)[-1], tuple(each["size"])] += each["instances"]
+    for size in BARYCENTER_SIZES:
+        assert procedures["exact_rounds", size] == procedures["adam_rounds", size] == 16
+        assert procedures["proximal_rounds", size] == 6 * 16
+    assert all(each["rounds"] == 18 for each in full)
+    assert {len(table["error"]) for table in results.values()} == {2 * 19}
+
+
+def test_every_procedure_starts_from_the_same_instances(results):
+    for table in by_size(results).values():
+        first = table["error"][table["round"] == 0].reshape(-1, 2)
+        assert (first == first[0]).all()
+
+
+def test_batches_differ_and_rounds_are_those_of_their_instance():
+    size = [2, 3]
+    one, two = (exact_rounds(seed=[2, 3, k], size=size, instances=3, rounds=2)["error"] for k in (0, 1))
+    assert not np.isin(one, two).any()
+    near = proximal_rounds(seed=[2, 3, 0], size=size, instances=3, rounds=2, weight=1e-6)["error"]
+    np.testing.assert_allclose(near, one, rtol=1e-2, atol=1e-6)
+
+
+def test_tables_survive_the_disk(results, tmp_path):
+    again = from_disk(PARTS, results, tmp_path)
+    assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
+
+
+@pytest.mark.parametrize(
+    ("part", "column", "wrong", "claim"),
+    [
+        ("exact", "commutator", lambda x: 0 * x, "barycenter-noncommuting"),
+        ("exact", "error", lambda x: x + 1e-13, "barycenter-exact"),
+        ("exact", "error", lambda x: x**0.1, "barycenter-geometric"),
+        ("rho1e-06", "error", lambda x: 10 * x, "barycenter-plateau-slope"),
+        ("adam", "error", lambda x: 10 * x, "barycenter-unregularised"),
+        ("adam", "error", lambda x: x / 1e4, "barycenter-ordering"),
+    ],
+)
+def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
+    name = f"targets4_clients3_{part}_batch0"
+    changed = spoiled(results, name, column, wrong)
+    assert verdicts(changed, complete=True)[claim] == "miss"
+
+
+def test_figure_has_six_panels_and_shows_what_was_run(results):
+    figure = drawn(EXPERIMENT, results)
+    sizes = sorted(BARYCENTER_SIZES)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [f"$C={c}$, $M={m}$" for c, m in sizes]
+    lines = {size: len(axis.lines) for size, axis in zip(sizes, figure.axes, strict=True)}
+    assert lines == {size: len(WEIGHTS) + 2 if size in ((2, 3), (4, 3)) else 1 for size in sizes}
+    exact = figure.axes[0].lines[-1]
+    np.testing.assert_array_equal(exact.get_ydata(), median_curve(by_size(results)[2, 3], "exact"))
+    matplotlib.pyplot.close(figure)

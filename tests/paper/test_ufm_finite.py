@@ -1,0 +1,95 @@
+"""Finite profiled steps, end to end at quick scale, and with numbers wrong on purpose."""
+
+from functools import partial
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fedgram.paper.claims import load_claims
+from fedgram.paper.ufm.finite import EXPERIMENT, RATES, STEPS
+from fedgram.ufm.finite import RESIDUAL
+from fedgram.ufm.finite_instances import FAMILIES
+from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
+
+PARTS = EXPERIMENT.parts("quick")
+CLAIMS = load_claims("ufm-finite")
+results = quick_results(EXPERIMENT)
+verdicts = partial(verdicts_of, EXPERIMENT)
+
+
+def test_every_claim_is_measured_and_holds(results):
+    assert EXPERIMENT.measure(results).keys() == {claim.id for claim in CLAIMS}
+    assert set(verdicts(results).values()) == {"match"}
+
+
+def test_counts_are_those_of_the_paper(results):
+    full = {name: part.keywords for name, part in EXPERIMENT.parts("full").items()}
+    # Only the number of redrawn groups depends on the scale.
+    assert {name for name, part in PARTS.items() if part.keywords != full[name]} == {
+        "redraws",
+        "displacement_redraws",
+    }
+    assert (len(RATES), len(STEPS), STEPS[0], STEPS[-1]) == (5, 10, 1, 2000)
+    assert len(results["sweep"]["rounds"]) == 3 * 5 * 10
+    assert len(results["displacement"]["measured"]) == 24 * 3
+    assert len(results["stability"]["radius"]) == 52 * 3 * 5 == 780
+
+
+def test_every_fixed_point_is_reached(results):
+    assert (results["sweep"]["residual"] < RESIDUAL).all()
+    assert (results["commuting"]["residual"] < RESIDUAL).all()
+
+
+def test_displacements_have_the_sign_of_the_weak_direction(results):
+    """Eq. (24): the first eigenvalue lies below 16 λ_H λ_W / 9, the others above."""
+    for name in ("displacement", "displacement_redraws"):
+        signs = np.sign(results[name]["predicted"]).reshape(-1, 3)
+        np.testing.assert_array_equal(signs, np.tile([1, -1, -1], (len(signs), 1)))
+
+
+def test_tables_survive_the_disk(results, tmp_path):
+    again = from_disk(PARTS, results, tmp_path)
+    assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
+
+
+@pytest.mark.parametrize(
+    ("part", "column", "wrong", "claim"),
+    [
+        ("sweep", "to_within", lambda x: x + 1e-5, "finite-one-step"),
+        ("sweep", "to_within", lambda x: x**1.2, "finite-linear"),
+        ("sweep", "to_within", np.cos, "finite-approach"),
+        ("sweep", "to_star", np.cos, "finite-approach"),
+        ("sweep", "to_within", lambda x: x / 100, "finite-crossing"),
+        ("redraws", "to_star", lambda x: 100 * x, "finite-plateau"),
+        ("redraws", "rounds_short", lambda x: 2 * x, "finite-rounds-small"),
+        ("sweep", "rounds", lambda x: x**1.2, "finite-rounds-slope"),
+        ("redraws", "rounds_long", lambda x: 2 * x, "finite-rounds-large"),
+        ("sweep", "gram_error", lambda x: x + 1e-12, "finite-local-gram"),
+        ("redraws", "selection_error", lambda x: 100 * x, "finite-local-selection"),
+        ("sweep", "head_motion", lambda x: 0 * x, "finite-head-motion"),
+        ("commuting", "selection_error", lambda x: x + 1e-12, "finite-commuting-selection"),
+        ("commuting", "to_star", lambda x: x + 1e-5, "finite-commuting-distance"),
+        ("displacement", "measured", np.abs, "finite-signs"),
+        ("displacement_redraws", "measured", lambda x: 1.1 * x, "finite-ratios"),
+        ("stability", "radius", lambda x: x + 1e-2, "finite-stable"),
+        ("stability", "radius", lambda x: x + 1e-6, "finite-slope"),
+    ],
+)
+def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
+    changed = spoiled(results, part, column, wrong)
+    assert verdicts(changed)[claim] == "miss"
+
+
+def test_figure_has_five_panels(results):
+    figure = drawn(EXPERIMENT, results)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert [title[:3] for title in titles] == ["(a)", "(b)", "(c)", "(d)", "(e)"]
+    # Two distances for each rate in panel a; the same and a guide in panel b.
+    assert [len(axis.lines) for axis in figure.axes[:3]] == [2 * 5, 2 * 5 + 1, 5 + 1]
+    curves = [line for line in figure.axes[4].lines if line.get_marker() not in ("None", None)]
+    assert [line.get_label().replace(" ", "_") for line in curves] == list(FAMILIES)
+    assert len({line.get_marker() for line in curves}) == 3
+    # Two of the medians are nearly equal: the one drawn first shows because it is broader.
+    assert curves[0].get_linewidth() > 2 * curves[1].get_linewidth()
+    matplotlib.pyplot.close(figure)

@@ -1,0 +1,300 @@
+"""Running experiments: what is kept, what is redone, and how claims are judged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
+from fedgram.paper.registry import GROUPS, MODULES, names_of
+from fedgram.paper.storage import digest, read_table, write_table
+from fedgram.paper.ufm.runner import THREADS, run
+from tests.helpers.toy_experiment import counted, interrupting, told, toy
+
+
+def claim(comparison, value=None, tolerance=0.0):
+    return Claim("id", "toy", "here", "something", comparison, value, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("stated", "ours", "verdict"),
+    [
+        (claim("equal", 2.0, 0.01), 2.01, "match"),
+        (claim("equal", 2.0, 0.01), 2.03, "miss"),
+        (claim("equal", -2.0, 0.01), -2.01, "match"),
+        (claim("equal", 0.0), 0.0, "match"),
+        (claim("equal", 0.0), 1e-300, "miss"),
+        (claim("equal", (1.0, 1.0), 0.05), (0.97, 1.06), "miss"),
+        (claim("range", (1.0, 2.0)), (1.2, 1.9), "match"),
+        (claim("range", (1.0, 2.0)), 2.1, "miss"),
+        (claim("range", (1.0, 2.0), 0.1), 2.1, "match"),
+        (claim("range", (1.0, 2.0), 0.1), 0.95, "match"),
+        (claim("range", (1.0, 2.0)), (0.9, 1.5), "miss"),
+        (claim("range", (1.0, 2.0)), (1.5, 2.1), "miss"),
+        (claim("range", (-2.0, -1.0), 0.1), (-2.1, -0.95), "match"),
+        (claim("bound", 1e-3), 9e-4, "match"),
+        (claim("bound", 1e-3), 1.1e-3, "miss"),
+        (claim("bound", 1e-3), (9e-4, 1.1e-3), "miss"),
+        (claim("bound", -1.0, 0.1), -0.95, "match"),
+        (claim("order", 1.0), 3.0, "match"),
+        (claim("order", 1.0), 0.32, "match"),
+        (claim("order", 1.0), 0.3, "miss"),
+        (claim("order", 1.0), 4.0, "miss"),
+        (claim("order", (1.0, 10.0)), (0.5, 40.0), "miss"),
+        (claim("rounding"), -9e-14, "match"),
+        (claim("rounding"), 2e-13, "miss"),
+        (claim("rounding"), (1e-14, -2e-13), "miss"),
+        (claim("always"), True, "match"),
+        (claim("always"), False, "miss"),
+    ],
+)
+def test_comparisons(stated, ours, verdict):
+    assert judge(stated, Measured(ours)).verdict == verdict
+
+
+@pytest.mark.parametrize("comparison", sorted(COMPARISONS))
+def test_nan_never_matches(comparison):
+    value = (1.0, 2.0) if comparison == "range" else 1.0
+    if comparison != "always":
+        assert judge(claim(comparison, value, 10.0), Measured(float("nan"))).verdict == "miss"
+
+
+def test_a_spread_of_our_own_draws_is_compared_and_said():
+    inside = judge(claim("equal", 3.9), Measured(3.5, spread=((3.0, 4.0),)))
+    assert inside.verdict == "match"
+    assert "our own draws spread over 3 – 4" in inside.reason
+    for number in (2.9, 4.1):
+        assert judge(claim("equal", number), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
+        assert judge(claim("equal", number, 0.05), Measured(3.5, spread=((3.0, 4.0),))).verdict == "match"
+    assert (
+        judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict
+        == "miss"
+    )
+
+
+def test_incomplete_and_missing_measurements():
+    for ours, words in ((3.0, "agrees"), (4.0, "disagrees")):
+        part = judge(claim("equal", 3.0), Measured(ours, run=40, needed=200))
+        assert (part.verdict, part.reason) == ("partial", f"40 of 200 runs; {words} so far")
+        assert part.agrees == (words == "agrees")
+    counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
+    assert counted.reason == "40 of 200 runs; agrees so far"
+    share = judge(claim("equal", 0.6), Measured(0.2, run=10, needed=30))  # of fewer runs
+    assert share.agrees is False
+    inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
+    assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; within an order of the paper's range")
+    few = judge(claim("equal", value=60), Measured(5, spread=((4, 4),), run=48, needed=512))
+    assert (few.verdict, few.agrees) == ("partial", None)
+    assert few.reason == "48 of 512 runs; so few draws do not decide; our own draws spread over 4 – 4"
+    assert inside.agrees
+    assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 400.0), run=1, needed=9)).agrees is False
+    elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))
+    assert (elsewhere.verdict, elsewhere.reason) == ("not comparable", "smoke scale")
+    assert elsewhere.agrees is None
+    told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
+    assert (told.verdict, told.reason) == ("match", "on other data")
+    for stand_ins, words in ((0, ""), (2, "2 of them on stand-in data"), (3, "all on stand-in data")):
+        assert judge(claim("equal", 3.0), Measured(3.0, run=3, stand_ins=stand_ins)).reason == words
+    assert judge(claim("equal", 3.0), None).verdict == "not run"
+    with pytest.raises(ValueError, match="No claim is called other"):
+        judge_all([claim("equal", 3.0)], {"other": Measured(1.0)})
+
+
+def test_claims_are_complete_and_well_formed():
+    claims = load_claims()
+    assert len({each.id for each in claims}) == len(claims) >= 60
+    assert {each.experiment for each in claims} == {*GROUPS["ufm"], *GROUPS["dnn"]}
+    for each in claims:
+        assert (each.value is None) == (each.comparison in ("always", "rounding"))
+        assert each.where
+        assert each.says
+
+
+def test_every_comparison_is_explained():
+    assert list(MEANINGS) == list(COMPARISONS)
+
+
+def test_tables_keep_every_value_and_notice_damage(tmp_path):
+    table = {
+        "x": np.array([1.0, -0.0, np.inf, 5e-324]),
+        "n": np.arange(4),
+        "name": np.array(["a", "é", "", "d'"]),
+    }
+    path = tmp_path / "it's a table.parquet"
+    write_table(path, table, {"seed": 1, "why": "it's"})
+    read = read_table(path, {"seed": 1, "why": "it's"})
+    assert digest(read) == digest(table)
+    assert read_table(path, {"seed": 2}) is None
+    assert read_table(tmp_path / "other.parquet") is None
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"it's a table\.parquet' is damaged"):
+        read_table(path)
+
+
+def test_finished_parts_are_skipped_and_fresh_redoes_them(tmp_path):
+    log = tmp_path / "log"
+    for fresh, lines in ((False, 2), (False, 2), (True, 4)):
+        run([toy(log)], tmp_path / "out", "full", fresh=fresh)
+        assert len(log.read_text().split()) == lines
+
+
+def test_parts_have_one_thread_each_and_the_environment_stays_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before, log = dict(os.environ), tmp_path / "log"
+    run([toy(tmp_path / "others", told=partial(told, log=str(log)))], tmp_path / "out", "full")
+    assert log.read_text().split() == ["1"] * len(THREADS)
+    assert dict(os.environ) == before
+
+
+def test_other_settings_redo_only_what_they_change(tmp_path):
+    log = tmp_path / "log"
+    run([toy(log)], tmp_path, "full")
+    run([toy(log, two=partial(counted, log=str(log), start=7))], tmp_path, "full")
+    assert log.read_text().split() in (["0", "1", "7"], ["1", "0", "7"])
+
+
+def test_a_damaged_file_is_named_and_only_it_is_redone(tmp_path):
+    log, said = tmp_path / "log", []
+    run([toy(log)], tmp_path, "full")
+    (tmp_path / "full" / "toy" / "two.parquet").write_bytes(b"PAR1 nonsense")
+    run([toy(log)], tmp_path, "full", warned=said.append)
+    assert "two.parquet' is damaged and will be redone" in said[0]
+    assert sorted(log.read_text().split()) == ["0", "1", "1"]
+
+
+def test_results_are_the_same_after_an_interruption(tmp_path, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    log = tmp_path / "log"
+    stop = partial(interrupting, log=str(log), start=1, parent=os.getpid())
+    with pytest.raises(KeyboardInterrupt):
+        run([toy(log, two=stop)], tmp_path / "a", "full")
+    run([toy(log)], tmp_path / "a", "full")
+    run([toy(log)], tmp_path / "b", "full")
+    for name in ("one", "two"):
+        first, second = (read_table(tmp_path / side / "full" / "toy" / f"{name}.parquet") for side in "ab")
+        assert digest(first) == digest(second)
+    assert not list((tmp_path / "a" / "full" / "toy").glob(".*"))
+
+
+def test_only_drafts_of_killed_runs_are_removed(tmp_path):
+    run([toy(tmp_path / "log")], tmp_path, "full")
+    folder = tmp_path / "full" / "toy"
+    kept = [folder / name for name in (".gitignore", ".notes.draft", ".two.parquet.swp")]
+    for path in (*kept, folder / ".two.parquet.0123abcd.draft", folder / ".figure.png.89abcdef.draft"):
+        path.touch()
+    run([toy(tmp_path / "log")], tmp_path, "full")
+    assert sorted(folder.glob(".*")) == sorted(kept)
+
+
+def test_an_experiment_that_another_process_runs_is_left_to_it(tmp_path):
+    experiments, refused = [toy(tmp_path / "log")], []
+
+    def again(name):
+        with pytest.raises(InputError, match="Another process writes to"):
+            run(experiments, tmp_path, "full")
+        refused.append(name)
+
+    run(experiments, tmp_path, "full", advanced=again)
+    assert len(refused) == 2
+    run(experiments, tmp_path, "full")  # which is free again
+
+
+def test_a_table_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "table.parquet").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_table(tmp_path / "table.parquet", {"x": np.arange(3)}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+
+
+def test_manifest_says_what_made_the_figure(tmp_path):
+    (outcome,) = run([toy(tmp_path / "log")], tmp_path, "quick")
+    manifest = json.loads((tmp_path / "quick" / "toy" / "manifest.json").read_text())
+    assert manifest["scale"] == "quick"
+    assert manifest["data"] == "GENERATED"
+    assert manifest["parts"]["two"]["settings"]["start"] == 1
+    table = read_table(tmp_path / "quick" / "toy" / "two.parquet")
+    assert manifest["parts"]["two"]["sha256"] == digest(table)
+    assert set(manifest["versions"]) >= {"fedgram", "python", "numpy", "scipy"}
+    assert all(path.exists() for path in outcome.files)
+
+
+def test_the_same_data_gives_the_same_files(tmp_path):
+    for side in "ab":
+        run([toy("/dev/null")], tmp_path / side, "full")
+    for name in ("figure.png", "figure.pdf", "manifest.json", "claims.json"):
+        first, second = ((tmp_path / side / "full" / "toy" / name).read_bytes() for side in "ab")
+        assert first.replace(b"/a/", b"/b/") == second, name
+
+
+def test_an_unwritable_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputError, match="Cannot write to"):
+        run([toy(tmp_path / "log")], tmp_path / "file", "full")
+
+
+def test_names_and_suggestions():
+    assert names_of("ufm") == tuple(MODULES)
+    assert names_of("ufm-gap") == ("ufm-gap",)
+    with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
+        names_of("ufm-baricentre")
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce --list' names"):
+        names_of("foo")
+    assert names_of("dnn-main") == ("dnn-main",)
+    assert len(names_of("dnn")) == 8
+    assert names_of("all") == (*names_of("ufm"), *names_of("dnn"), *names_of("beyond"))
+
+
+def fedgram(*arguments):
+    command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "150"}
+    )
+
+
+def test_the_command_lists_runs_and_reports(tmp_path):
+    listed = fedgram("reproduce", "--list", "--out", tmp_path).stdout
+    assert all(name in listed for name in MODULES)
+    assert all(name in listed for name in GROUPS["all"])
+    document = json.loads(fedgram("reproduce", "--list", "--out", tmp_path, "--json").stdout)
+    assert [each["name"] for each in document["experiments"]] == list(GROUPS["all"])
+    done = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    document = json.loads(done.stdout)
+    assert set(document) == {"experiment", "scale", "claims", "files"}
+    assert document["scale"] == "quick"
+    assert all(Path(path).exists() for path in document["files"])
+    page = tmp_path / "report.html"
+    said = fedgram("report", "--out", tmp_path, "-o", page)
+    assert said.returncode == 0, said.stderr
+    html = page.read_text()
+    assert "http" not in html.replace("http-equiv", "")
+    assert "data:image/png;base64," in html
+    assert "One-round recovery" in html
+    assert "not run" in html
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["reproduce"], "Name an experiment"),
+        (["reproduce", "ufm-gop"], "did you mean 'ufm-gap'"),
+        (["reproduce", "ufm-gap", "--setting", "hopper"], "--setting is for experiments with networks"),
+        (["reproduce", "ufm", "--data-dir", "."], "--data-dir is for experiments with networks"),
+        (["reproduce", "dnn-main", "--quick"], "--quick is for experiments on the unconstrained"),
+        (["report", "--out", "nowhere"], "There are no results in 'nowhere'"),
+        (["reproduce", "ufm-finite", "--out", "/dev/null"], "Cannot write to"),
+    ],
+)
+def test_bad_calls_exit_with_2(arguments, words):
+    done = fedgram(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

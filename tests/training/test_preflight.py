@@ -1,0 +1,99 @@
+"""What training says of a problem before it begins."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgram import Penalty, predict
+from fedgram.data.datasets import registry
+from fedgram.data.problem import Problem, Split, unattainable_part
+from fedgram.training import train
+from fedgram.training.preflight import cautions
+from tests.helpers.small_runs import SETTINGS, net, small_problem
+
+
+def said_of(known):
+    """All cautions about a problem, for a network without randomness."""
+    return cautions(known, nn.Linear(4, 2), torch.ones(2, 4), predict(known.moments, Penalty(1e-12, 1e-12)))
+
+
+def problem(inputs=lambda rows: rows, targets=lambda rows: rows):
+    """The small problem with other numbers."""
+    made = small_problem()
+    train = {name: Split(inputs(split.inputs), targets(split.targets)) for name, split in made.train.items()}
+    return Problem("other", "GENERATED", train, target_names=("east", "north"))
+
+
+@pytest.mark.parametrize("name", ["swimmer-mini", "gaussian"])
+def test_nothing_is_said_of_what_is_trained_as_it_should_be(name, tmp_path):
+    assert said_of(registry.load(name, tmp_path)) == []
+    assert said_of(small_problem()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"targets": lambda rows: rows + np.array([0, 1e9])},
+            r"\(mean ± deviation\): target 'north' \(1e\+09 ± ",
+        ),
+        ({"targets": lambda rows: rows * [1e-9, 1]}, r"target 'east' \(\S+e-\d+ ± \S+e-\d+\)\. Networks"),
+        ({"inputs": lambda rows: rows * [1, 1, 1e4, 1]}, r"deviation\): input 3 \("),
+        ({"inputs": lambda rows: rows * [1, 1, 0, 1] + [0, 0, 1e6, 0]}, r"input 3 \(1e\+06 ± 0\)"),
+        ({"inputs": lambda rows: 1e6 * rows}, r"input 1 \(.*, input 3 \([^)]*\) and 1 more\. Networks"),
+    ],
+)
+def test_columns_far_from_zero_or_of_another_scale_are_named(changed, words):
+    (said,) = said_of(problem(**changed))
+    assert said.startswith("Far from 0 or of another scale than 1 ")
+    assert re.search(words, said)
+
+
+def test_a_constant_input_and_a_mean_of_some_deviations_are_no_matter():
+    assert said_of(problem(inputs=lambda rows: rows * [1, 1, 0, 1] + [0, 50, 1, 0])) == []
+
+
+def test_bytes_without_an_axis_of_channels_are_named():
+    def pictures(rows):
+        return np.random.default_rng(len(rows)).integers(0, 256, (len(rows), 4, 4), dtype=np.uint8)
+
+    (said,) = said_of(problem(inputs=pictures))
+    assert "inputs[..., None]" in said
+    assert said_of(problem(inputs=lambda rows: pictures(rows)[..., None])) == []
+    assert said_of(problem(inputs=lambda rows: pictures(rows) / 255)) == []
+
+
+def test_rows_that_are_only_repeated_are_no_matter():
+    twice = problem(lambda rows: np.repeat(rows, 3, axis=0), lambda rows: np.repeat(rows + 0.1, 3, axis=0))
+    assert said_of(twice) == []
+
+
+def test_rows_that_no_network_fits_are_said_before_training(tmp_path):
+    made = small_problem()
+    first = made.train["site 0"]
+    inputs = first.inputs.copy()
+    inputs[1] = inputs[0]
+    known = Problem("equal", "GENERATED", {**made.train, "site 0": Split(inputs, first.targets)})
+    said = []
+    train(known, net, ["ordinary"], [0], SETTINGS, folder=tmp_path, warned=said.append)
+    part = 100 * unattainable_part(inputs, first.targets)
+    raw, reached = (
+        predict(each.moments, SETTINGS.penalty).barycenter.gram for each in (known, known.attainable())
+    )
+    moved = 100 * np.linalg.norm(reached - raw) / np.linalg.norm(raw)
+    assert said == [
+        "Some rows with equal inputs have unequal targets, at 1 of 3 clients (at 'site 0' this is "
+        f"{part:.3g} % of the target variance): no network fits them, which moves the limit by {moved:.3g} "
+        "%. In Python 'problem.attainable()' has what they can fit."
+    ]
+
+
+def test_where_inputs_say_nothing_there_is_no_limit():
+    (said,) = said_of(problem(inputs=lambda rows: 0 * rows))
+    assert (
+        "100 % of the target variance): no network fits them, and of what they can fit there is no limit"
+        in said
+    )
