@@ -34,10 +34,10 @@ import fedgram.nets.stack
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import arithmetic, storage
 from fedgram.nets.fit import Fit
-from fedgram.nets.model import Model, draw, prepared
+from fedgram.nets.model import Model, draw, to_model_input
 from fedgram.nets.objective import Terms
-from fedgram.nets.stack import Stack
-from fedgram.runs.train_config import Precision, Settings
+from fedgram.nets.stack import ModelStack
+from fedgram.runs.train_config import Precision, TrainConfig
 from training_floor import floor
 
 CLIENTS, ROWS = 4, 1024
@@ -125,7 +125,10 @@ def measured(case: Case, runs: int, plain: float, device: torch.device) -> Row:
     stacked = stacked_step(case, runs, device)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
     least = floor(
-        model(case), prepared(data(case, device)[0][:256], torch.float32), CLIENTS * runs, case.precision
+        model(case),
+        to_model_input(data(case, device)[0][:256], torch.float32),
+        CLIENTS * runs,
+        case.precision,
     )
     return Row(case.backbone, case.precision, CLIENTS * runs, plain, stacked, least, peak)
 
@@ -140,7 +143,7 @@ def data(case: Case, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def model(case: Case) -> Model:
-    inputs = prepared(data(case, torch.device("cpu"))[0][:2], torch.float32)
+    inputs = to_model_input(data(case, torch.device("cpu"))[0][:2], torch.float32)
     return draw(case.backbone, inputs, features(case), case.targets, 0, None)
 
 
@@ -152,7 +155,7 @@ def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     """Milliseconds of a step of CLIENTS x runs models."""
     count, dtype = CLIENTS * runs, storage(case.precision)
     one = model(case)
-    stack = Stack.of([one], device, dtype)
+    stack = ModelStack.from_models([one], device, dtype)
     stack.parameters = {
         name: value.repeat(count, *[1] * (value.ndim - 1)) for name, value in stack.parameters.items()
     }
@@ -168,7 +171,7 @@ def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     terms = Terms(stack.parameters["head.weight"].clone(), torch.full((count,), 1e-3, device=device), deficit)
     epochs = epochs_for(device, count, case)
     fit = Fit(
-        stack, batches, terms, Settings(epochs=epochs, features=features(case), precision=case.precision)
+        stack, batches, terms, TrainConfig(epochs=epochs, features=features(case), precision=case.precision)
     )
     return timed(lambda: fit.round(0), device) / (epochs * batches.steps)
 
@@ -194,7 +197,7 @@ def plain_step(case: Case, device: torch.device) -> float:
         with arithmetic(case.precision, device):
             for _ in range(epochs):
                 for rows in torch.randperm(ROWS, device=device).split(256):
-                    h, predicted = network(prepared(inputs[rows], torch.float32))
+                    h, predicted = network(to_model_input(inputs[rows], torch.float32))
                     weight = network.head.weight
                     inverse = torch.linalg.inv(
                         weight @ weight.T + 0.01 * torch.eye(case.targets, device=device)

@@ -8,7 +8,7 @@ from fedgram.theory.geometry.barycenter import Barycenter, barycenter
 from fedgram.theory.moments import Moments, Pooled
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import Prediction, phi, predict
-from fedgram.theory.select import align, closest_head, solve, unshrunk
+from fedgram.theory.select import align, closest_head, solve, unshrink
 
 __version__ = "0.1.0"
 
@@ -31,5 +31,5 @@ __all__ = [
     "predict",
     "read_moments",
     "solve",
-    "unshrunk",
+    "unshrink",
 ]

@@ -12,8 +12,8 @@ import pytest
 from fedgram.cli import main
 from fedgram.data.tables.read_rows import Reading, read_table
 from fedgram.runs import Runs
-from fedgram.runs.train_config import Settings
-from fedgram.training import predictions, train
+from fedgram.runs.train_config import TrainConfig
+from fedgram.training import predict_rows, train
 from tests.helpers.small_runs import trained
 
 ROWS = pd.DataFrame(np.random.default_rng(0).standard_normal((40, 3)), columns=["a", "y", "b"])
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("own")
     ROWS.to_csv(made / "own.csv", index=False)
     problem = read_table(str(made / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
-    settings = Settings(rounds=1, epochs=2, features=4)
+    settings = TrainConfig(rounds=1, epochs=2, features=4)
     train(problem, "resmlp-small", ["ordinary"], [0], settings, folder=made / "runs")
     NEW.to_csv(made / "new.csv", index=False)
     return made
@@ -50,7 +50,7 @@ def fedgram(folder, monkeypatch, capsys):
 def expected(folder, client):
     (run,) = Runs(folder / "runs").require()
     inputs = NEW.loc[NEW["site"] == client, ["b", "a"]].to_numpy(np.float32)
-    return predictions(run, {client: inputs})[client]
+    return predict_rows(run, {client: inputs})[client]
 
 
 def test_rows_are_predicted_in_their_order_each_by_its_client(fedgram, folder):
@@ -78,10 +78,10 @@ def test_rows_of_one_site(fedgram, folder):
 
 def test_a_centralized_run_needs_no_client(fedgram, folder):
     problem = read_table(str(folder / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
-    settings = Settings(rounds=1, epochs=2, features=4)
+    settings = TrainConfig(rounds=1, epochs=2, features=4)
     (run,) = train(problem, "resmlp-small", ["centralized"], [0], settings, folder=folder / "pooled")
     code, out, _ = fedgram("pooled", "new.csv", "--json")
-    found = predictions(run, {"all": NEW[["b", "a"]].to_numpy(np.float32)})["all"]
+    found = predict_rows(run, {"all": NEW[["b", "a"]].to_numpy(np.float32)})["all"]
     document = json.loads(out)
     assert (code, set(document["clients"])) == (0, {"all"})
     np.testing.assert_allclose(document["predictions"], found, rtol=1e-6)

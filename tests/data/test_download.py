@@ -101,7 +101,7 @@ def left(folder):
 def test_a_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path, checksum):
     heard = []
     (path,) = fetch(
-        dataset(server, checksum), tmp_path, licence_accepted=True, advanced=lambda *news: heard.append(news)
+        dataset(server, checksum), tmp_path, licence_accepted=True, on_bytes=lambda *news: heard.append(news)
     )
     assert path == tmp_path / "folder" / "file.bin"
     assert path.read_bytes() == CONTENT

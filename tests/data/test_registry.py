@@ -16,7 +16,7 @@ import pytest
 from fedgram import InputError
 from fedgram.data.datasets import cache, registry
 from fedgram.data.datasets.dataset import Dataset, Options, data_directory
-from fedgram.data.datasets.inspection import inspected, presence
+from fedgram.data.datasets.inspection import inspect_dataset, presence
 from fedgram.data.problem import Problem, Split
 from tests.helpers import published_files as published
 
@@ -254,11 +254,11 @@ def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monke
     archive = tmp_path / "beijing+multi+site+air+quality+data.zip"
     archive.write_bytes(published.uci_bundle(published.beijing_tables()))
     with pytest.raises(InputError, match="is not the published file: its sha256 is not b04da438"):
-        inspected("beijing", tmp_path, Options())
+        inspect_dataset("beijing", tmp_path, Options())
     entry = registry.dataset("beijing")
     without = replace(entry, downloads=(replace(entry.downloads[0], checksum=None),))
     monkeypatch.setattr(registry, "dataset", lambda name: without)
-    inspection = inspected("beijing", tmp_path, Options())
+    inspection = inspect_dataset("beijing", tmp_path, Options())
     assert inspection.files[0].as_published is None
     document = inspection.document()
     assert document["train"] == {f"client {m}": 2250 for m in (1, 2, 3, 4)}
@@ -269,9 +269,9 @@ def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monke
     md5 = f"md5:{hashlib.md5(archive.read_bytes()).hexdigest()}"
     with_md5 = replace(entry, downloads=(replace(entry.downloads[0], checksum=md5),))
     monkeypatch.setattr(registry, "dataset", lambda name: with_md5)
-    assert inspected("beijing", tmp_path, Options()).files[0].as_published
+    assert inspect_dataset("beijing", tmp_path, Options()).files[0].as_published
     with pytest.raises(InputError, match="'beijing' has no variant 'new'"):
-        inspected("beijing", tmp_path, Options(variant="new"))
+        inspect_dataset("beijing", tmp_path, Options(variant="new"))
 
 
 # Commands

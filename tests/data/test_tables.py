@@ -500,11 +500,11 @@ def test_what_else_is_missing_says_nothing_of_names(suffix):
 def test_it_is_said_how_many_rows_are_left_out(away):
     table, said = frame(), []
     table.loc[table["site"] == "east", "PM2.5"] += away
-    read(table, drop_missing=True, warned=said.append)
+    read(table, drop_missing=True, on_warning=said.append)
     assert said == []
     table.loc[[0, 1], "site"] = None
     table.loc[5, TARGETS[1]] = np.nan
-    read(table, drop_missing=True, warned=said.append)
+    read(table, drop_missing=True, on_warning=said.append)
     assert said == ["Left out for a missing value: 3 rows."]
 
 

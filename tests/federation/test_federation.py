@@ -12,10 +12,10 @@ from fedgram.federation.federation import Federation
 from fedgram.nets.fit import Fit
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from tests.helpers.plain_loop import CPU, OwnNet, assert_same_round, pictures, tabular, trained
 
-SETTINGS = Settings(
+SETTINGS = TrainConfig(
     rounds=3, epochs=2, batch=16, features=5, penalty=Penalty(0.02, 0.05), clip=1.0, precision="fp64"
 )
 GOOD = [Run(Procedure.parse(words), 4) for words in ("aligned", "solved+corrected+offset", "full-model")]

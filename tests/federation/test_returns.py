@@ -14,9 +14,9 @@ from fedgram.federation.returns import (
     aligned,
     closest,
     feature_offset,
-    give_back,
     least_squares,
     recentered,
+    return_layers,
     solved,
     unshrunk,
 )
@@ -99,7 +99,7 @@ def test_maps_before_shrinkage_are_those_of_numpy(seed, targets, extra):
     layers.head[0, 0] = 0  # a direction that the head leaves alone
     ours = unshrunk(layers, PENALTY)
     for k in range(len(ours)):
-        theirs = select.unshrunk(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
+        theirs = select.unshrink(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
         np.testing.assert_allclose(ours[k], theirs, atol=1e-11)
 
 
@@ -215,7 +215,7 @@ def test_give_back_composes_them(returned, bias):
     )
     layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
     procedure = Procedure(returned=returned, bias=bias)
-    given = give_back(procedure, layers, (u, y), broadcast, deficit, PENALTY)
+    given = return_layers(procedure, layers, (u, y), broadcast, deficit, PENALTY)
     solution, clipped = solved(unshrunk(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
     expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
     goes_on = aligned(layers, broadcast) if returned == "solved" else expected

@@ -17,20 +17,20 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import Reading, read_table
 from fedgram.flower import Site, client_app, server_app
-from fedgram.flower.app import FlowerOffice
+from fedgram.flower.app import GridTransport
 from fedgram.flower.client_state import folder_name
-from fedgram.flower.config import Plan
-from fedgram.flower.messages import Letter
-from fedgram.flower.roster import Member, setup_of
-from fedgram.flower.server import federate
-from fedgram.flower.server_state import SHARED, Memory
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import Payload
+from fedgram.flower.roster import ClientInfo, setup_of
+from fedgram.flower.server import run_server
+from fedgram.flower.server_state import SHARED, LastReturns
 from fedgram.nets.backbones import ResMLP
 from fedgram.nets.model import example
 from fedgram.runs import Runs
 from fedgram.runs.measure import measure
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.runs.tensor_files import read_arrays
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.training import train
@@ -85,8 +85,8 @@ def app_of(folder: Path, rows: Problem | None = None, **changed):
 
 
 def serve(grid: MemoryGrid, told=lambda sentence: None) -> None:
-    plan = Plan.of(grid.config)
-    federate(FlowerOffice(grid, plan.patience), plan, told)
+    plan = FederationConfig.from_run_config(grid.config)
+    run_server(GridTransport(grid, plan.patience), plan, told)
 
 
 def grid_of(
@@ -113,7 +113,7 @@ def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, pr
     serve(grid_of(tmp_path, procedure))
     run = stored(tmp_path)
     (reference,) = train(
-        problem(), "resmlp-small", [procedure], [0], Settings(**SETTINGS), folder=tmp_path / "stack",
+        problem(), "resmlp-small", [procedure], [0], TrainConfig(**SETTINGS), folder=tmp_path / "stack",
         device="cpu",
     )  # fmt: skip
     assert run.complete
@@ -209,7 +209,7 @@ def test_with_what_was_returned_last_the_limit_is_the_barycenter_whoever_is_away
     prediction = predict(Moments.from_arrays(rows), Penalty(0.1, 0.1))
     names = prediction.moments.clients
     weights = dict(zip(names, prediction.moments.client_weights, strict=True))
-    head, present, memory = rng.standard_normal((3, 6)), rng.random((80, 4)) < 0.6, Memory("theirs")
+    head, present, memory = rng.standard_normal((3, 6)), rng.random((80, 4)) < 0.6, LastReturns("theirs")
     renormalised = head
     for here in present:
         for client, gram, answers in zip(names, prediction.grams, here, strict=True):
@@ -251,18 +251,18 @@ def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
 
 
 def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
-    from fedgram.flower.client import Participant
+    from fedgram.flower.client import Client
 
-    held, plan = problem(), Plan.of(config(tmp_path))
+    held, plan = problem(), FederationConfig.from_run_config(config(tmp_path))
     site = Site("coast", held.train["coast"], backbone="resmlp-small", folder=tmp_path, device="cpu")
-    participant = Participant(site, plan)
+    participant = Client(site, plan)
     pooled, begun = held.moments.pooled, participant.introduce().arrays
     shared = {"head": begun["head"], "bias": begun["bias"], "mean": pooled.mean,
               "covariance": pooled.covariance, "within": pooled.within}  # fmt: skip
-    asked = Letter(shared, {"round": 1, "federation": "ours"})
+    asked = Payload(shared, {"round": 1, "federation": "ours"})
     first = participant.train(asked)
-    monkeypatch.setattr(Participant, "_trained", None)
-    again = Participant(site, plan).train(asked)  # a node that was restarted
+    monkeypatch.setattr(Client, "_trained", None)
+    again = Client(site, plan).train(asked)  # a node that was restarted
     np.testing.assert_array_equal(first.arrays["head"], again.arrays["head"])
     for other in (
         replace(asked, arrays={**shared, "head": 2 * shared["head"]}),
@@ -273,13 +273,13 @@ def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, 
 
 
 def test_a_site_with_a_module_draws_no_backbone_of_its_own(tmp_path):
-    from fedgram.flower.client import Participant
+    from fedgram.flower.client import Client
 
-    plan = Plan.of(config(tmp_path, "independent"))
+    plan = FederationConfig.from_run_config(config(tmp_path, "independent"))
     rows, private = problem().train["coast"], tmp_path / "private"
     site = Site("coast", rows, backbone=torch.nn.Linear(3, 4), folder=private, device="cpu")
     with pytest.raises(InputError, match="give a function that draws a new module, or a name"):
-        Participant(site, plan).introduce()
+        Client(site, plan).introduce()
     assert not private.exists()
 
 
@@ -387,7 +387,7 @@ def test_a_server_that_stopped_in_its_first_round_waits_for_all(tmp_path):
 
 def test_a_server_that_stops_before_it_remembers_anything_begins_anew(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "write", None)
+        patch.setattr(LastReturns, "write", None)
         with pytest.raises(TypeError):
             serve(grid_of(tmp_path))
     serve(grid_of(tmp_path))
@@ -571,7 +571,7 @@ def test_a_node_that_fails_is_told_of_and_left_out(tmp_path, caplog):
 
 def test_a_message_of_something_else_is_refused():
     with pytest.raises(InputError, match="A message does not hold what fedgram sends"):
-        Letter.of(RecordDict())
+        Payload.from_records(RecordDict())
 
 
 def test_a_client_that_loses_its_files_after_training_cannot_measure(tmp_path):
@@ -627,14 +627,16 @@ def test_a_network_that_diverges_ends_the_run(tmp_path):
 )
 def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):
     with pytest.raises(InputError, match=words):
-        Plan.of(config(tmp_path) | changes)
+        FederationConfig.from_run_config(config(tmp_path) | changes)
 
 
 def test_a_plan_is_read_from_a_configuration_that_may_hold_more(tmp_path):
-    plan = Plan.of(config(tmp_path) | {"lambda-h": 0.1, "lambda-w": 0.2, "seed": 4, "batch-note": "ours"})
-    assert plan.settings == Settings(**SETTINGS, penalty=Penalty(0.1, 0.2))
+    plan = FederationConfig.from_run_config(
+        config(tmp_path) | {"lambda-h": 0.1, "lambda-w": 0.2, "seed": 4, "batch-note": "ours"}
+    )
+    assert plan.settings == TrainConfig(**SETTINGS, penalty=Penalty(0.1, 0.2))
     assert plan.run.name == "proximal+corrected/seed-4"
-    assert Plan.of({"clients": 2}).settings == Settings()
+    assert FederationConfig.from_run_config({"clients": 2}).settings == TrainConfig()
 
 
 def grid_of_tables(folder: Path, silent=None, **others) -> MemoryGrid:
@@ -683,7 +685,7 @@ def test_tables_at_sites_are_trained_on_as_one_table_is(tmp_path):
     columns = Reading("site", ["a", "b", "c"], ["y1", "y2"], 0.25)
     together = read_table(str(tmp_path / "[0-2].parquet"), columns, seed=0)
     (reference,) = train(
-        together, "resmlp-small", ["proximal+corrected"], [0], Settings(**SETTINGS),
+        together, "resmlp-small", ["proximal+corrected"], [0], TrainConfig(**SETTINGS),
         folder=tmp_path / "stack", device="cpu",
     )  # fmt: skip
     assert_same_rounds(stored(tmp_path).rounds(), reference.rounds())
@@ -721,8 +723,8 @@ def test_a_site_may_name_one_column_without_a_list(tmp_path):
 
 
 def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
-    plan = Plan.of(config(tmp_path))
-    member = Member("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
+    plan = FederationConfig.from_run_config(config(tmp_path))
+    member = ClientInfo("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
     assert member.changed(replace(member, test_rows=0)) is None
     for change in ({"rows": 31}, {"own_mean": np.zeros(1)}, {"own_covariance": 2 * np.eye(1)}):
         other = replace(member, **change)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedgram import Moments, align, solve, unshrunk
+from fedgram import Moments, align, solve, unshrink
 from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import WEAK, Layers, aligned
@@ -21,7 +21,7 @@ from fedgram.nets.batches import Batches
 from fedgram.nets.model import draw
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.correct import correct
 
 CPU = torch.device("cpu")
@@ -130,7 +130,7 @@ class Client:
         return given
 
 
-def train_alone(problem: Problem, backbone, run: Run, settings: Settings):
+def train_alone(problem: Problem, backbone, run: Run, settings: TrainConfig):
     """One run of a federation: what it records in each round, and its clients at the end."""
     clients, weights = start(problem, backbone, run, settings)
     head, bias = clients[0].layers()[:2]
@@ -248,7 +248,7 @@ def give_back(client, procedure, broadcast, settings):
     """Change the last layers to what the procedure returns; how many directions were clipped."""
     head, bias, weight, layer_bias = client.layers()
     outputs, clipped = client.outputs(client.inputs), 0
-    trained = unshrunk(head, weight, settings.penalty)
+    trained = unshrink(head, weight, settings.penalty)
     if procedure.returned != "trained":
         turn = rotation(head, broadcast)
         head, weight, layer_bias = head @ turn, turn.T @ weight, turn.T @ layer_bias

@@ -13,14 +13,14 @@ from fedgram.runs.expectation import expectation
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round
 from fedgram.runs.tensor_files import read_arrays
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry.barycenter import next_head
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.predict import predict, profiled_objective
 from fedgram.training import train
 from fedgram.training.trainer import summarize
 
-SETTINGS = Settings(rounds=3, epochs=2, batch=16, features=6, precision="fp64", learning_rate=1e-2)
+SETTINGS = TrainConfig(rounds=3, epochs=2, batch=16, features=6, precision="fp64", learning_rate=1e-2)
 PROCEDURES = ("ordinary", "solved+corrected+offset")
 
 
@@ -73,7 +73,7 @@ def assert_same_contents(folder, other):
 def exact_run(folder, procedure="ordinary", rounds=12, targets=2, features=5, seed=0):
     """A stored run whose clients select exactly: heads by theory, everything else at its optimum."""
     problem, procedure = small_problem(targets=targets), Procedure.parse(procedure)
-    settings = Settings(rounds=rounds, epochs=1, features=features)
+    settings = TrainConfig(rounds=rounds, epochs=1, features=features)
     setup = Setup(procedure, seed, settings, "none", 0, "none", summarize(problem))
     account = Account((1.0,) * rounds, 1, "cpu", "a machine", 1, {})
     stored = StoredRun(Runs(folder).folder_of(setup), setup, account)

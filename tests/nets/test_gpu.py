@@ -11,10 +11,10 @@ from fedgram.nets import cuda
 from fedgram.nets.fit import optimizer_on
 from fedgram.nets.model import draw
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import Stack
+from fedgram.nets.stack import ModelStack
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from tests.helpers.plain_loop import OwnNet, assert_same_round, pictures, tabular
 
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # the compiler's advice on precision is not ours
 ]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-SETTINGS = Settings(
+SETTINGS = TrainConfig(
     rounds=2, epochs=3, batch=16, features=5, penalty=Penalty(0.02, 0.05), clip=1.0, precision="fp32"
 )
 WORDS = ["ordinary", "proximal=0.1+aligned", "corrected+offset", "corrected+full-model", "independent"]
@@ -74,7 +74,7 @@ def test_the_fused_optimizer_is_the_plain_one(clip):
     kind = optimizer_on(GPU, torch.float32)
     assert kind is not AdamW
     slow, fast = AdamW(plain, clip), kind(fused, clip)
-    rates = schedule(Settings(epochs=50), [1] * models).float()
+    rates = schedule(TrainConfig(epochs=50), [1] * models).float()
     for t in range(50):
         for part in (slice(0, 2), slice(2, 5)) if t % 2 else (slice(0, 5),):
             count = part.stop - part.start
@@ -109,7 +109,7 @@ def test_the_fused_optimizer_reads_gradients_wherever_they_are(layout, shape):
     plain = {"one": drawn(3, *shape, seed=1)}
     fused = {"one": plain["one"].to(GPU)}
     slow, fast = AdamW(plain, 1.0), optimizer_on(GPU, torch.float32)(fused, 1.0)
-    rates = schedule(Settings(epochs=4), [1] * 3).float()
+    rates = schedule(TrainConfig(epochs=4), [1] * 3).float()
     for t in range(4):
         gradient = LAYOUTS[layout](drawn(3, *shape, seed=10 + t))
         slow.step(slice(0, 3), {"one": gradient}, rates[t])
@@ -193,7 +193,9 @@ def test_evaluation_in_single_precision_is_not_in_tf32(backbone):
     seen = inputs[:2].permute(0, 3, 1, 2) / 255 if inputs.ndim == 4 else inputs[:2].float()
     found = []
     for device, dtype in ((CPU, torch.float64), (GPU, torch.float32)):
-        stack = Stack.of([draw(backbone, seen, 5, 2, seed, None) for seed in range(2)], device, dtype)
+        stack = ModelStack.from_models(
+            [draw(backbone, seen, 5, 2, seed, None) for seed in range(2)], device, dtype
+        )
         found.append(stack.outputs(slice(0, 2), inputs.to(device)).double().cpu())
     error = (found[0] - found[1]).abs().max() / found[0].abs().max()
     assert error < 1e-5

@@ -12,13 +12,13 @@ from fedgram import Penalty
 from fedgram.nets.batches import GOLDEN, Batches, mixed
 from fedgram.nets.cuda import arithmetic, storage
 from fedgram.nets.fit import optimizer_on
-from fedgram.nets.model import draw, prepared
+from fedgram.nets.model import draw, to_model_input
 from fedgram.nets.objective import Terms, correction, inverse_of_positive, losses
 from fedgram.nets.optimizer import AdamW, clip_scale, schedule
-from fedgram.nets.stack import Stack
+from fedgram.nets.stack import ModelStack
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import PRECISIONS, Settings
+from fedgram.runs.train_config import PRECISIONS, TrainConfig
 from fedgram.theory.correct import correct
 from tests.helpers.instances import random_moments
 from tests.helpers.plain_loop import CPU, OwnNet
@@ -33,7 +33,7 @@ def drawn(*shape, seed=0):
 @pytest.mark.parametrize("clip", [1e-3, 3.0, 1e6], ids=["always clipped", "some clipped", "never clipped"])
 def test_optimizer_and_schedule_are_those_of_torch(clip):
     """Three clients with 3, 2 and 1 steps in an epoch, each beside PyTorch's own optimizer."""
-    settings = Settings(epochs=9, learning_rate=1e-2, final_learning_rate=1e-4, clip=clip)
+    settings = TrainConfig(epochs=9, learning_rate=1e-2, final_learning_rate=1e-4, clip=clip)
     own_steps, shapes = [3, 2, 1], {"matrix": (3, 4), "vector": (5,), "slope": (1,)}
     parameters = {name: drawn(3, *shape) for name, shape in shapes.items()}
     theirs = [[nn.Parameter(value[m].clone()) for value in parameters.values()] for m in range(3)]
@@ -78,7 +78,7 @@ def test_a_reset_optimizer_starts_over():
 
 
 def test_schedule_rests_where_a_client_has_no_step():
-    settings = Settings(epochs=4)
+    settings = TrainConfig(epochs=4)
     table = schedule(settings, [1, 3]).unflatten(0, (4, 3))
     assert (table[:, 1:, 0] == 0).all()
     assert (table[:, :1, 0] > 0).all()
@@ -184,7 +184,7 @@ def test_losses_are_the_formula():
     def models():
         return [draw(lambda: OwnNet(3), torch.zeros(2, 3), 5, 2, seed, None).double() for seed in range(3)]
 
-    stack = Stack.of(models(), CPU, torch.float64)
+    stack = ModelStack.from_models(models(), CPU, torch.float64)
     x, y, broadcast = drawn(3, 7, 3), drawn(3, 7, 2, seed=1), drawn(3, 2, 5, seed=2)
     moments, proximal = random_moments(np.random.default_rng(0), clients=3, size=2), [0.0, 0.5, 2.0]
     shift = correct(moments, PENALTY, 0.4)
@@ -268,25 +268,25 @@ def test_equal_runs_are_the_same_run_however_their_seed_is_stored():
 
 def test_rows_in_bytes_are_numbers():
     rows = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
-    assert torch.equal(prepared(rows, torch.float32), rows.float())
-    assert torch.equal(prepared(rows[None], torch.float64, leading=2), rows[None].double())
+    assert torch.equal(to_model_input(rows, torch.float32), rows.float())
+    assert torch.equal(to_model_input(rows[None], torch.float64, leading=2), rows[None].double())
 
 
 def test_images_in_bytes_are_seen_with_channels_first_in_the_unit_interval():
     images = torch.randint(0, 256, (2, 3, 4, 5, 1), dtype=torch.uint8)
     images[0, 0, 0, 0, 0] = 255
-    seen = prepared(images, torch.float64, leading=2)
+    seen = to_model_input(images, torch.float64, leading=2)
     assert seen.shape == (2, 3, 1, 4, 5)
     assert torch.equal(seen[:, :, 0], images[..., 0].double() / 255)
     rows = drawn(2, 3).float()
-    assert torch.equal(prepared(rows, torch.float64), rows.double())
+    assert torch.equal(to_model_input(rows, torch.float64), rows.double())
 
 
 @pytest.mark.parametrize("row", [(5,), (5, 4), (5, 4, 3)])
 def test_bytes_are_seen_alike_in_stacked_minibatches_and_row_by_row(row):
     stacked = torch.randint(0, 256, (2, 3, *row), dtype=torch.uint8)
-    singly = torch.stack([prepared(rows, torch.float32) for rows in stacked])
-    assert torch.equal(prepared(stacked, torch.float32, leading=2), singly)
+    singly = torch.stack([to_model_input(rows, torch.float32) for rows in stacked])
+    assert torch.equal(to_model_input(stacked, torch.float32, leading=2), singly)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

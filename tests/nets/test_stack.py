@@ -11,18 +11,18 @@ from torch import nn
 
 from fedgram import Penalty
 from fedgram.data.problem import Problem
-from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients
 from fedgram.federation.federation import Federation
 from fedgram.nets.backbones import BACKBONES
 from fedgram.runs.procedure import WORDS, Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from tests.helpers.plain_loop import CPU, OwnNet, assert_same_round, pictures, tabular, train_alone, trained
 
 # Rows and batches are such that clients take 3, 2 and 2 steps per epoch, the last of a few rows only; one
 # row where there is no BatchNorm, which cannot train on one. Some of the gradients are clipped.
-SETTINGS = Settings(
+SETTINGS = TrainConfig(
     rounds=3, epochs=5, batch=16, features=5, penalty=Penalty(0.02, 0.05),
     learning_rate=3e-3, final_learning_rate=1e-4, clip=1.0, precision="fp64",
 )  # fmt: skip
@@ -57,7 +57,7 @@ def problem(backbone) -> Problem:
     return pictures(shape=(12, 12, 1) if "cnn" in backbone else (16, 16, 1))
 
 
-def settings(backbone) -> Settings:
+def settings(backbone) -> TrainConfig:
     return ON_PICTURES if problem(backbone).name == "pictures" else SETTINGS
 
 
@@ -176,7 +176,7 @@ def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
 
     monkeypatch.setattr("fedgram.nets.cuda.compiled", compiled)
     runs = [Run(Procedure.parse(words), 0) for words in ("ordinary", "proximal")]
-    settings = Settings(rounds=1, epochs=2, batch=16, features=5)
+    settings = TrainConfig(rounds=1, epochs=2, batch=16, features=5)
     federation = Federation(tabular(tuple(rows)), OwnNet, runs, settings, CPU)
     next(federation.rounds())
     assert federation.clients.fit.common == common
@@ -201,8 +201,8 @@ def test_a_client_alone_returns_what_it_returns_in_the_federation(backbone, word
     federation, recorded = trained(data, TRIED[backbone], [run], SETTINGS)
     start = Federation(data, TRIED[backbone], [run], SETTINGS, CPU)
     name = data.clients[2]
-    site = Sites.of({name: data.train[name]}, {}, CPU)
-    alone = Clients(site, Exchange.of(data), TRIED[backbone], [run], SETTINGS, CPU)
+    site = ClientData.from_splits({name: data.train[name]}, {}, CPU)
+    alone = Clients(site, PooledMoments.from_problem(data), TRIED[backbone], [run], SETTINGS, CPU)
     head, bias = start.head, start.bias
     for record in recorded[run]:
         returned = alone.round(record.number, head, bias)

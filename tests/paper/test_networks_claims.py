@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import ALL, SETTINGS
@@ -73,7 +73,7 @@ def exact_results(name):
 
 
 def verdicts(name, results):
-    judged = judge_all(load_claims(name), STUDIES[name].measure(Shown.of(results)))
+    judged = judge_all(load_claims(name), STUDIES[name].measure(ComparableRuns.from_results(results)))
     return {each.claim.id: each for each in judged}
 
 

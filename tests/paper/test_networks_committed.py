@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fedgram.display.plotting import rendered
+from fedgram.display.plotting import render
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.studies.registry import FIGURES, figures_of
 from fedgram.theory.geometry import psd
@@ -38,5 +38,5 @@ def test_errors_are_those_of_the_grams(results):
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn(results, name):
     for figure in filter(None, figures_of(name, results).values()):
-        assert rendered(figure, "png").startswith(b"\x89PNG")
+        assert render(figure, "png").startswith(b"\x89PNG")
     plt.close("all")

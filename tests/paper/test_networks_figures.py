@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fedgram.display.plotting import rendered
+from fedgram.display.plotting import render
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
-from fedgram.paper.networks.comparable import TITLES, Shown
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
 from fedgram.paper.networks.studies.registry import FIGURES, STUDIES, figures_of
@@ -159,7 +159,7 @@ def test_no_figure_mixes_scales_or_datasets():
     paper = all_results()
     reduced = only(all_results("reduced"), "beijing", "walker")
     other = [replace(run, dataset="other", kind="GENERATED") for run in paper.select(setting="beijing")]
-    shown = Shown.of([*reduced, *other, *only(paper, "beijing")])
+    shown = ComparableRuns.from_results([*reduced, *other, *only(paper, "beijing")])
     assert shown.scale.name == "paper"
     assert {(run.scale, run.kind) for run in shown.by_key.values()} == {("paper", "REAL")}
     figures = drawn("dnn-rho", Results([*reduced, *only(paper, "beijing")]))
@@ -427,10 +427,10 @@ def assert_apart(texts):
 
 def test_files_are_the_same_for_the_same_results():
     few = only(all_results(), "hopper")
-    contents = {rendered(figures_of("dnn-full-model", few)[""]) for _ in range(2)}
+    contents = {render(figures_of("dnn-full-model", few)[""]) for _ in range(2)}
     assert len(contents) == 1
     assert contents.pop().startswith(b"\x89PNG")
-    assert rendered(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
+    assert render(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
 
 
 ROWS = [("dnn-main", "comparison"), ("dnn-epochs", ""), ("dnn-rho", ""), ("beyond-solved", "epochs")]
@@ -453,7 +453,7 @@ def test_compared_procedures_have_the_same_seeds():
         for run in all_results()
         if run.setting == "hopper" and (run.procedure.name != "proximal" or run.seed < 2)
     ]
-    shown = Shown.of(some).same_seeds(["ordinary", "proximal", "full-model+centered"])
+    shown = ComparableRuns.from_results(some).same_seeds(["ordinary", "proximal", "full-model+centered"])
     assert [run.seed for run in shown.runs("hopper", "ordinary")] == [0, 1]
     assert [run.seed for run in shown.runs("hopper", "proximal")] == [0, 1]
     assert shown.runs("hopper", "aligned") == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import load_claims
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.registry import GROUPS
 from tests.helpers.network_draws import ALL, IMAGES, TABULAR, Runs
@@ -195,7 +195,9 @@ DEFINITIONS = {
 def by_definition():
     """Numbers by study, and all runs that they are of."""
     runs = Runs()
-    return {name: define(runs) for name, define in DEFINITIONS.items()}, Shown.of(runs.values())
+    return {name: define(runs) for name, define in DEFINITIONS.items()}, ComparableRuns.from_results(
+        runs.values()
+    )
 
 
 @pytest.mark.parametrize("name", GROUPS["dnn"])

@@ -9,7 +9,7 @@ from fedgram import InputError
 from fedgram.paper.launch.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
 from fedgram.paper.launch.jobs import jobs_of
 from fedgram.paper.launch.launch import run
-from fedgram.paper.launch.plan import Request, planned
+from fedgram.paper.launch.plan import Request, plan_experiments
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, scale_of
@@ -106,7 +106,7 @@ def test_stand_ins_are_taken_where_the_papers_data_is_missing(tmp_path):
 
 
 def test_missing_data_is_not_run_with_its_reason(tmp_path):
-    (plan,) = planned([STUDIES["dnn-main"]], empty(tmp_path), Results())
+    (plan,) = plan_experiments([STUDIES["dnn-main"]], empty(tmp_path), Results())
     assert {key.setting for key in plan.keys} == {"dsprites"}  # drawn on the fly
     assert (len(plan.missing), plan.in_all, len(plan.not_run)) == (20, 200, 9)
     assert "Hopper is not run: The dataset 'hopper' needs" in "\n".join(plan.reasons)
@@ -117,7 +117,7 @@ def test_missing_data_is_not_run_with_its_reason(tmp_path):
 
 def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
     with pytest.raises(InputError, match="The dataset 'hopper' needs"):
-        planned([STUDIES["dnn-main"]], empty(tmp_path, settings=("hopper",)), Results())
+        plan_experiments([STUDIES["dnn-main"]], empty(tmp_path, settings=("hopper",)), Results())
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
 )
 def test_bad_names_are_refused(narrowed, words, tmp_path):
     with pytest.raises(InputError, match=words):
-        planned([STUDIES["dnn-main"]], empty(tmp_path, **narrowed), Results())
+        plan_experiments([STUDIES["dnn-main"]], empty(tmp_path, **narrowed), Results())
 
 
 def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
-    (plan,) = planned([STUDIES["dnn-main"]], empty(tmp_path, settings=("dsprites",)), Results())
+    (plan,) = plan_experiments([STUDIES["dnn-main"]], empty(tmp_path, settings=("dsprites",)), Results())
     assert len(plan.not_run) == 9
     assert plan.reasons == []
     assert "is not run" not in "\n".join(cost_lines([plan]))
@@ -150,20 +150,20 @@ def test_no_scale_of_that_name():
 def test_narrowing_and_what_is_finished(tmp_path):
     narrowed = {"settings": ("dsprites",), "seeds": (0, 3), "procedures": ("corrected", "proximal=0.001")}
     request = empty(tmp_path, **narrowed)
-    (plan,) = planned([STUDIES["dnn-main"]], request, Results())
+    (plan,) = plan_experiments([STUDIES["dnn-main"]], request, Results())
     assert {(key.procedure.name, key.seed) for key in plan.missing} == {
         (name, seed) for name in ("corrected", "proximal") for seed in (0, 3)
     }
     done = Results([result_of(plan.missing[0], "paper"), result_of(plan.missing[1], "smoke")])
-    (again,) = planned([STUDIES["dnn-main"]], request, done)
+    (again,) = plan_experiments([STUDIES["dnn-main"]], request, done)
     assert set(plan.missing) - set(again.missing) == {plan.missing[0]}
 
 
 def test_where_all_is_finished_nothing_is_left_to_train(tmp_path):
     request = empty(tmp_path, settings=("dsprites",))
-    (plan,) = planned([STUDIES["dnn-main"]], request, Results())
+    (plan,) = plan_experiments([STUDIES["dnn-main"]], request, Results())
     done = Results(result_of(key, "paper") for key in plan.missing)
-    lines = cost_lines(planned([STUDIES["dnn-main"]], request, done))
+    lines = cost_lines(plan_experiments([STUDIES["dnn-main"]], request, done))
     assert lines[1] == "dnn-main: 20 of 200 runs asked for, 20 of them finished; nothing left to train."
 
 
@@ -222,5 +222,7 @@ def test_the_list_has_every_study(tmp_path):
     assert rows[0][4] == "0 of 200 runs"
     by_name = {row[0]: row[3] for row in rows}
     assert by_name["dnn-alignment"] == "no data at hand; 0 of 6 settings at hand"
-    nothing = planned([STUDIES["dnn-alignment"], STUDIES["dnn-full-model"]], empty(tmp_path), Results())
+    nothing = plan_experiments(
+        [STUDIES["dnn-alignment"], STUDIES["dnn-full-model"]], empty(tmp_path), Results()
+    )
     assert "nothing left" not in "\n".join([*by_name.values(), *cost_lines(nothing)])

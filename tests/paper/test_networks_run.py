@@ -21,8 +21,9 @@ from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
-from fedgram.paper.networks.studies.registry import STUDIES, registry
-from fedgram.runs.train_config import Settings
+from fedgram.paper.networks.studies import registry
+from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.runs.train_config import TrainConfig
 
 BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
 """Below smoke: one epoch, two rounds and one seed."""
@@ -39,7 +40,7 @@ def everything(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "rendered", _quickly)  # other tests look at the pictures
         patch.setitem(SCALES, "smoke", BLINK)  # by which figures and claims find their runs
-        found = run(list(STUDIES.values()), request(out), started=plans.extend, warned=said.append)
+        found = run(list(STUDIES.values()), request(out), on_start=plans.extend, on_warning=said.append)
     return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
 
 
@@ -127,9 +128,9 @@ def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run([study], request(tmp_path / "a", **narrowed), progress=stop)
+        run([study], request(tmp_path / "a", **narrowed), on_epoch=stop)
     assert not Results.load(tmp_path / "a" / "smoke" / "results")
-    (stopped,) = run([study], request(tmp_path / "a", **narrowed), warned=said.append)
+    (stopped,) = run([study], request(tmp_path / "a", **narrowed), on_warning=said.append)
     assert any("go on after round 1" in sentence for sentence in said)
     (whole,) = run([study], request(tmp_path / "b", **narrowed))
     assert len(stopped.results) == len(whole.results) == 5  # settings that share the run
@@ -142,7 +143,7 @@ def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatc
     said = []
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "duckdb", None)
-        (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), warned=said.append)
+        (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), on_warning=said.append)
     assert "which needs DuckDB" in said[0]
     assert len(outcome.results) == 5
     assert not (tmp_path / "smoke" / "results").exists()
@@ -183,12 +184,12 @@ def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Scale,
         "settings",
-        lambda self, epochs, rounds: Settings(
+        lambda self, epochs, rounds: TrainConfig(
             epochs=epochs, rounds=rounds, features=8, learning_rate=1e30, clip=1e30
         ),
     )
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
-    (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), warned=said.append)
+    (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), on_warning=said.append)
     assert len(outcome.results) == 0
     assert "given up: ordinary/seed-0" in said[-1]
 
@@ -248,7 +249,7 @@ def test_several_experiments_share_their_runs(tmp_path):
 def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, monkeypatch):
     _, outcomes, *_ = everything
     monkeypatch.setattr(printing, "console", Console(width=80, force_terminal=False))
-    printing.print_outcome(outcomes["beyond-prediction"])
+    printing.print_network_outcome(outcomes["beyond-prediction"])
     said = capsys.readouterr().out
     images = [name for name in ALL if name not in TABULAR]
     for dataset, settings in (("swimmer-mini", TABULAR), ("sprites", images)):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measured, judge, judge_all, load_claims
+from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measurement, judge, judge_all, load_claims
 from fedgram.paper.registry import GROUPS, MODULES, names_of
 from fedgram.paper.storage import digest, read_table, write_table
 from fedgram.paper.ufm.runner import THREADS, run
@@ -56,55 +56,55 @@ def claim(comparison, value=None, tolerance=0.0):
     ],
 )
 def test_comparisons(stated, ours, verdict):
-    assert judge(stated, Measured(ours)).verdict == verdict
+    assert judge(stated, Measurement(ours)).verdict == verdict
 
 
 @pytest.mark.parametrize("comparison", sorted(COMPARISONS))
 def test_nan_never_matches(comparison):
     value = (1.0, 2.0) if comparison == "range" else 1.0
     if comparison != "always":
-        assert judge(claim(comparison, value, 10.0), Measured(float("nan"))).verdict == "miss"
+        assert judge(claim(comparison, value, 10.0), Measurement(float("nan"))).verdict == "miss"
 
 
 def test_a_spread_of_our_own_draws_is_compared_and_said():
-    inside = judge(claim("equal", 3.9), Measured(3.5, spread=((3.0, 4.0),)))
+    inside = judge(claim("equal", 3.9), Measurement(3.5, spread=((3.0, 4.0),)))
     assert inside.verdict == "match"
     assert "our own draws spread over 3 – 4" in inside.reason
     for number in (2.9, 4.1):
-        assert judge(claim("equal", number), Measured(3.5, spread=((3.0, 4.0),))).verdict == "miss"
-        assert judge(claim("equal", number, 0.05), Measured(3.5, spread=((3.0, 4.0),))).verdict == "match"
+        assert judge(claim("equal", number), Measurement(3.5, spread=((3.0, 4.0),))).verdict == "miss"
+        assert judge(claim("equal", number, 0.05), Measurement(3.5, spread=((3.0, 4.0),))).verdict == "match"
     assert (
-        judge(claim("range", (1.0, 9.0)), Measured((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict
+        judge(claim("range", (1.0, 9.0)), Measurement((1.0, 5.0), spread=((0.0, 2.0), (4.0, 6.0)))).verdict
         == "miss"
     )
 
 
 def test_incomplete_and_missing_measurements():
     for ours, words in ((3.0, "agrees"), (4.0, "disagrees")):
-        part = judge(claim("equal", 3.0), Measured(ours, run=40, needed=200))
+        part = judge(claim("equal", 3.0), Measurement(ours, run=40, needed=200))
         assert (part.verdict, part.reason) == ("partial", f"40 of 200 runs; {words} so far")
         assert part.agrees == (words == "agrees")
-    counted = judge(claim("equal", 200.0), Measured(40, run=40, needed=200))
+    counted = judge(claim("equal", 200.0), Measurement(40, run=40, needed=200))
     assert counted.reason == "40 of 200 runs; agrees so far"
-    share = judge(claim("equal", 0.6), Measured(0.2, run=10, needed=30))  # of fewer runs
+    share = judge(claim("equal", 0.6), Measurement(0.2, run=10, needed=30))  # of fewer runs
     assert share.agrees is False
-    inside = judge(claim("order", (1.0, 100.0)), Measured((20.0, 20.0), run=1, needed=9))
+    inside = judge(claim("order", (1.0, 100.0)), Measurement((20.0, 20.0), run=1, needed=9))
     assert (inside.verdict, inside.reason) == ("partial", "1 of 9 runs; within an order of the paper's range")
-    few = judge(claim("equal", value=60), Measured(5, spread=((4, 4),), run=48, needed=512))
+    few = judge(claim("equal", value=60), Measurement(5, spread=((4, 4),), run=48, needed=512))
     assert (few.verdict, few.agrees) == ("partial", None)
     assert few.reason == "48 of 512 runs; so few draws do not decide; our own draws spread over 4 – 4"
     assert inside.agrees
-    assert judge(claim("order", (1.0, 100.0)), Measured((2.0, 400.0), run=1, needed=9)).agrees is False
-    elsewhere = judge(claim("equal", 3.0), Measured(3.0, run=0, needed=9, about="smoke scale"))
+    assert judge(claim("order", (1.0, 100.0)), Measurement((2.0, 400.0), run=1, needed=9)).agrees is False
+    elsewhere = judge(claim("equal", 3.0), Measurement(3.0, run=0, needed=9, about="smoke scale"))
     assert (elsewhere.verdict, elsewhere.reason) == ("not comparable", "smoke scale")
     assert elsewhere.agrees is None
-    told = judge(claim("equal", 3.0), Measured(3.0, about="on other data"))
+    told = judge(claim("equal", 3.0), Measurement(3.0, about="on other data"))
     assert (told.verdict, told.reason) == ("match", "on other data")
     for stand_ins, words in ((0, ""), (2, "2 of them on stand-in data"), (3, "all on stand-in data")):
-        assert judge(claim("equal", 3.0), Measured(3.0, run=3, stand_ins=stand_ins)).reason == words
+        assert judge(claim("equal", 3.0), Measurement(3.0, run=3, stand_ins=stand_ins)).reason == words
     assert judge(claim("equal", 3.0), None).verdict == "not run"
     with pytest.raises(ValueError, match="No claim is called other"):
-        judge_all([claim("equal", 3.0)], {"other": Measured(1.0)})
+        judge_all([claim("equal", 3.0)], {"other": Measurement(1.0)})
 
 
 def test_claims_are_complete_and_well_formed():
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_named_and_only_it_is_redone(tmp_path):
     log, said = tmp_path / "log", []
     run([toy(log)], tmp_path, "full")
     (tmp_path / "full" / "toy" / "two.parquet").write_bytes(b"PAR1 nonsense")
-    run([toy(log)], tmp_path, "full", warned=said.append)
+    run([toy(log)], tmp_path, "full", on_warning=said.append)
     assert "two.parquet' is damaged and will be redone" in said[0]
     assert sorted(log.read_text().split()) == ["0", "1", "1"]
 
@@ -203,7 +203,7 @@ def test_an_experiment_that_another_process_runs_is_left_to_it(tmp_path):
             run(experiments, tmp_path, "full")
         refused.append(name)
 
-    run(experiments, tmp_path, "full", advanced=again)
+    run(experiments, tmp_path, "full", on_part=again)
     assert len(refused) == 2
     run(experiments, tmp_path, "full")  # which is free again
 

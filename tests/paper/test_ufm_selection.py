@@ -68,7 +68,7 @@ def test_newton_steps_reach_the_head_at_the_end_of_the_path(targets, width):
     clients = selection_instances(np.random.default_rng(0), targets, width, 2)
     heads = near_optimum(clients, WEIGHTS[-1])
     for number, head in enumerate(heads):
-        loss = Joint(Sample.of(clients.targets[number]).rotated(), UNIT, clients.broadcast[number])
+        loss = Joint(Sample.from_targets(clients.targets[number]).rotated(), UNIT, clients.broadcast[number])
         assert psd.relative_error(proximal_path(loss, WEIGHTS)[-1].head, head) < 5e-9
 
 

@@ -9,11 +9,11 @@ import pytest
 from scipy.linalg import sqrtm
 
 from fedgram import InputError, Penalty, phi, predict
-from fedgram._util.text import between_commas, counted, seeds_in_words
+from fedgram._util.text import describe_seeds, pluralize, split_names
 from fedgram.data.problem import Problem, Split
 from fedgram.display.run_figure import draw_comparison
 from fedgram.runs import Runs
-from fedgram.runs.compare import METRICS, Spread, compared
+from fedgram.runs.compare import METRICS, Spread, compare_runs
 from fedgram.runs.expectation import expectation
 from fedgram.runs.measure import measure, over_clients
 from fedgram.runs.procedure import BIAS_RULES, Procedure
@@ -208,7 +208,7 @@ def several(tmp_path_factory):
 
 
 def test_runs_are_compared_over_seeds(several):
-    (setting,) = compared(Runs(several))
+    (setting,) = compare_runs(Runs(several))
     assert [group.name for group in setting.groups] == ["corrected", "ordinary"]
     ordinary = setting.groups[1]
     assert ordinary.target == "G_star"
@@ -227,7 +227,7 @@ def test_runs_are_compared_over_seeds(several):
 
 def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch):
     monkeypatch.setattr("fedgram.runs.compare.FAR", -1.0)
-    (setting,) = compared(Runs(several))
+    (setting,) = compare_runs(Runs(several))
     (unfinished,) = setting.warnings
     assert setting.document()["warnings"] == [unfinished]
     assert unfinished.startswith("Clients ended ")
@@ -241,25 +241,25 @@ def test_other_networks_of_one_name_are_another_setting(several, tmp_path):
         other = replace(run.setup, network="another")
         copytree(run.folder, tmp_path / "other" / run.folder.relative_to(several))
         replace(run, folder=tmp_path / "other" / run.folder.relative_to(several), setup=other).save()
-    assert [len(setting.groups) for setting in compared(Runs(tmp_path))] == [2, 2]
+    assert [len(setting.groups) for setting in compare_runs(Runs(tmp_path))] == [2, 2]
 
 
 def test_copies_of_a_run_count_once(several, tmp_path):
     for place in ("one", "other"):
         copytree(several, tmp_path / place)
-    (setting,) = compared(Runs(tmp_path))
+    (setting,) = compare_runs(Runs(tmp_path))
     assert [group.seeds for group in setting.groups] == [(0,), (0, 1, 2)]
 
 
 def test_gaps_beyond_reason_are_times(several):
-    (setting,) = compared(Runs(several))
+    (setting,) = compare_runs(Runs(several))
     setting.groups[1].runs[0].objective_gap[-1] = 3e7
     assert "Clients ended 1e+07 times (ordinary (seeds 0 to 2)) above" in setting.warnings[-1]
 
 
 def test_test_errors_that_grew_are_named(several):
     """Under a private bias alone: under the shared one they grow as the paper's heads near their limit."""
-    (setting,) = compared(Runs(several))
+    (setting,) = compare_runs(Runs(several))
     run = setting.groups[1].runs[1]
     run.test_mse[:] = np.array([[0.5], [0.25], [np.nan], [0.75]])
     run.test_mse[-1, BIAS_RULES.index("shared")] = 9.0
@@ -276,7 +276,7 @@ def test_test_errors_that_grew_are_named(several):
 
 
 def test_seeds_are_shown_where_they_differ(several, tmp_path):
-    (setting,) = compared(Runs(several))
+    (setting,) = compare_runs(Runs(several))
     assert "GENERATED data, E = 1, 4 rounds, 1 to 3 seeds, P = 5" in setting.scale
     labels = [setting.label(group) for group in setting.groups]
     assert labels == ["corrected (seed 0)", "ordinary (seeds 0 to 2)"]
@@ -287,14 +287,14 @@ def test_seeds_are_shown_where_they_differ(several, tmp_path):
     for seed in (0, 3):
         exact_run(tmp_path, "ordinary", rounds=1, seed=seed)
         exact_run(tmp_path, "corrected", rounds=1, seed=seed)
-    (setting,) = compared(Runs(tmp_path))
+    (setting,) = compare_runs(Runs(tmp_path))
     assert "1 round, 2 seeds, P = 5" in setting.scale
     assert [setting.label(group) for group in setting.groups] == ["corrected", "ordinary"]
 
 
 def test_counts_and_seeds_in_words():
-    assert [counted(number, "run") for number in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
-    assert [seeds_in_words(seeds) for seeds in ([4], (0, 1), {3, 0}, (1, 2, 3), (0, 1, 3))] == [
+    assert [pluralize(number, "run") for number in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
+    assert [describe_seeds(seeds) for seeds in ([4], (0, 1), {3, 0}, (1, 2, 3), (0, 1, 3))] == [
         "seed 4", "seeds 0, 1", "seeds 0, 3", "seeds 1 to 3", "seeds 0, 1, 3",
     ]  # fmt: skip
 
@@ -306,11 +306,11 @@ def test_lists_have_commas_and_quotes_around_others():
         "a\nb": ["a", "b"],
         'it\'s "odd",y': ['it\'s "odd"', "y"],
     }
-    assert {text: between_commas(text) for text in ("", ",", *listed)} == {"": [], ",": [], **listed}
+    assert {text: split_names(text) for text in ("", ",", *listed)} == {"": [], ",": [], **listed}
 
 
 def test_the_figure_is_drawn(several, tmp_path):
-    settings = compared(Runs(several))
+    settings = compare_runs(Runs(several))
     for suffix in ("png", "svg", "pdf"):
         draw_comparison(settings, tmp_path / f"figure.{suffix}")
         assert (tmp_path / f"figure.{suffix}").stat().st_size > 5000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedgram import InputError, Penalty
 from fedgram.runs.procedure import BIAS_RULES, PROXIMAL, WORDS, Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import PRECISIONS, Settings
+from fedgram.runs.train_config import PRECISIONS, TrainConfig
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -122,14 +122,14 @@ def test_fields_take_known_words_only(given, words):
     assert refused.value.field in given
 
 
-NUMBERS = [each.name for each in fields(Settings) if each.name not in ("penalty", "precision")]
+NUMBERS = [each.name for each in fields(TrainConfig) if each.name not in ("penalty", "precision")]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
 def test_settings_must_be_positive(name, value):
     with pytest.raises(InputError, match=rf"^{name} must be positive, not {value:g}\.$") as refused:
-        replace(Settings(), **{name: value})
+        replace(TrainConfig(), **{name: value})
     assert refused.value.field == name
 
 
@@ -138,10 +138,10 @@ def test_settings_must_be_positive(name, value):
 )
 def test_counts_are_whole_numbers(name, value):
     with pytest.raises(InputError, match=f"{name} must be a whole number, not"):
-        Settings(**{name: value})
-    assert type(getattr(Settings(**{name: np.int32(7)}), name)) is int
+        TrainConfig(**{name: value})
+    assert type(getattr(TrainConfig(**{name: np.int32(7)}), name)) is int
     with pytest.raises(InputError, match=f"{name} must be positive, not -7"):
-        Settings(**{name: np.int64(-7)})
+        TrainConfig(**{name: np.int64(-7)})
 
 
 @pytest.mark.parametrize(
@@ -153,20 +153,20 @@ def test_counts_are_whole_numbers(name, value):
 )
 def test_settings_of_another_type_are_named(name, value, words):
     with pytest.raises(InputError) as refused:
-        Settings(**{name: value})
+        TrainConfig(**{name: value})
     assert refused.value.message == words
 
 
 def test_precisions_are_named():
     said = r"^There is no precision 'fp16'; there are tf32, fp32, bf16, fp64\.$"
     with pytest.raises(InputError, match=said) as refused:
-        Settings(precision="fp16")
+        TrainConfig(precision="fp16")
     assert refused.value.field == "precision"
-    assert [Settings(precision=each).precision for each in PRECISIONS] == list(PRECISIONS)
+    assert [TrainConfig(precision=each).precision for each in PRECISIONS] == list(PRECISIONS)
 
 
 def test_the_defaults_are_the_papers():
-    assert Settings() == Settings(
+    assert TrainConfig() == TrainConfig(
         rounds=8, epochs=4000, batch=256, features=512, penalty=Penalty(0.01, 0.01),
         learning_rate=1e-3, final_learning_rate=1e-5, clip=5.0, precision="tf32",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import nn
 from fedgram import InputError, Moments
 from fedgram.runs import Runs, Setup, tensor_files
 from fedgram.runs.procedure import Procedure
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 from fedgram.training import train
 from fedgram.training.trainer import summarize
@@ -141,7 +141,7 @@ def replaced(draft, path):
 
 os.replace = replaced
 in_a_round = lambda now: moment == "in a round" and (now.round, now.epoch) == (2, 1)
-trained(folder, progress=lambda now: in_a_round(now) and die())
+trained(folder, on_epoch=lambda now: in_a_round(now) and die())
 """
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, tmp_path, moment):
     stored = [run.account.rounds for run in Runs(tmp_path / "runs")]
     assert stored == ([1] * 4 if moment == "in a round" else [2] * 4)
     said = []
-    trained(tmp_path / "runs", warned=said.append)
+    trained(tmp_path / "runs", on_warning=said.append)
     assert said == ["Runs that go on after round 1: 4."]
     assert_same_contents(whole, tmp_path / "runs")
     assert not list((tmp_path / "runs").rglob("*.draft")), "what a killed process left is removed"
@@ -201,7 +201,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
             with pytest.raises(InputError, match=r"Another process writes to '.*': wait for it"):
                 trained(tmp_path / "runs")
 
-    trained(tmp_path / "runs", progress=again)
+    trained(tmp_path / "runs", on_epoch=again)
     assert_same_contents(whole, tmp_path / "runs")
     trained(tmp_path / "runs")  # which is free again
 
@@ -310,7 +310,7 @@ def test_names_that_no_file_may_have(tmp_path):
 
 
 def test_settings_survive_the_manifest():
-    settings = Settings(learning_rate=1 / 3, penalty=Penalty(0.1, 1e-3))
+    settings = TrainConfig(learning_rate=1 / 3, penalty=Penalty(0.1, 1e-3))
     procedure = Procedure.parse("proximal=0.5+private")
     setup = Setup(procedure, 3, settings, "net", 7, "a0", summarize(small_problem()))
     assert Setup.parse(json.loads(json.dumps(setup.document()))) == setup

@@ -14,7 +14,7 @@ from fedgram import Barycenter, InputError, barycenter
 from fedgram.theory.geometry import batched_linalg, newton_batched, newton_lapack, psd
 from fedgram.theory.geometry.barycenter import next_head, trajectory
 from fedgram.theory.geometry.batched_linalg import products
-from fedgram.theory.geometry.weights import normalised
+from fedgram.theory.geometry.weights import normalize_weights
 from tests.helpers.instances import covariances, mp_sqrt, rotations, to_float
 
 SEEDS = st.integers(0, 10_000)
@@ -212,9 +212,9 @@ def test_light_clients_in_a_batch_cost_no_digits(light, by):
     grams = covariances(np.random.default_rng(0), 64, 20, size=4)
     shares = np.append(1.0, np.full(19, light))
     given = (grams, shares) if by == "weight" else (grams * shares[:, None, None] ** 2, np.ones(20))
-    found = newton_batched.solve(given[0], np.broadcast_to(normalised(given[1], 20), (64, 20)))[0]
+    found = newton_batched.solve(given[0], np.broadcast_to(normalize_weights(given[1], 20), (64, 20)))[0]
     for head, each in zip(found, given[0], strict=True):
-        alone = newton_lapack.solve(each, normalised(given[1], 20))[0]
+        alone = newton_lapack.solve(each, normalize_weights(given[1], 20))[0]
         assert psd.relative_error(psd.gram(head), psd.gram(alone)) < 2e-14
 
 

@@ -128,7 +128,7 @@ def test_factor_of_a_singular_matrix_drops_only_rounding():
 )
 def test_matrices_that_are_not_semidefinite_are_refused(matrix, words):
     with pytest.raises(InputError, match=words):
-        psd.checked(matrix, "The matrix")
+        psd.check_psd(matrix, "The matrix")
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -136,10 +136,10 @@ def test_rounding_is_that_of_each_matrix_of_a_batch(size):
     skew = np.triu(np.full((size, size), 1e-8), 1)
     large = 1e6 * np.eye(size) + skew
     np.testing.assert_array_equal(
-        psd.checked([large, np.eye(size)], "Both"), [psd.symmetric(large), np.eye(size)]
+        psd.check_psd([large, np.eye(size)], "Both"), [psd.symmetric(large), np.eye(size)]
     )
     with pytest.raises(InputError, match="Both is not symmetric"):
-        psd.checked([1e6 * np.eye(size), np.eye(size) + skew], "Both")
+        psd.check_psd([1e6 * np.eye(size), np.eye(size) + skew], "Both")
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -152,10 +152,10 @@ def test_the_square_root_is_that_of_scipy_also_of_small_and_singular_matrices(si
 
 def test_definite_matrices_can_be_asked_for():
     np.testing.assert_array_equal(
-        psd.checked(np.diag([1.0, 0.1]), "The matrix", definite=True), np.diag([1.0, 0.1])
+        psd.check_psd(np.diag([1.0, 0.1]), "The matrix", definite=True), np.diag([1.0, 0.1])
     )
     with pytest.raises(InputError, match="must be positive definite"):
-        psd.checked(np.diag([1.0, 0.0]), "The matrix", definite=True)
+        psd.check_psd(np.diag([1.0, 0.0]), "The matrix", definite=True)
 
 
 def test_nothing_is_relative_to_zero():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgram import InputError, Penalty, align, closest_head, phi, solve
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import profiled_objective
-from fedgram.theory.select import unshrunk
+from fedgram.theory.select import unshrink
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.2)
@@ -148,9 +148,9 @@ def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match=r"broadcast must have shape \(rows, columns\), not \(3, 2, 5\)"):
         solve(u, y, np.ones((3, 2, 5)), PENALTY)
     with pytest.raises(InputError, match="The head has 5 features but the layer gives 4"):
-        unshrunk(np.ones((2, 5)), np.ones((4, 6)), PENALTY)
+        unshrink(np.ones((2, 5)), np.ones((4, 6)), PENALTY)
     with pytest.raises(InputError, match="layer_weight has a value that is not finite"):
-        unshrunk(np.ones((2, 5)), np.full((5, 6), np.nan), PENALTY)
+        unshrink(np.ones((2, 5)), np.full((5, 6), np.nan), PENALTY)
 
 
 def test_a_number_is_no_penalty():
@@ -158,7 +158,7 @@ def test_a_number_is_no_penalty():
     for refused in (
         lambda: phi(np.eye(2), 0.1),
         lambda: solve(u, y, broadcast, 0.1),
-        lambda: unshrunk(broadcast, np.ones((broadcast.shape[1], 6)), 0.1),
+        lambda: unshrink(broadcast, np.ones((broadcast.shape[1], 6)), 0.1),
     ):
         with pytest.raises(InputError, match=r"This takes a Penalty, not float: Penalty\(features="):
             refused()
@@ -179,19 +179,19 @@ def test_the_map_behind_optimal_features_is_found_again():
     rng = np.random.default_rng(9)
     head, wanted = rng.standard_normal((2, 5)), rng.standard_normal((2, 6))
     features = head.T @ np.linalg.solve(head @ head.T + PENALTY.features * np.eye(2), wanted)
-    np.testing.assert_allclose(unshrunk(head, features, PENALTY), wanted, atol=1e-13)
+    np.testing.assert_allclose(unshrink(head, features, PENALTY), wanted, atol=1e-13)
 
 
 def test_a_direction_that_the_head_hardly_uses_is_blown_up_a_hundred_times():
     head, layer = np.diag([1.0, 1e-5]), np.random.default_rng(10).standard_normal((2, 3))
-    shown = unshrunk(head, layer, PENALTY) / (head @ layer)
+    shown = unshrink(head, layer, PENALTY) / (head @ layer)
     np.testing.assert_allclose(shown, [[1 + PENALTY.features] * 3, [100] * 3], rtol=1e-6)
 
 
 def solved_map(*given, **options):
     solved = solve(*given, PENALTY, **options)
     assert solved.clipped == 0
-    return unshrunk(solved.head, solved.layer_weight, PENALTY)
+    return unshrink(solved.head, solved.layer_weight, PENALTY)
 
 
 def test_of_maps_that_fit_as_well_the_one_closest_to_the_trained_one_is_taken():

@@ -13,7 +13,7 @@ from fedgram import InputError
 from fedgram.data.problem import Problem
 from fedgram.runs import Runs
 from fedgram.runs.procedure import BIAS_RULES
-from fedgram.training import predictions, train
+from fedgram.training import predict_rows, train
 from tests.helpers.small_runs import SETTINGS, net, small_problem, trained
 
 PROCEDURES = ["ordinary", "private", "solved+corrected+offset", "solved+centered"]
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 def errors(run):
     """Mean squares of each client's test errors, of those that have test rows."""
     test = {client: split for client, split in small_problem().test.items() if len(split)}
-    found = predictions(run, {client: split.inputs for client, split in test.items()}, net)
+    found = predict_rows(run, {client: split.inputs for client, split in test.items()}, net)
     return [np.mean((found[client] - split.targets) ** 2) for client, split in test.items()]
 
 
@@ -54,7 +54,7 @@ def test_test_rows_are_predicted_as_they_were_in_training(folder):
 def test_what_does_not_fit_is_said(folder, client, backbone, words):
     run = next(run for run in Runs(folder) if not run.setup.procedure.centralized)
     with pytest.raises(InputError, match=words):
-        predictions(run, {client: np.zeros((2, 4))}, backbone)
+        predict_rows(run, {client: np.zeros((2, 4))}, backbone)
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +72,19 @@ def test_columns_of_data_frames_are_taken_by_name(framed):
     run, rows = framed
     assert run.setup.data.provenance["inputs"] == ["w", "v", "u"]
     own = rows[["w", "v", "u"]].to_numpy(np.float64)
-    expected = predictions(run, {"a": own})["a"]
+    expected = predict_rows(run, {"a": own})["a"]
     for given in (rows, rows[["v", "w", "u"]], own[:, ::-1][:, ::-1]):
-        np.testing.assert_array_equal(predictions(run, {"a": given})["a"], expected)
-    backwards = predictions(run, {"a": own[::-1]})["a"]
+        np.testing.assert_array_equal(predict_rows(run, {"a": given})["a"], expected)
+    backwards = predict_rows(run, {"a": own[::-1]})["a"]
     np.testing.assert_allclose(backwards, expected[::-1], rtol=1e-5, atol=1e-6)
 
 
 def test_any_number_of_rows_is_predicted(framed, monkeypatch):
     run, rows = framed
-    expected = predictions(run, {"a": rows})["a"]
+    expected = predict_rows(run, {"a": rows})["a"]
     monkeypatch.setattr("fedgram.training.inference.ROWS_AT_ONCE", 7)
-    np.testing.assert_allclose(predictions(run, {"a": rows})["a"], expected, rtol=1e-5, atol=1e-6)
-    assert predictions(run, {"a": rows[:0]})["a"].shape == (0, 2)
+    np.testing.assert_allclose(predict_rows(run, {"a": rows})["a"], expected, rtol=1e-5, atol=1e-6)
+    assert predict_rows(run, {"a": rows[:0]})["a"].shape == (0, 2)
 
 
 def test_rows_that_cannot_be_predicted_are_named(framed):
@@ -96,7 +96,7 @@ def test_rows_that_cannot_be_predicted_are_named(framed):
     }
     for words, given in refused.items():
         with pytest.raises(InputError, match=re.escape(words)):
-            predictions(run, given)
+            predict_rows(run, given)
 
 
 class Odd(nn.Module):
@@ -163,7 +163,7 @@ def test_networks_of_any_making_predict_as_they_were_trained(tmp_path):
         [Odd, Tempered, Twice, lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh())]
     ):
         (run,) = train(problem, backbone, ["private"], [0], SETTINGS, folder=tmp_path / str(number))
-        found = predictions(run, {client: split.inputs for client, split in problem.train.items()}, backbone)
+        found = predict_rows(run, {client: split.inputs for client, split in problem.train.items()}, backbone)
         mse = [np.mean((found[client] - split.targets) ** 2) for client, split in problem.train.items()]
         np.testing.assert_allclose(mse, run.rounds()[-1].train_mse[:, BIAS_RULES.index("private")], rtol=1e-6)
 
@@ -174,9 +174,9 @@ def test_images_are_of_the_type_that_was_trained_on(tmp_path):
     problem = Problem.from_arrays(list(images), list(rng.standard_normal((2, 12, 2))))
     settings = replace(SETTINGS, rounds=1, epochs=1)
     (run,) = train(problem, "resnet-small", ["ordinary"], [0], settings, folder=tmp_path)
-    assert predictions(run, {"client 1": images[0]})["client 1"].shape == (12, 2)
+    assert predict_rows(run, {"client 1": images[0]})["client 1"].shape == (12, 2)
     with pytest.raises(InputError, match="'client 1' are float64, but the run was trained on"):
-        predictions(run, {"client 1": images[0] / 255})
+        predict_rows(run, {"client 1": images[0] / 255})
 
 
 def bent():
@@ -188,19 +188,19 @@ def test_our_backbones_are_taken_by_name_on_any_machine(tmp_path):
     (run,) = train(small_problem(), "resmlp-small", ["ordinary"], [0], SETTINGS, folder=tmp_path)
     elsewhere = replace(run, setup=replace(run.setup, network="drawn on another machine"))
     rows = {"site 0": np.ones((2, 4))}
-    np.testing.assert_array_equal(predictions(elsewhere, rows)["site 0"], predictions(run, rows)["site 0"])
+    np.testing.assert_array_equal(predict_rows(elsewhere, rows)["site 0"], predict_rows(run, rows)["site 0"])
 
 
 def test_a_module_with_other_weights_is_taken(folder):
     run = next(iter(Runs(folder)))
-    drawn, given = (predictions(run, {"site 0": np.ones((1, 4))}, each)["site 0"] for each in (net, net()))
+    drawn, given = (predict_rows(run, {"site 0": np.ones((1, 4))}, each)["site 0"] for each in (net, net()))
     np.testing.assert_array_equal(drawn, given)
 
 
 def test_the_network_of_a_centralized_run_serves_all(folder):
     run = next(run for run in Runs(folder) if run.setup.procedure.centralized)
     rows = {"site 0": np.ones((2, 4)), "elsewhere": np.ones((2, 4))}
-    found = predictions(run, rows, net)
+    found = predict_rows(run, rows, net)
     np.testing.assert_array_equal(found["elsewhere"], found["site 0"])
 
 
@@ -218,4 +218,4 @@ def test_why_there_are_no_networks(tmp_path, rounds, stopped, words):
     settings = replace(run.setup.settings, rounds=3)
     begun = replace(run, account=account, setup=replace(run.setup, settings=settings))
     with pytest.raises(InputError, match=words):
-        predictions(begun, {"site 0": np.zeros((2, 4))}, net)
+        predict_rows(begun, {"site 0": np.zeros((2, 4))}, net)

@@ -11,13 +11,15 @@ from fedgram import Penalty, predict
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem, Split, unattainable_part
 from fedgram.training import train
-from fedgram.training.preflight import cautions
+from fedgram.training.preflight import preflight_warnings
 from tests.helpers.small_runs import SETTINGS, net, small_problem
 
 
 def said_of(known):
     """All cautions about a problem, for a network without randomness."""
-    return cautions(known, nn.Linear(4, 2), torch.ones(2, 4), predict(known.moments, Penalty(1e-12, 1e-12)))
+    return preflight_warnings(
+        known, nn.Linear(4, 2), torch.ones(2, 4), predict(known.moments, Penalty(1e-12, 1e-12))
+    )
 
 
 def problem(inputs=lambda rows: rows, targets=lambda rows: rows):
@@ -78,7 +80,7 @@ def test_rows_that_no_network_fits_are_said_before_training(tmp_path):
     inputs[1] = inputs[0]
     known = Problem("equal", "GENERATED", {**made.train, "site 0": Split(inputs, first.targets)})
     said = []
-    train(known, net, ["ordinary"], [0], SETTINGS, folder=tmp_path, warned=said.append)
+    train(known, net, ["ordinary"], [0], SETTINGS, folder=tmp_path, on_warning=said.append)
     part = 100 * unattainable_part(inputs, first.targets)
     raw, reached = (
         predict(each.moments, SETTINGS.penalty).barycenter.gram for each in (known, known.attainable())

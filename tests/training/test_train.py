@@ -14,13 +14,13 @@ from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit
-from fedgram.nets.model import Model, explained, operations_per_row
+from fedgram.nets.model import Model, operations_per_row, translate_errors
 from fedgram.runs import Runs
 from fedgram.runs.measure import measure
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
-from fedgram.training import devices, memory, predictions, train
+from fedgram.runs.train_config import TrainConfig
+from fedgram.training import devices, memory, predict_rows, train
 from tests.helpers.plain_loop import pictures, tabular
 from tests.helpers.small_runs import (
     PROCEDURES,
@@ -58,15 +58,15 @@ def test_the_stored_models_predict_as_recorded(tmp_path, name):
         one = Model(net(), *reversed(arrays["feature.weight"].shape[1:]), split.targets.shape[1]).double()
         one.load_state_dict({key: value[m] for key, value in arrays.items()})
         with torch.no_grad():
-            predictions = one(torch.tensor(split.inputs).double())[1].numpy()
-        error = np.mean((predictions - split.targets) ** 2)
+            predict_rows = one(torch.tensor(split.inputs).double())[1].numpy()
+        error = np.mean((predict_rows - split.targets) ** 2)
         assert error == pytest.approx(run.rounds()[-1].train_mse[m, rule], rel=1e-9)
 
 
 def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     trained(tmp_path, seeds=[0])
     before, said = contents(tmp_path), []
-    runs = trained(tmp_path, warned=said.append)
+    runs = trained(tmp_path, on_warning=said.append)
     assert said == ["Runs that are finished already: 2 of 4."]
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
     for place, array in before.items():
@@ -79,7 +79,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     settings = replace(SETTINGS, rounds=np.int64(2), learning_rate=np.float32(1e-3))
     trained(tmp_path, ["ordinary"], np.arange(2), settings=settings)
     said, plain = [], replace(SETTINGS, rounds=2, learning_rate=float(np.float32(1e-3)))
-    runs = trained(tmp_path, ["ordinary"], range(2), settings=plain, warned=said.append)
+    runs = trained(tmp_path, ["ordinary"], range(2), settings=plain, on_warning=said.append)
     assert said == ["Runs that are finished already: 2 of 2."]
     assert [run.setup.seed for run in runs] == [0, 1]
 
@@ -115,17 +115,19 @@ def test_a_backbone_with_randomness_of_its_own_is_named(tmp_path):
         return nn.Sequential(net(), nn.Dropout(0.1))
 
     said = []
-    train(small_problem(), dropping, ["ordinary"], [0], SETTINGS, folder=tmp_path / "a", warned=said.append)
+    train(
+        small_problem(), dropping, ["ordinary"], [0], SETTINGS, folder=tmp_path / "a", on_warning=said.append
+    )
     assert said == [
         "The backbone draws random numbers as it trains, as dropout does: its runs come out differently each "
         "time, and when they go on after a stop."
     ]
-    trained(tmp_path / "b", ["ordinary"], [0], warned=said.append)
+    trained(tmp_path / "b", ["ordinary"], [0], on_warning=said.append)
 
     def kept():
         return nn.Sequential(net(), nn.Dropout(0.0))
 
-    train(small_problem(), kept, ["ordinary"], [0], SETTINGS, folder=tmp_path / "c", warned=said.append)
+    train(small_problem(), kept, ["ordinary"], [0], SETTINGS, folder=tmp_path / "c", on_warning=said.append)
     assert len(said) == 1
 
 
@@ -139,7 +141,7 @@ def test_centralized_runs_and_procedures_given_twice(tmp_path):
 def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "fitting", lambda problem, backbone, runs, settings, device: 3)
     said = []
-    runs = trained(tmp_path / "split", seeds=[0, 1], warned=said.append)
+    runs = trained(tmp_path / "split", seeds=[0, 1], on_warning=said.append)
     assert said == [
         "4 runs do not fit into the memory of cpu at once: they are trained in 2 stacks of up to 2."
     ]
@@ -213,7 +215,7 @@ def test_free_memory_is_some_of_the_memory():
 
 
 def test_memory_that_runs_out_is_not_put_down_to_the_backbone():
-    with pytest.raises(torch.OutOfMemoryError), explained(16):
+    with pytest.raises(torch.OutOfMemoryError), translate_errors(16):
         raise torch.OutOfMemoryError
 
 
@@ -231,10 +233,10 @@ def stopping(round):
 
 def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
     with pytest.raises(Interrupted):
-        trained(tmp_path / "a", progress=stopping(3))
+        trained(tmp_path / "a", on_epoch=stopping(3))
     (checkpoint,) = (tmp_path / "a").rglob("stack-*")
     said = []
-    trained(tmp_path / "a", ["ordinary"], warned=said.append)
+    trained(tmp_path / "a", ["ordinary"], on_warning=said.append)
     assert said == [f"'{checkpoint}' holds runs that are not wanted now, so its others start anew."]
     assert not checkpoint.exists()
     trained(tmp_path / "b", ["ordinary"])
@@ -245,17 +247,17 @@ def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
 
 def test_the_same_rows_go_on_wherever_they_came_from(tmp_path):
     with pytest.raises(Interrupted):
-        trained(tmp_path, ["ordinary"], [0], progress=stopping(2))
+        trained(tmp_path, ["ordinary"], [0], on_epoch=stopping(2))
     moved, said = replace(small_problem(), provenance={"file": "elsewhere"}), []
-    trained(tmp_path, ["ordinary"], [0], problem=moved, warned=said.append)
+    trained(tmp_path, ["ordinary"], [0], problem=moved, on_warning=said.append)
     assert said == ["Runs that go on after round 1: 1."]
 
 
 def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
     with pytest.raises(Interrupted):
-        trained(tmp_path / "a", seeds=[0], progress=stopping(2))
+        trained(tmp_path / "a", seeds=[0], on_epoch=stopping(2))
     said = []
-    runs = trained(tmp_path / "a", seeds=[0, 1], warned=said.append)
+    runs = trained(tmp_path / "a", seeds=[0, 1], on_warning=said.append)
     assert said == ["Runs that go on after round 1: 2."]
     assert all(run.complete for run in runs)
     trained(tmp_path / "b", seeds=[0])
@@ -266,14 +268,14 @@ def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
 def test_runs_that_go_on_are_held_and_finished_ones_are_not(tmp_path):
     trained(tmp_path, ["ordinary"], [0])
     with pytest.raises(Interrupted):
-        trained(tmp_path, ["ordinary"], [1], progress=stopping(2))
+        trained(tmp_path, ["ordinary"], [1], on_epoch=stopping(2))
 
     def again(now):
         assert trained(tmp_path, ["ordinary"], [0])
         with pytest.raises(InputError, match="Another process writes to"):
             trained(tmp_path, ["ordinary"], [1])
 
-    trained(tmp_path, ["ordinary"], [0, 1], progress=again)
+    trained(tmp_path, ["ordinary"], [0, 1], on_epoch=again)
     assert not list(tmp_path.rglob("stack-*"))
 
 
@@ -281,7 +283,7 @@ def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path):
     import shutil
 
     with pytest.raises(Interrupted):
-        trained(tmp_path / "a", progress=stopping(2))
+        trained(tmp_path / "a", on_epoch=stopping(2))
     shutil.rmtree(tmp_path / "a" / "small" / "net" / "ordinary" / "seed-0")
     trained(tmp_path / "a")
     trained(tmp_path / "b")
@@ -290,7 +292,7 @@ def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path):
 
 def test_progress_says_how_far_it_is(tmp_path):
     told = []
-    trained(tmp_path, ["ordinary", "centralized"], [0], progress=told.append)
+    trained(tmp_path, ["ordinary", "centralized"], [0], on_epoch=told.append)
     assert [(now.stack, now.round, now.epoch) for now in told] == [
         (stack, round, epoch) for stack in (1, 2) for round in (1, 2, 3) for epoch in (1, 2)
     ]
@@ -307,7 +309,7 @@ def test_progress_says_how_far_it_is(tmp_path):
 
 def test_progress_compares_each_run_with_its_own_target(tmp_path):
     told = []
-    runs = trained(tmp_path, seeds=[0], progress=told.append)
+    runs = trained(tmp_path, seeds=[0], on_epoch=told.append)
     assert told[-1].errors == {run.setup.run: measure(run).target_error[2] for run in runs}
 
 
@@ -326,16 +328,16 @@ def epochs_of_a_second(monkeypatch):
 
 def test_the_time_that_is_left_counts_later_stacks(tmp_path, epochs_of_a_second):
     told, wanted = [], {"procedures": ["ordinary", "centralized"], "seeds": [0, 1]}
-    runs = trained(tmp_path, **wanted, progress=told.append)
+    runs = trained(tmp_path, **wanted, on_epoch=told.append)
     assert [now.seconds_left for now in told] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert {run.account.seconds for run in runs} == {(2, 2, 2)}
 
 
 def test_the_time_that_is_left_is_told_from_what_this_process_took(tmp_path, epochs_of_a_second):
     with pytest.raises(Interrupted):
-        trained(tmp_path, progress=stopping(2))
+        trained(tmp_path, on_epoch=stopping(2))
     told = []
-    trained(tmp_path, progress=told.append)
+    trained(tmp_path, on_epoch=told.append)
     assert [now.seconds_left for now in told] == [3, 2, 1, 0]
 
 
@@ -356,7 +358,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         poisoned(patch, model=4 + 1, at_round=2)  # client 2 of the second run
         said, told = [], []
-        runs = trained(tmp_path / "runs", warned=said.append, progress=told.append)
+        runs = trained(tmp_path / "runs", on_warning=said.append, on_epoch=told.append)
     reason = "client 'site 1' diverged in round 2"
     assert [len(now.errors) for now in told] == [0, 0, 4, 4, 3, 3]
     assert said == [f"ordinary/seed-1 was given up: {reason}."]
@@ -369,7 +371,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch
         if "ordinary/seed-1" not in place[0]:
             np.testing.assert_array_equal(found[place], array)
     said.clear()
-    trained(tmp_path / "runs", warned=said.append)
+    trained(tmp_path / "runs", on_warning=said.append)
     assert said == ["Runs that are finished already: 4 of 4."]
 
 
@@ -377,9 +379,9 @@ def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         poisoned(patch, model=1, at_round=1)
         with pytest.raises(Interrupted):
-            trained(tmp_path / "a", progress=stopping(3))
+            trained(tmp_path / "a", on_epoch=stopping(3))
     said = []
-    runs = trained(tmp_path / "a", warned=said.append)
+    runs = trained(tmp_path / "a", on_warning=said.append)
     assert said == ["Runs that are finished already: 1 of 4.", "Runs that go on after round 2: 4."]
     assert [run.account.rounds for run in runs] == [3, 0, 3, 3]
     assert runs[1].account.stopped == "client 'site 0' diverged in round 1"
@@ -390,16 +392,16 @@ def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypa
 def test_nothing_is_trained_when_all_runs_have_diverged(tmp_path, monkeypatch):
     poisoned(monkeypatch, model=slice(None), at_round=2)
     told = []
-    runs = trained(tmp_path, progress=told.append)
+    runs = trained(tmp_path, on_epoch=told.append)
     assert max(now.round for now in told) == 2
     assert all(run.over and not run.complete for run in runs)
     assert not list(tmp_path.rglob("model*"))
 
 
 def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
-    settings = Settings(rounds=1, epochs=1, features=4, penalty=Penalty(2.0, 1.0), precision="fp64")
+    settings = TrainConfig(rounds=1, epochs=1, features=4, penalty=Penalty(2.0, 1.0), precision="fp64")
     said = []
-    (run,) = trained(tmp_path, ["ordinary"], [0], settings, warned=said.append)
+    (run,) = trained(tmp_path, ["ordinary"], [0], settings, on_warning=said.append)
     assert any("is not fully active" in sentence for sentence in said)
     assert run.complete
     assert measure(run).warnings == tuple(said)
@@ -407,10 +409,10 @@ def test_a_client_that_is_not_fully_active_is_trained_and_flagged(tmp_path):
 
 def test_models_are_kept_only_where_wanted(tmp_path):
     said = []
-    (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False, warned=said.append)
+    (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False, on_warning=said.append)
     assert not list(run.folder.glob("model*"))
     assert not any("No networks were kept" in each for each in said)
-    trained(tmp_path, ["ordinary"], [0, 1], warned=said.append)
+    trained(tmp_path, ["ordinary"], [0, 1], on_warning=said.append)
     assert said[-1].startswith("No networks were kept of 1 run finished before: to predict")
 
 
@@ -428,7 +430,7 @@ def test_images_in_bytes_without_an_axis_of_channels_are_numbers(tmp_path):
         inputs = problem.train["client 1"].inputs
         assert inputs.dtype == kind
         runs = train(problem, flat, PROCEDURES, [0], settings, folder=tmp_path / kind.__name__)
-        predicted.append(predictions(runs[0], {"client 1": inputs}, flat)["client 1"])
+        predicted.append(predict_rows(runs[0], {"client 1": inputs}, flat)["client 1"])
     ours, theirs = contents(tmp_path / "uint8"), contents(tmp_path / "float32")
     for place in ours.keys() | theirs.keys():
         np.testing.assert_array_equal(ours[place], theirs[place], err_msg=str(place), strict=True)
@@ -439,7 +441,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal((30, 3)) for _ in range(2)]
     problem = Problem.from_arrays(inputs, [x[:, :2] * (m + 1) for m, x in enumerate(inputs)])
-    settings = Settings(rounds=1, epochs=1, features=4)
+    settings = TrainConfig(rounds=1, epochs=1, features=4)
     (run,) = train(
         problem, nn.Linear(3, 4), ["aligned"], [0], settings, folder=tmp_path, backbone_name="mine"
     )
@@ -450,7 +452,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"settings": Settings(features=1)}, "1 features, fewer than the 2 targets"),
+        ({"settings": TrainConfig(features=1)}, "1 features, fewer than the 2 targets"),
         ({"device": "gpu"}, "There is no device 'gpu'; say auto, cpu, cuda or cuda:N."),
         ({"device": "meta"}, "There is no device 'meta'"),
         ({"device": "cuda"}, "PyTorch finds no CUDA GPU here; train with device cpu."),
@@ -461,8 +463,11 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
         ({"seeds": 3}, "Seeds are given one by one, such as range(3), not as 3."),
         ({"seeds": [0, -2]}, "A seed is a whole number from 0 on, not -2."),
         ({"seeds": [0, 1.5]}, "A seed is a whole number from 0 on, not 1.5."),
-        ({"settings": Settings(precision="bf16")}, "bf16 is for a GPU; on a CPU train with precision fp32."),
-        ({"settings": Settings(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
+        (
+            {"settings": TrainConfig(precision="bf16")},
+            "bf16 is for a GPU; on a CPU train with precision fp32.",
+        ),
+        ({"settings": TrainConfig(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
@@ -592,7 +597,7 @@ def test_small_networks_are_computed_by_one_thread(tmp_path, monkeypatch):
     try:
         for size, allowed in (("small", devices.SMALL), ("large", 0)):
             monkeypatch.setattr(devices, "SMALL", allowed)
-            trained(tmp_path / size, progress=lambda status: seen.add((size, torch.get_num_threads())))  # noqa: B023
+            trained(tmp_path / size, on_epoch=lambda status: seen.add((size, torch.get_num_threads())))  # noqa: B023
         assert seen == {("small", 1), ("large", 2)}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")

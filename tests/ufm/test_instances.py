@@ -33,7 +33,7 @@ from fedgram.ufm.joint import Sample
 def test_targets_have_exactly_the_moments_asked_for(count):
     rng = np.random.default_rng(0)
     mean, covariance = 10 * rng.standard_normal((6, 4)), random_covariances(rng, (6,), 4, (0.01, 5.0))
-    sample = Sample.of(targets_with_moments(rng, mean, covariance, count))
+    sample = Sample.from_targets(targets_with_moments(rng, mean, covariance, count))
     assert sample.targets.shape == (6, 4, count)
     np.testing.assert_allclose(sample.mean, mean, atol=1e-13)
     np.testing.assert_allclose(sample.covariance, covariance, atol=1e-13)
@@ -69,7 +69,7 @@ def test_fixed_first_client_leans_as_rotated():
 @pytest.mark.parametrize(("targets", "width"), SELECTION_SIZES)
 def test_selection_instances(targets, width):
     clients = selection_instances(np.random.default_rng(1), targets, width, 16)
-    sample = Sample.of(clients.targets)
+    sample = Sample.from_targets(clients.targets)
     assert clients.targets.shape == (16, targets, 64)
     np.testing.assert_allclose(sample.covariance, clients.covariance, atol=1e-13)
     eigenvalues = np.linalg.eigvalsh(clients.covariance)
@@ -86,9 +86,9 @@ def test_barycenter_instances(targets, clients):
     assert instance.targets.shape == (5, clients, targets, 2 * targets)
     assert instance.head.shape == (5, targets, 2 * targets)
     np.testing.assert_allclose(
-        Sample.of(instance.targets).covariance, instance.moments.covariance, atol=1e-12
+        Sample.from_targets(instance.targets).covariance, instance.moments.covariance, atol=1e-12
     )
-    np.testing.assert_allclose(Sample.of(instance.targets).mean, instance.moments.mean, atol=1e-13)
+    np.testing.assert_allclose(Sample.from_targets(instance.targets).mean, instance.moments.mean, atol=1e-13)
     eigenvalues = np.linalg.eigvalsh(phi(instance.moments.covariance, instance.penalty))
     assert 0.4 - 1e-12 <= eigenvalues.min() <= eigenvalues.max() <= 4.0 + 1e-12
     first, second = instance.moments.covariance[:, 0], instance.moments.covariance[:, 1]
@@ -101,7 +101,7 @@ def test_gap_instances_cycle_through_the_sizes():
     assert sum(len(moments.mean) for moments in suite) == 512
     assert [len(moments.mean) for moments in suite] == [43] * 8 + [42] * 4
     assert [(moments.mean.shape[2], moments.mean.shape[1]) for moments in suite] == list(GAP_SIZES)
-    assert all(Activity.of(moments.covariance, WEAK).active.all() for moments in suite)
+    assert all(Activity.from_covariance(moments.covariance, WEAK).active.all() for moments in suite)
 
 
 def test_margin_sweep_stays_above_its_margin():

@@ -30,7 +30,7 @@ def stacked_losses():
     moments, targets = moments_and_targets()
     broadcast = np.random.default_rng(6).standard_normal((TARGETS, WIDTH))
     deficit = 0.7 * correct(moments, PENALTY).deficit
-    sample = Sample.of(targets)
+    sample = Sample.from_targets(targets)
     return {
         "profiled": Profiled(moments.covariance, PENALTY, broadcast),
         "profiled proximal": Profiled(moments.covariance, PENALTY, broadcast, 0.4),
@@ -131,7 +131,7 @@ def test_full_correction_profiles_to_the_pooled_covariance():
     moments, targets = moments_and_targets()
     deficit = correct(moments, PENALTY).deficit
     broadcast = np.zeros((TARGETS, WIDTH))
-    loss = CorrectedJoint(Sample.of(targets), PENALTY, broadcast, deficit=deficit)
+    loss = CorrectedJoint(Sample.from_targets(targets), PENALTY, broadcast, deficit=deficit)
     head = np.random.default_rng(9).standard_normal((TARGETS, WIDTH))
     pooled = profiled_objective(head, moments.pooled.covariance, PENALTY)
     np.testing.assert_allclose(loss.value(loss.start(head[None])), pooled, rtol=1e-13)
@@ -140,7 +140,7 @@ def test_full_correction_profiles_to_the_pooled_covariance():
 def test_joint_losses_start_from_the_conditional_solution():
     _, targets = moments_and_targets()
     heads = np.random.default_rng(9).standard_normal((CLIENTS, TARGETS, WIDTH))
-    loss = Joint(Sample.of(targets), PENALTY, heads)
+    loss = Joint(Sample.from_targets(targets), PENALTY, heads)
     bias, features = conditional_solution(heads, targets, PENALTY)
     np.testing.assert_allclose(loss.start(heads), loss.join(heads, bias, features), rtol=1e-12, atol=1e-13)
 
@@ -148,7 +148,7 @@ def test_joint_losses_start_from_the_conditional_solution():
 def test_joint_value_is_the_equation_written_out():
     rng = np.random.default_rng(3)
     targets, head, features = (rng.standard_normal(shape) for shape in ((2, 5), (2, 3), (3, 5)))
-    bias, loss = rng.standard_normal(2), Joint(Sample.of(targets), PENALTY, np.zeros((2, 3)))
+    bias, loss = rng.standard_normal(2), Joint(Sample.from_targets(targets), PENALTY, np.zeros((2, 3)))
     error = sum(
         (sum(head[c, p] * features[p, i] for p in range(3)) + bias[c] - targets[c, i]) ** 2
         for c in range(2)
@@ -160,7 +160,7 @@ def test_joint_value_is_the_equation_written_out():
 
 def test_rotated_sample_keeps_moments_in_one_more_direction_than_targets():
     _, targets = moments_and_targets()
-    plain, rotated = Sample.of(targets), Sample.of(targets).rotated()
+    plain, rotated = Sample.from_targets(targets), Sample.from_targets(targets).rotated()
     assert rotated.targets.shape == (CLIENTS, TARGETS, TARGETS + 1)
     np.testing.assert_allclose(rotated.mean, plain.mean, rtol=1e-13)
     np.testing.assert_allclose(rotated.covariance, plain.covariance, rtol=1e-13, atol=1e-14)

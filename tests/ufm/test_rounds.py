@@ -41,7 +41,7 @@ def test_shared_bias_is_the_pooled_mean_from_the_first_round_on(fixed):
     """Theorem 1: (Π_m(W_t), μ_m) minimises the local loss in every round, and the μ_m average to μ_g."""
     instance, prediction = fixed
     weights = instance.moments.client_weights
-    clients = Joint(Sample.of(instance.targets), instance.penalty, instance.head)
+    clients = Joint(Sample.from_targets(instance.targets), instance.penalty, instance.head)
     for returned in run_rounds(instance.head, exact(prediction.grams), weights, 4).returned:
         points = clients.start(returned)
         np.testing.assert_allclose(clients.gradient(points), 0, atol=1e-13)
@@ -87,7 +87,9 @@ def test_joint_and_profiled_proximal_rounds_agree():
     instance = barycenter_instances(np.random.default_rng(0), 2, 3, 1)
     prediction = predict(instance.moments, instance.penalty)
     head, grams, weights = instance.head[0], prediction.grams[0], instance.moments.client_weights[0]
-    joint = [Joint(Sample.of(each).rotated(), instance.penalty, head) for each in instance.targets[0]]
+    joint = [
+        Joint(Sample.from_targets(each).rotated(), instance.penalty, head) for each in instance.targets[0]
+    ]
     grams_of = [
         run_rounds(head, proximal(clients, grams, 1e-2), weights, 4).grams
         for clients in (joint, [client.profile for client in joint])
@@ -98,10 +100,12 @@ def test_joint_and_profiled_proximal_rounds_agree():
 def test_a_stack_of_federations_trains_as_each_alone():
     instance = barycenter_instances(np.random.default_rng(1), 2, 3, 4)
     weights, solver = instance.moments.client_weights, partial(adam, steps=20)
-    stacked = Joint(Sample.of(instance.targets), instance.penalty, instance.head[:, None])
+    stacked = Joint(Sample.from_targets(instance.targets), instance.penalty, instance.head[:, None])
     rounds = run_rounds(instance.head, aligned(together(stacked, solver)), weights, 3)
     assert rounds.grams.shape == (4, 4, 2, 2)
-    clients = [Joint(Sample.of(each), instance.penalty, instance.head[2]) for each in instance.targets[2]]
+    clients = [
+        Joint(Sample.from_targets(each), instance.penalty, instance.head[2]) for each in instance.targets[2]
+    ]
     alone = run_rounds(instance.head[2], aligned(unregularised(clients, solver)), weights[2], 3)
     np.testing.assert_allclose(rounds.grams[:, 2], alone.grams, rtol=1e-9)
 
@@ -120,7 +124,7 @@ def test_one_profiled_step_per_round_descends_the_averaged_objective(fixed):
 def random_joint_state():
     """Three clients at one shared (W, b) with features of their own, and unequal weights."""
     rng = np.random.default_rng(2)
-    clients = Joint(Sample.of(rng.standard_normal((3, 2, 7))), Penalty(0.3, 0.2), np.zeros((2, 4)))
+    clients = Joint(Sample.from_targets(rng.standard_normal((3, 2, 7))), Penalty(0.3, 0.2), np.zeros((2, 4)))
     head, bias = rng.standard_normal((2, 4)), rng.standard_normal(2)
     features = rng.standard_normal((3, 4, 7))
     points = clients.join(np.broadcast_to(head, (3, 2, 4)), np.broadcast_to(bias, (3, 2)), features)
@@ -154,7 +158,7 @@ def test_joint_step_is_gradient_descent_on_the_pooled_loss():
 
 def test_joint_steps_converge_to_the_centralized_gram(fixed):
     instance, prediction = fixed
-    clients = Joint(Sample.of(instance.targets).rotated(), instance.penalty, instance.head)
+    clients = Joint(Sample.from_targets(instance.targets).rotated(), instance.penalty, instance.head)
     points = clients.start(instance.head[None])
     for _ in range(20000):
         points = joint_step(clients, points, instance.moments.client_weights, 0.5)

@@ -36,7 +36,7 @@ def one_client(targets=3, width=5, seed=0):
     """A joint loss in the samples' own basis, and the closest optimal head it should select."""
     clients = selection_instances(np.random.default_rng(seed), targets, width, 1)
     selected = closest_head(clients.broadcast[0], phi(clients.covariance[0], UNIT))
-    return Joint(Sample.of(clients.targets[0]), UNIT, clients.broadcast[0]), selected
+    return Joint(Sample.from_targets(clients.targets[0]), UNIT, clients.broadcast[0]), selected
 
 
 @pytest.mark.parametrize(("targets", "width"), SELECTION_SIZES)
@@ -108,7 +108,7 @@ def test_corrected_joint_minimisers_have_the_pooled_gram():
     broadcast = rng.standard_normal((2, 3))
     selected = closest_head(broadcast, correction.centralized)
     for client in range(3):
-        sample, deficit = Sample.of(targets[client]), correction.deficit[client]
+        sample, deficit = Sample.from_targets(targets[client]), correction.deficit[client]
         loss = CorrectedJoint(sample, UNIT, broadcast, deficit=deficit)
         solution = proximal_path(loss, [1e-2, 1e-4, 1e-6])[-1]
         np.testing.assert_allclose(solution.head, selected, atol=3e-6)
@@ -149,7 +149,7 @@ def test_panel_b_of_the_fixed_instance():
 
 def test_adam_brings_the_fixed_instance_to_its_optimal_gram():
     instance = fixed_instance()
-    loss = Joint(Sample.of(instance.targets[0]), instance.penalty, instance.head)
+    loss = Joint(Sample.from_targets(instance.targets[0]), instance.penalty, instance.head)
     gram = phi(instance.moments.covariance[0], instance.penalty)
     points = list(islice(adam_path(loss, loss.start(instance.head)), 241))
     heads = [loss.head(points[step]) for step in (0, 20, 80, 240)]
@@ -174,10 +174,10 @@ def test_adam_takes_a_first_step_of_the_learning_rate_in_every_variable():
 )
 def test_a_stack_trains_as_its_members_do_alone(solver):
     clients = selection_instances(np.random.default_rng(4), 2, 3, 4)
-    stacked = Joint(Sample.of(clients.targets), UNIT, clients.broadcast)
+    stacked = Joint(Sample.from_targets(clients.targets), UNIT, clients.broadcast)
     together = solver(stacked, stacked.start(clients.broadcast))
     for member in range(4):
-        alone = Joint(Sample.of(clients.targets[member]), UNIT, clients.broadcast[member])
+        alone = Joint(Sample.from_targets(clients.targets[member]), UNIT, clients.broadcast[member])
         solution = solver(alone, alone.start(clients.broadcast[member]))
         np.testing.assert_allclose(together.head[member], solution.head, rtol=1e-9)
         np.testing.assert_allclose(together.gradient_norm[member], solution.gradient_norm, rtol=1e-7)

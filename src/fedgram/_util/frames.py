@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import listed, names_of
+from fedgram._util.text import as_names, quote_list
 
 
-def in_one_order(
+def align_columns(
     values: Mapping[str, Any], names: str | Sequence[str], what: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Values of clients with the columns of data frames in the order of `names`, and these names.
@@ -17,12 +17,12 @@ def in_one_order(
     Without names those of the first data frame count; arrays are left as they are.
     """
     labels = {client: found for client, each in values.items() if (found := _labels(each))}
-    ordered = names_of(names) or next(iter(labels.values()), ())
+    ordered = as_names(names) or next(iter(labels.values()), ())
     for client, found in labels.items():
         if sorted(found) != sorted(ordered):
             raise InputError(
-                f"The {what} of client '{client}' are in the columns {listed(found)}, where "
-                f"{listed(ordered)} are needed; name them so, or give an array.",
+                f"The {what} of client '{client}' are in the columns {quote_list(found)}, where "
+                f"{quote_list(ordered)} are needed; name them so, or give an array.",
                 client=client,
                 field=what,
             )

@@ -16,7 +16,7 @@ except ImportError:  # Windows, where nobody is kept out
 
 
 @contextmanager
-def holding(folders: Iterable[Path]) -> Iterator[None]:
+def lock_folders(folders: Iterable[Path]) -> Iterator[None]:
     """Hold folders, or refuse; the system frees them however the process ends.
 
     They are made, and removed again if nothing was written.
@@ -30,7 +30,7 @@ def holding(folders: Iterable[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(folder: Path) -> Iterator[None]:
+def wait_for_lock(folder: Path) -> Iterator[None]:
     """Hold a folder that others hold for moments only, after them."""
     with _made(folder), _held(folder, wait=True) if fcntl is not None else nullcontext():
         yield

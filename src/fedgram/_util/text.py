@@ -8,40 +8,40 @@ from difflib import get_close_matches
 from typing import Any
 
 
-def counted(number: int, noun: str = "run") -> str:
+def pluralize(number: int, noun: str = "run") -> str:
     """'1 run' or '1,234 runs'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def between_commas(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """What a text names with commas; what has a comma itself stands in quotes."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return [name for line in lines for part in line if (name := part.strip())]
 
 
-def names_of(given: Any) -> tuple[str, ...]:
+def as_names(given: Any) -> tuple[str, ...]:
     """Names as text; one alone may stand without a list, and may be a number."""
     alone = isinstance(given, str) or not isinstance(given, Iterable)
     return (str(given),) if alone else tuple(map(str, given))
 
 
-def listed(names: Sequence[str]) -> str:
+def quote_list(names: Sequence[str]) -> str:
     """Names in quotes, the first twenty of them."""
     return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
-def left_out(rows: int) -> str:
+def dropped_rows_message(rows: int) -> str:
     """What is said of rows that lack a value."""
-    return f"Left out for a missing value: {counted(rows, 'row')}."
+    return f"Left out for a missing value: {pluralize(rows, 'row')}."
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str]) -> str:
     """How a sentence about an unknown name ends: "; did you mean 'x'?" where x is near, else "."."""
     near = get_close_matches(name.lower(), list(names), n=1)
     return f"; did you mean '{near[0]}'?" if near else "."
 
 
-def seeds_in_words(seeds: Collection[int]) -> str:
+def describe_seeds(seeds: Collection[int]) -> str:
     """'seed 0', 'seeds 0, 3', and 'seeds 0 to 4' for more than two without a gap."""
     first, last = min(seeds), max(seeds)
     if first == last:

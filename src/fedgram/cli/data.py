@@ -64,9 +64,9 @@ def check(
     published one.
     """
     from fedgram.data.datasets.dataset import Options
-    from fedgram.data.datasets.inspection import inspected
+    from fedgram.data.datasets.inspection import inspect_dataset
 
-    inspection = inspected(name, data_dir, Options(data_seed, variant, larger))
+    inspection = inspect_dataset(name, data_dir, Options(data_seed, variant, larger))
     if as_json:
         print_json(inspection.document())
     else:
@@ -93,9 +93,9 @@ def fetch(
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _accepted(entry, accept_licence)
     with progress_bar() as progress:
-        download(entry, folder, licence_accepted=accepted, advanced=progress.on_bytes)
+        download(entry, folder, licence_accepted=accepted, on_bytes=progress.on_bytes)
     for path in entry.find(folder, Options()):
-        typer.echo(f"{path}: {dataset_tables.size(path.stat().st_size)}")
+        typer.echo(f"{path}: {dataset_tables.format_bytes(path.stat().st_size)}")
 
 
 def _accepted(entry: Dataset, beforehand: bool) -> bool:

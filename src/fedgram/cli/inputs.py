@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import between_commas
+from fedgram._util.text import split_names
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.problem import Problem
@@ -53,7 +53,7 @@ Weights = Annotated[
 
 
 @dataclass(frozen=True)
-class Given:
+class LoadedMoments:
     """The moments that a command works on, the paths that they come from, and the files these stand for."""
 
     moments: Moments
@@ -67,10 +67,10 @@ class Given:
 
     def check_kept(self, output: str | None) -> None:
         """Refuse to write over a file that was read."""
-        check_kept(output, self.files)
+        check_not_overwritten(output, self.files)
 
 
-def check_kept(output: str | Path | None, paths: Sequence[str]) -> None:
+def check_not_overwritten(output: str | Path | None, paths: Sequence[str]) -> None:
     """Refuse to write over one of the files that the paths stand for."""
     if output is not None and realpath(output) in map(realpath, expanded(paths)):
         raise InputError(
@@ -103,7 +103,7 @@ def with_data(command: Callable[..., None]) -> Callable[..., None]:
 
 def _types(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's arguments, with what they tell typer."""
-    return get_type_hints(function, function.__globals__ | {"Given": Given}, include_extras=True)
+    return get_type_hints(function, function.__globals__ | {"Given": LoadedMoments}, include_extras=True)
 
 
 def load(
@@ -114,7 +114,7 @@ def load(
     where: Where = None,
     drop_missing: DropMissing = False,
     weights: Weights = None,
-) -> Given:
+) -> LoadedMoments:
     """Read moments files, or the moments of a table; a file that is named twice counts once."""
     from fedgram.cli.options import parse_weights
 
@@ -127,16 +127,16 @@ def load(
     else:
         from fedgram.data.tables.read_moments import read_moments
 
-        named = between_commas(targets or "")
+        named = split_names(targets or "")
         _require("targets", "--targets", named)
         _require("client", "--client (or --site)", client or site)
         summary = read_moments(
             data, client=client, site=site, targets=named, where=where, drop_missing=drop_missing,
-            warned=lambda sentence: typer.echo(sentence, err=True),
+            on_warning=lambda sentence: typer.echo(sentence, err=True),
         )  # fmt: skip
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
-    return Given(summary, data, files)
+    return LoadedMoments(summary, data, files)
 
 
 def _files(data: list[str]) -> list[str]:
@@ -198,7 +198,7 @@ def _joined(files: list[str]) -> Moments:
     return parts[0].merged(*parts[1:]) if parts[1:] else parts[0]
 
 
-def given_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
+def load_problem(dataset: str, data_dir: Path | None, options: Options, reading: Reading) -> Problem:
     """The dataset of a name, or the table in a file."""
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
         _refuse_for_dataset(reading.given, "a CSV, TSV or Parquet file", dataset)

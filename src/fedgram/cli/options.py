@@ -10,23 +10,23 @@ import typer
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import between_commas
-from fedgram.theory.geometry.weights import in_client_order
+from fedgram._util.text import split_names
+from fedgram.theory.geometry.weights import order_weights
 
 Seeds = Annotated[
     str, typer.Option(help="How many seeds (5 is 0 to 4), or which, with commas ('0,3', one is '3,').")
 ]
 
 
-def parts(*texts: str) -> tuple[str, ...]:
+def split_options(*texts: str) -> tuple[str, ...]:
     """What options name between commas, each once."""
-    return tuple(dict.fromkeys(part for text in texts for part in between_commas(text)))
+    return tuple(dict.fromkeys(part for text in texts for part in split_names(text)))
 
 
-def seeds_of(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str) -> tuple[int, ...]:
     """The seeds of '5' (0 to 4), '0,3' or '3,'."""
     try:
-        numbers = tuple(int(part) for part in parts(text))
+        numbers = tuple(int(part) for part in split_options(text))
     except ValueError:
         numbers = ()  # so they are refused below
     which = "," in text
@@ -45,12 +45,14 @@ def parse_weights(text: str, clients: Sequence[str]) -> Array:
     """
     if text.strip() == "equal":
         return np.ones(len(clients))
-    parts = between_commas(text)
-    if all("=" in part for part in parts):
-        parts = _in_order([_pair(part) for part in parts], clients)
-    if len(parts) != len(clients):
-        raise InputError(f"There are {len(clients)} clients but {len(parts)} weights.", field="weight")
-    return np.array([_number(part, client) for part, client in zip(parts, clients, strict=True)])
+    split_options = split_names(text)
+    if all("=" in part for part in split_options):
+        split_options = _in_order([_pair(part) for part in split_options], clients)
+    if len(split_options) != len(clients):
+        raise InputError(
+            f"There are {len(clients)} clients but {len(split_options)} weights.", field="weight"
+        )
+    return np.array([_number(part, client) for part, client in zip(split_options, clients, strict=True)])
 
 
 def _pair(part: str) -> tuple[str, str]:
@@ -59,7 +61,7 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 def _in_order(pairs: Sequence[tuple[str, str]], clients: Sequence[str]) -> list[str]:
-    ordered = in_client_order(dict(pairs), clients)
+    ordered = order_weights(dict(pairs), clients)
     if len(ordered) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)

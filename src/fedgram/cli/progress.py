@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedgram.display.dataset_tables import size
+from fedgram.display.dataset_tables import format_bytes
 
 if TYPE_CHECKING:
     from fedgram.training import Status
@@ -53,7 +53,7 @@ class ProgressBar:
 
     def on_bytes(self, file: str, received: int, total: int | None) -> None:
         """Show how much of a file was downloaded."""
-        self._update(file, f"{file} {size(received)}", received, total)
+        self._update(file, f"{file} {format_bytes(received)}", received, total)
 
     def _update(self, task: str, description: str, completed: int, total: int | None) -> None:
         self._bar.update(self._task(task), description=description, completed=completed, total=total)
@@ -91,5 +91,5 @@ def _describe(status: Status) -> str:
     left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     return (
         f"{stack}round {status.round}/{status.rounds}, epoch {status.epoch}/{status.epochs}, {left} left"
-        f"{found}, {size(status.peak_memory)}"
+        f"{found}, {format_bytes(status.peak_memory)}"
     )

@@ -10,7 +10,7 @@ import typer
 from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.data import DataDir
-from fedgram.cli.options import parts, seeds_of
+from fedgram.cli.options import parse_seeds, split_options
 
 if TYPE_CHECKING:
     from fedgram.paper.launch.launch import StudyOutcome
@@ -71,8 +71,8 @@ def reproduce(
     from fedgram.paper.networks.scales import scale_of
 
     request = Request(
-        out, scale_of(scale), parts(*setting or ()), seeds_of(seeds) if seeds is not None else (),
-        parts(*procedure or ()), device, engine, data_dir,
+        out, scale_of(scale), split_options(*setting or ()), parse_seeds(seeds) if seeds is not None else (),
+        split_options(*procedure or ()), device, engine, data_dir,
     )  # fmt: skip
     if list_all:
         _list(request, as_json)
@@ -114,7 +114,7 @@ def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]
     with progress_bar(kept="finished parts") as progress:
         return runner.run(
             experiments, out, "quick" if quick else "full", fresh=fresh,
-            started=progress.on_start, advanced=progress.on_part, warned=progress.log,
+            on_start=progress.on_start, on_part=progress.on_part, on_warning=progress.log,
         )  # fmt: skip
 
 
@@ -126,8 +126,8 @@ def _train(names: list[str], request: Request) -> list[StudyOutcome]:
 
     with progress_bar(kept="finished rounds") as progress:
         return launch.run(
-            [STUDIES[name] for name in names], request, progress=progress.on_epoch, warned=progress.log,
-            started=lambda plans: progress.log("\n".join(cost_lines(plans))),
+            [STUDIES[name] for name in names], request, on_epoch=progress.on_epoch, on_warning=progress.log,
+            on_start=lambda plans: progress.log("\n".join(cost_lines(plans))),
         )  # fmt: skip
 
 

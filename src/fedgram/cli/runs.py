@@ -74,13 +74,13 @@ def compare(
 
     found = Runs(root).require()
     if figure is not None:
-        from fedgram._util.text import counted
+        from fedgram._util.text import pluralize
         from fedgram.display.run_figure import draw_comparison
-        from fedgram.runs.compare import compared
+        from fedgram.runs.compare import compare_runs
 
-        if not (settings := compared(found)):
+        if not (settings := compare_runs(found)):
             raise InputError(
-                f"No run in '{root}' is finished ({counted(len(found), 'run')} in all), so there is nothing "
+                f"No run in '{root}' is finished ({pluralize(len(found))} in all), so there is nothing "
                 "to draw; finish training first.",
                 field="figure",
             )
@@ -106,18 +106,18 @@ def predict(
     Each row is predicted by the network of its client; of a centralized run all are by the one that it has,
     and need none. The rows stay in their order.
     """
-    from fedgram._util.text import counted
-    from fedgram.cli.inputs import check_kept
-    from fedgram.training.inference import predicted
+    from fedgram._util.text import pluralize
+    from fedgram.cli.inputs import check_not_overwritten
+    from fedgram.training.inference import predict_table
 
-    check_kept(output, [data])
+    check_not_overwritten(output, [data])
     if output is not None and output.suffix.lower() not in ("", ".csv"):
         raise InputError(f"What is written is CSV: name it so, {output.stem}.csv.", field="output")
-    rows = predicted(folder, data, client, site)
+    rows = predict_table(folder, data, client, site)
     if as_json:
         print_json(rows.document())
     elif output is None:
         typer.echo(rows.csv(), nl=False)
     if output is not None:
         rows.save(output)
-        typer.echo(f"Wrote {output}: {counted(len(rows.clients), 'row')}.", err=True)
+        typer.echo(f"Wrote {output}: {pluralize(len(rows.clients), 'row')}.", err=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgram._util.errors import AccuracyError, InputError
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.inputs import Given, is_moments, with_data
+from fedgram.cli.inputs import LoadedMoments, is_moments, with_data
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Initial = Annotated[
 @app.command()
 @with_data
 def moments(
-    given: Given,
+    given: LoadedMoments,
     output: Annotated[str | None, typer.Option("-o", "--output", help="File to write (.json).")] = None,
     as_json: Json = False,
 ) -> None:
@@ -47,14 +47,14 @@ def moments(
         print_json(summary.document())
     if output is not None:
         summary.save(output)
-        rows = f"{summary.count.sum():,.0f} rows of {counted(len(summary.clients), 'client')}"
-        typer.echo(f"Wrote {output}: {counted(len(summary.targets), 'target')}, {rows}.", err=as_json)
+        rows = f"{summary.count.sum():,.0f} rows of {pluralize(len(summary.clients), 'client')}"
+        typer.echo(f"Wrote {output}: {pluralize(len(summary.targets), 'target')}, {rows}.", err=as_json)
 
 
 @app.command()
 @with_data
 def predict(
-    given: Given,
+    given: LoadedMoments,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
     rounds: Annotated[
@@ -80,7 +80,7 @@ def predict(
 @app.command()
 @with_data
 def explain(
-    given: Given,
+    given: LoadedMoments,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
     figure: Figure = None,
@@ -101,7 +101,7 @@ def explain(
 @app.command()
 @with_data
 def correct(
-    given: Given,
+    given: LoadedMoments,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
     strength: Annotated[float, typer.Option(help="Scale gamma of the correction, from 0 to 1.")] = 1.0,
@@ -163,7 +163,7 @@ def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None)
     return prediction.trajectory(_initial_gram(initial, len(prediction.moments.targets)), rounds)
 
 
-def _draw(prediction: Prediction, gap: Any, path: str | None, given: Given) -> None:
+def _draw(prediction: Prediction, gap: Any, path: str | None, given: LoadedMoments) -> None:
     given.check_kept(path)
     if path is not None:
         from fedgram.display.prediction_figure import draw_prediction

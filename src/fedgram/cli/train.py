@@ -7,16 +7,16 @@ from typing import Annotated, get_args
 
 import typer
 
-from fedgram._util.text import between_commas, left_out
+from fedgram._util.text import dropped_rows_message, split_names
 from fedgram.cli.app import Json, app, print_json
 from fedgram.cli.data import DataDir, DataSeed, Larger, Variant
-from fedgram.cli.options import Seeds, parts, seeds_of
+from fedgram.cli.options import Seeds, parse_seeds, split_options
 from fedgram.cli.theory import LambdaH, LambdaW
 from fedgram.data.problem import Kind, Problem
-from fedgram.runs.train_config import PRECISIONS, Settings
+from fedgram.runs.train_config import PRECISIONS, TrainConfig
 from fedgram.theory.penalty import Penalty
 
-PAPER = Settings()
+PAPER = TrainConfig()
 
 Procedures = Annotated[
     list[str],
@@ -86,30 +86,30 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure solved+corrected+offset --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli.inputs import given_problem
+    from fedgram.cli.inputs import load_problem
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.tables.read_rows import Reading
     from fedgram.display import run_tables
     from fedgram.training import train as train_all
 
-    settings = Settings(
+    settings = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
         precision=precision,  # type: ignore[arg-type]  # checked there
     )  # fmt: skip
     reading = Reading(
-        client, between_commas(inputs or ""), between_commas(targets or ""), test_fraction, where,
+        client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where,
         drop_missing, kind=kind,  # type: ignore[arg-type]  # checked with the problem
     )  # fmt: skip
-    problem = given_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
+    problem = load_problem(dataset, data_dir, Options(data_seed, variant, larger), reading)
     if dropped := problem.provenance.get("rows_left_out"):
-        typer.echo(left_out(dropped), err=True)
+        typer.echo(dropped_rows_message(dropped), err=True)
     with progress_bar(kept="finished rounds") as progress:
         runs = train_all(
-            problem, backbone or _backbone(problem), parts(*procedure), seeds_of(seeds), settings,
-            folder=out, device=device, keep_models=keep_models, progress=progress.on_epoch,
-            warned=progress.log,
+            problem, backbone or _backbone(problem), split_options(*procedure), parse_seeds(seeds), settings,
+            folder=out, device=device, keep_models=keep_models, on_epoch=progress.on_epoch,
+            on_warning=progress.log,
         )  # fmt: skip
     if as_json:
         print_json(run_tables.comparison_document(runs))

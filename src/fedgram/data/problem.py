@@ -11,8 +11,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.frames import in_one_order
-from fedgram._util.text import names_of
+from fedgram._util.frames import align_columns
+from fedgram._util.text import as_names
 from fedgram.data.validation import (
     check_columns,
     check_finite,
@@ -91,7 +91,7 @@ class Problem:
             raise InputError("Test rows must name the same clients as training rows.", field="test")
         first = next(iter(self.train.values()))
         width = first.targets.shape[1]
-        object.__setattr__(self, "target_names", names_of(self.target_names))
+        object.__setattr__(self, "target_names", as_names(self.target_names))
         if self.target_names and len(self.target_names) != width:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
@@ -115,8 +115,8 @@ class Problem:
 
         Of data frames the columns have names, and are taken in one order.
         """
-        given, columns = in_one_order(named(inputs), (), "inputs")
-        wanted, names = in_one_order(named(targets), target_names, "targets")
+        given, columns = align_columns(named(inputs), (), "inputs")
+        wanted, names = align_columns(named(targets), target_names, "targets")
         check_pairs(given, wanted)
         train = {client: _split(client, given[client], wanted[client]) for client in given}
         made = {"inputs": list(columns)} if columns else {}

@@ -11,7 +11,7 @@ from rich.table import Table
 UNBOUNDED = 200
 
 
-def screen() -> Console:
+def make_console() -> Console:
     """Standard output; where it is no terminal, as in a pipe, nothing bounds a table to 80 columns."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -19,11 +19,11 @@ def screen() -> Console:
     return console
 
 
-def say(console: Console, line: str) -> None:
+def print_wrapped(console: Console, line: str) -> None:
     """A sentence, folded on a terminal and in one line elsewhere."""
     console.print(line, soft_wrap=not console.is_terminal)
 
 
-def ruled(**options: Any) -> Table:
+def plain_table(**options: Any) -> Table:
     """A table without columns as yet: a line under its headings, and no other."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="", **options)

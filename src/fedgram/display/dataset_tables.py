@@ -11,14 +11,14 @@ from rich.table import Table
 from fedgram._util.arrays import Array
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.display import sentences
-from fedgram.display.console import ruled, screen
+from fedgram.display.console import make_console, plain_table
 from fedgram.theory.explain import explain
 
-console = screen()
+console = make_console()
 MOST_FILES = 12  # listed one by one
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes for people."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
@@ -33,7 +33,7 @@ def print_list(folder: Path, found: Sequence[Presence]) -> None:
     console.print(f"Data directory: {folder}", soft_wrap=True)
     table = _table("name", "kind", "files", "size", "licence")
     for each in found:
-        entry, on_disk = each.dataset, size(each.bytes) if each.bytes else ""
+        entry, on_disk = each.dataset, format_bytes(each.bytes) if each.bytes else ""
         table.add_row(entry.name, entry.kind, each.state, on_disk, entry.licence)
     console.print(table)
     console.print("Where they are published, and what to cite:")
@@ -59,10 +59,10 @@ def print_inspection(inspection: Inspection) -> None:
 def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
     """A line for each file, but one for all where they are many."""
     if len(files) > MOST_FILES:
-        return [f"{len(files):,} files: {size(sum(file.bytes for file in files))}"]
+        return [f"{len(files):,} files: {format_bytes(sum(file.bytes for file in files))}"]
     verdicts = {True: "as published", None: "no checksum is published"}
     return [
-        f"{file.path}: {size(file.bytes)}, sha256 {file.sha256[:12]}, {verdicts[file.as_published]}"
+        f"{file.path}: {format_bytes(file.bytes)}, sha256 {file.sha256[:12]}, {verdicts[file.as_published]}"
         for file in files
     ]
 
@@ -88,7 +88,7 @@ def _numbers(values: Array) -> str:
 
 def _table(*headings: str) -> Table:
     """A table whose last two columns give way where the terminal is narrow."""
-    table = ruled()
+    table = plain_table()
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=number < len(headings) - 2)
     return table

@@ -33,7 +33,7 @@ def pyplot() -> Any:
     return plt
 
 
-def suffix_of(path: str | Path) -> str:
+def figure_suffix(path: str | Path) -> str:
     """The suffix of a figure's file, without its dot; refuses what is not drawn."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
@@ -41,7 +41,7 @@ def suffix_of(path: str | Path) -> str:
     return suffix[1:]
 
 
-def rendered(figure: Any, suffix: str = "png", dpi: int = 160, **keywords: Any) -> bytes:
+def render(figure: Any, suffix: str = "png", dpi: int = 160, **keywords: Any) -> bytes:
     """The content of a file of a figure, which is closed."""
     content = BytesIO()
     # Without a creation date the same data gives the same file.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.files import write_bytes
-from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLOURS, ellipse, pyplot, rendered, suffix_of
+from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLOURS, ellipse, figure_suffix, pyplot, render
 from fedgram.display.sentences import in_parts, no_gap, percent
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.explain import Gap
@@ -26,7 +26,7 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     eigenvectors of the centralized Gram. One target gives none: the terms stand alone. `source` says what
     data the picture is from.
     """
-    suffix, planes = suffix_of(path), _planes(prediction)
+    suffix, planes = figure_suffix(path), _planes(prediction)
     figure, axes = _panels(len(planes))
     for axis, (plane, labels) in zip(axes, planes, strict=False):
         _draw_plane(axis, prediction, plane, labels)
@@ -37,7 +37,7 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     figure.supxlabel(
         f"{source} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}", fontsize=7, color="0.4"
     )
-    write_bytes(path, rendered(figure, suffix, dpi=200))
+    write_bytes(path, render(figure, suffix, dpi=200))
 
 
 def _panels(planes: int) -> tuple[Any, Any]:

@@ -9,15 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.display import sentences
-from fedgram.display.console import ruled, say, screen
+from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction
 
-console = screen()
+console = make_console()
 
 SHOWN = 25
 """How many of the first and of the last rounds are shown; --json has all."""
@@ -37,7 +37,7 @@ def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None)
     )
     _print_matrix("Centralized training, G_cen:", prediction.centralized, targets)
     star = prediction.barycenter
-    played = counted(int(star.iterations), "iteration")
+    played = pluralize(int(star.iterations), "iteration")
     _say([f"The limit solves its equation to {star.residual:.1e}, in {played}."])
     if trajectory is not None:
         _print_trajectory(prediction, trajectory)
@@ -110,7 +110,7 @@ def _print_notes(by_client: Sequence[str], common: Sequence[str] = ()) -> None:
     """Notes of clients, cut where they are many, and then those of all."""
     _say(f"Note: {note}" for note in by_client[:SHOWN_CLIENTS])
     if len(by_client) > SHOWN_CLIENTS:
-        rest = counted(len(by_client) - SHOWN_CLIENTS, "more client")
+        rest = pluralize(len(by_client) - SHOWN_CLIENTS, "more client")
         _say([f"Note: The same is true of {rest}; --json names all."])
     _say(f"Note: {note}" for note in common)
 
@@ -143,7 +143,7 @@ def _print_trajectory(prediction: Prediction, trajectory: Array) -> None:
 
 
 def _table(*headings: str) -> Table:
-    table = ruled()
+    table = plain_table()
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
     return table
@@ -155,4 +155,4 @@ def _show(table: Table) -> None:
 
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
-        say(console, line)
+        print_wrapped(console, line)

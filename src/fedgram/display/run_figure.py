@@ -9,30 +9,30 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.files import write_bytes
-from fedgram._util.text import seeds_in_words
+from fedgram._util.text import describe_seeds
 from fedgram.display.plotting import (
     GREEN,
     INK,
     PALE,
     PALETTE,
     ellipse,
+    figure_suffix,
     mean_band,
     pyplot,
-    rendered,
-    suffix_of,
+    render,
 )
-from fedgram.runs.compare import Group, Setting
+from fedgram.runs.compare import Comparison, Group
 
 GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}
 
 
-def draw_comparison(settings: Sequence[Setting], path: str | Path) -> None:
+def draw_comparison(settings: Sequence[Comparison], path: str | Path) -> None:
     """Draw settings, one in a row; write png, svg or pdf."""
-    suffix = suffix_of(path)
-    write_bytes(path, rendered(comparison(settings), suffix))
+    suffix = figure_suffix(path)
+    write_bytes(path, render(comparison(settings), suffix))
 
 
-def comparison(settings: Sequence[Setting]) -> Any:
+def comparison(settings: Sequence[Comparison]) -> Any:
     """The figure of settings, one in a row."""
     figure, axes = pyplot().subplots(
         len(settings), 2, figsize=(9, 4.2 * len(settings)), width_ratios=[5, 4], squeeze=False,
@@ -47,7 +47,7 @@ def comparison(settings: Sequence[Setting]) -> Any:
     return figure
 
 
-def _draw_errors(axis: Any, setting: Setting) -> None:
+def _draw_errors(axis: Any, setting: Comparison) -> None:
     """Mean ± sample deviation over seeds; dotted, the exact recursion from the same starts."""
     floor = 0.5 * min(group.errors.min() for group in setting.groups)
     for group, colour in zip(setting.groups, _colours(setting), strict=True):
@@ -63,7 +63,7 @@ def _draw_errors(axis: Any, setting: Setting) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_grams(axis: Any, setting: Setting) -> None:
+def _draw_grams(axis: Any, setting: Comparison) -> None:
     """The first two target coordinates of Grams: predicted ones wide and pale, each first seed's on them."""
     first, targets = setting.groups[0].runs[0], setting.setup.data.targets
     ends = {group.target: group.runs[0].expected.gram for group in setting.groups}
@@ -73,7 +73,7 @@ def _draw_grams(axis: Any, setting: Setting) -> None:
     for group, colour in zip(setting.groups, _colours(setting), strict=True):
         axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=colour, lw=1.2, ls=_dashes(group))
     axis.set(xlabel=targets[0], ylabel=targets[1], aspect="equal")
-    seeds = seeds_in_words({group.seeds[0] for group in setting.groups})
+    seeds = describe_seeds({group.seeds[0] for group in setting.groups})
     when = f"Grams after round {setting.setup.settings.rounds}, {seeds}"
     axis.set_title(when, fontsize=7.5, loc="left")
     axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.15))
@@ -85,5 +85,5 @@ def _dashes(group: Group) -> str:
     return "--" if group.target == "G_cen" else "-"
 
 
-def _colours(setting: Setting) -> list[str]:
+def _colours(setting: Comparison) -> list[str]:
     return [PALETTE[number % len(PALETTE)] for number in range(len(setting.groups))]

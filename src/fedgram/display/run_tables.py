@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from fedgram._util.text import counted
-from fedgram.display.console import ruled, say, screen
-from fedgram.display.dataset_tables import size
+from fedgram._util.text import pluralize
+from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.dataset_tables import format_bytes
 from fedgram.runs import StoredRun
-from fedgram.runs.compare import compared
+from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
-from fedgram.runs.measure import Measured, measure
+from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.runs.procedure import BIAS_RULES
 
 if TYPE_CHECKING:
     pass
 
-console = screen()
+console = make_console()
 
 # Each fits 80 columns with deviations.
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
@@ -33,7 +33,7 @@ FOLDED = ("procedure", "state")
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
     """`fedgram runs compare --json`: settings with finished runs, and the runs that are not finished."""
     return {
-        "settings": [setting.document() for setting in compared(runs)],
+        "settings": [setting.document() for setting in compare_runs(runs)],
         "unfinished": [_state_document(run) for run in runs if not run.complete],
     }
 
@@ -45,8 +45,8 @@ def list_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
 
 def print_comparison(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs compare` for people: measured against predicted, procedure by procedure."""
-    for setting in compared(runs):
-        say(console, f"{setting.title}: {setting.scale}")
+    for setting in compare_runs(runs):
+        print_wrapped(console, f"{setting.title}: {setting.scale}")
         for metrics in TABLES:
             table = _table("procedure", "target", *metrics)
             for group in setting.groups:
@@ -54,20 +54,20 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
                 table.add_row(setting.label(group), group.target, *spreads)
             console.print(table)
         for warning in setting.warnings:
-            say(console, f"Note: {warning}")
+            print_wrapped(console, f"Note: {warning}")
     for run in runs:
         if not run.complete:
-            say(console, f"{run.setup.run.name}: {_state(run)}.")
+            print_wrapped(console, f"{run.setup.run.name}: {_state(run)}.")
 
 
 def print_list(runs: Sequence[StoredRun]) -> None:
     """`fedgram runs list` for people."""
     for setting, group in groupby(runs, key=_setting):
-        say(console, f"{setting}:")
+        print_wrapped(console, f"{setting}:")
         table = _table("procedure", "seed", "state", "seconds", "memory")
         for run in group:
             setup, account = run.setup, run.account
-            seconds, memory = f"{account.seconds_per_run:.3g}", size(account.peak_memory)
+            seconds, memory = f"{account.seconds_per_run:.3g}", format_bytes(account.peak_memory)
             table.add_row(setup.procedure.name, str(setup.seed), _state(run), seconds, memory)
         console.print(table)
 
@@ -75,17 +75,17 @@ def print_list(runs: Sequence[StoredRun]) -> None:
 def print_run(run: StoredRun) -> None:
     """`fedgram runs show` for people: one run, round by round."""
     setup, account = run.setup, run.account
-    say(console, f"{setup.run.name} on {_setting(run)}: {_state(run)}")
-    say(console, f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
+    print_wrapped(console, f"{setup.run.name} on {_setting(run)}: {_state(run)}")
+    print_wrapped(console, f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
     if account.rounds:
         measured = measure(run)
         console.print(_geometry(measured))
         console.print(_fit(measured))
         for warning in measured.warnings:
-            say(console, f"Note: {warning}")
+            print_wrapped(console, f"Note: {warning}")
 
 
-def _geometry(measured: Measured) -> Table:
+def _geometry(measured: RunMeasurement) -> Table:
     """Errors of the shared head and of the returned ones, from the initial head on."""
     name = measured.expected.target
     table = _table("round", f"error to {SYMBOLS[name]}", "direction", "error to recursion", "delta")
@@ -95,7 +95,7 @@ def _geometry(measured: Measured) -> Table:
     return table
 
 
-def _fit(measured: Measured) -> Table:
+def _fit(measured: RunMeasurement) -> Table:
     """How well every round's networks fit."""
     table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
     gaps = measured.median_objective_gaps
@@ -117,7 +117,7 @@ def _state(run: StoredRun) -> str:
     account, rounds = run.account, run.setup.settings.rounds
     if account.stopped:
         return f"given up: {account.stopped}"
-    return "complete" if run.complete else f"{account.rounds} of {counted(rounds, 'round')}"
+    return "complete" if run.complete else f"{account.rounds} of {pluralize(rounds, 'round')}"
 
 
 def _state_document(run: StoredRun) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
 
 
 def _table(*headings: str) -> Table:
-    table = ruled(collapse_padding=True)
+    table = plain_table(collapse_padding=True)
     for number, heading in enumerate(headings):
         folded = heading in FOLDED
         table.add_column(

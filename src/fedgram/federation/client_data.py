@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem, Split
-from fedgram.nets.model import stored
+from fedgram.nets.model import to_device_dtype
 from fedgram.runs.procedure import Procedure
 
 POOLED = "pooled"
@@ -21,7 +21,7 @@ Rows = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class PooledMoments:
     """What a client learns of the others: pooled mean μ_g (C,), Σ_cen and Σ_within (C, C)."""
 
     mean: Array
@@ -29,14 +29,14 @@ class Exchange:
     within: Array
 
     @classmethod
-    def of(cls, problem: Problem) -> Exchange:
+    def from_problem(cls, problem: Problem) -> PooledMoments:
         """The exchange among the clients of a problem."""
         pooled = problem.moments.pooled
         return cls(pooled.mean, pooled.covariance, pooled.within)
 
 
 @dataclass(frozen=True, eq=False)
-class Sites:
+class ClientData:
     """M clients: rows (inputs (N_m, ...), targets (N_m, C) in double precision), and target moments.
 
     inputs (N, ...) of all training rows lie on the device once, client by client; those in `train` are parts
@@ -53,13 +53,13 @@ class Sites:
     covariance: Tensor
 
     @classmethod
-    def of(
+    def from_splits(
         cls,
         train: Mapping[str, Split],
         test: Mapping[str, Split],
         device: torch.device,
         dtype: torch.dtype = torch.float64,
-    ) -> Sites:
+    ) -> ClientData:
         """Clients by name; dtype is that of the networks, in which inputs are held."""
         empty = {name: Split(split.inputs[:0], split.targets[:0]) for name, split in train.items()}
         inputs, targets = _on(train, device, dtype)
@@ -77,15 +77,15 @@ class Sites:
         )
 
     @classmethod
-    def federated(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> Sites:
+    def federated(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> ClientData:
         """The clients of a problem."""
-        return cls.of(problem.train, problem.test, device, dtype)
+        return cls.from_splits(problem.train, problem.test, device, dtype)
 
     @classmethod
-    def centralized(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> Sites:
+    def centralized(cls, problem: Problem, device: torch.device, dtype: torch.dtype) -> ClientData:
         """One client with the rows of all."""
         test = {POOLED: pooled(problem.test)} if problem.test else {}
-        return cls.of({POOLED: pooled(problem.train)}, test, device, dtype)
+        return cls.from_splits({POOLED: pooled(problem.train)}, test, device, dtype)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -94,12 +94,12 @@ class Sites:
         """What a procedure subtracts from each client's targets, (M, C)."""
         return self.mean if procedure.centered else torch.zeros_like(self.mean)
 
-    def deficit(self, procedure: Procedure, exchange: Exchange) -> Tensor:
+    def deficit(self, procedure: Procedure, exchange: PooledMoments) -> Tensor:
         """γ (Σ_cen - Σ_m) of each client, (M, C, C); with centered targets Σ_cen is Σ_within."""
         wanted = exchange.within if procedure.centered else exchange.covariance
         return procedure.corrected * (torch.as_tensor(wanted).to(self.covariance) - self.covariance)
 
-    def distance(self, procedure: Procedure, exchange: Exchange) -> Tensor:
+    def distance(self, procedure: Procedure, exchange: PooledMoments) -> Tensor:
         """d_m = μ_m - μ_g, (M, C); 0 with centered targets, and for a client that has all rows."""
         apart = self.mean - torch.as_tensor(exchange.mean).to(self.mean)
         return torch.zeros_like(apart) if procedure.centered or procedure.centralized else apart
@@ -117,7 +117,7 @@ def _on(splits: Mapping[str, Split], device: torch.device, dtype: torch.dtype) -
     """Inputs (N, ...) of all clients, converted before they go to the device, and targets of each."""
     inputs = torch.from_numpy(np.concatenate([split.inputs for split in splits.values()]))
     targets = [torch.tensor(split.targets, device=device) for split in splits.values()]
-    return stored(inputs, dtype).to(device), targets
+    return to_device_dtype(inputs, dtype).to(device), targets
 
 
 def _by_client(inputs: Tensor, targets: list[Tensor]) -> tuple[Rows, ...]:

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
-from fedgram.federation.client_data import Exchange, Sites
-from fedgram.federation.returns import Given, Layers, feature_offset, give_back
+from fedgram.federation.client_data import ClientData, PooledMoments
+from fedgram.federation.returns import Layers, ReturnedLayers, feature_offset, return_layers
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import storage
-from fedgram.nets.fit import Advanced, Fit
-from fedgram.nets.model import Backbone, Model, draw, prepared, stored
+from fedgram.nets.fit import Fit, OnEpoch
+from fedgram.nets.model import Backbone, Model, draw, to_device_dtype, to_model_input
 from fedgram.nets.objective import Terms
-from fedgram.nets.stack import Stack, Tensors
+from fedgram.nets.stack import ModelStack, Tensors
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
 
@@ -51,11 +51,11 @@ class Clients:
 
     def __init__(
         self,
-        sites: Sites,
-        exchange: Exchange,
+        sites: ClientData,
+        exchange: PooledMoments,
         backbone: Backbone,
         runs: Sequence[Run],
-        settings: Settings,
+        settings: TrainConfig,
         device: torch.device,
     ) -> None:
         self.sites, self.runs, self.settings = sites, tuple(runs), settings
@@ -75,19 +75,19 @@ class Clients:
         # Less their means, which may be large, before they are rounded.
         centered = [(rows[1] - mean).to(dtype) for rows, mean in zip(sites.train, sites.mean, strict=True)]
         shift = (self.shift - sites.mean.repeat_interleave(len(runs), dim=0)).to(dtype)
-        inputs, targets = stored(sites.inputs, dtype), torch.cat(centered)
+        inputs, targets = to_device_dtype(sites.inputs, dtype), torch.cat(centered)
         counts = {name: len(each) for name, each in zip(sites.names, centered, strict=True)}
         batches = Batches(inputs, targets, counts, [run.seed for run in runs], shift, settings.batch)
         self.fit = Fit(self.stack, batches, self.terms, settings)
 
     def round(
-        self, number: int, head: Tensor, bias: Tensor, advanced: Advanced = lambda epochs: None
+        self, number: int, head: Tensor, bias: Tensor, on_epoch: OnEpoch = lambda epochs: None
     ) -> Returned:
         """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
         self.store(self.received(self.layers(), head, bias))
         self.drawn = False
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
-        loss = self.fit.round(number, advanced)
+        loss = self.fit.round(number, on_epoch)
         outputs, diverged = self.outputs()
         given = self.given(outputs)
         center = torch.cat([each.center for each in given])
@@ -133,7 +133,7 @@ class Clients:
                 each[diverged[self.at(m)]] = 0.0
         return given, diverged
 
-    def given(self, outputs: list[Tensor]) -> list[Given]:
+    def given(self, outputs: list[Tensor]) -> list[ReturnedLayers]:
         """What each model gives back; outputs (R, N, D) are the backbones' of each client's training rows."""
         layers, given = self.layers(), []
         for m, output in enumerate(outputs):
@@ -143,7 +143,7 @@ class Clients:
                 rows = output[r : r + 1], targets[r : r + 1]
                 broadcast = self.terms.broadcast[k].double()
                 given.append(
-                    give_back(
+                    return_layers(
                         run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
                     )
                 )
@@ -182,7 +182,7 @@ class Clients:
         return torch.tensor(marks, device=self.stack.device)[:, None]
 
 
-def refuse_lone_rows(model: Model, sites: Sites, batch: int) -> None:
+def refuse_lone_rows(model: Model, sites: ClientData, batch: int) -> None:
     """Refuse minibatches of one row where there is BatchNorm, which can take no statistics of them."""
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     if not any(isinstance(module, norms) for module in model.modules()):
@@ -198,11 +198,11 @@ def refuse_lone_rows(model: Model, sites: Sites, batch: int) -> None:
 
 
 def initial(
-    sites: Sites, backbone: Backbone, runs: Sequence[Run], settings: Settings, device: torch.device
-) -> Stack:
+    sites: ClientData, backbone: Backbone, runs: Sequence[Run], settings: TrainConfig, device: torch.device
+) -> ModelStack:
     """The models of all clients and runs before the first round."""
     check_starts(backbone, [run.procedure for run in runs])
-    inputs = prepared(sites.train[0][0][:2].cpu(), torch.float32)
+    inputs = to_model_input(sites.train[0][0][:2].cpu(), torch.float32)
     targets = sites.mean.shape[1]
     if settings.features < targets:
         raise InputError(
@@ -215,7 +215,7 @@ def initial(
         own = client if run.procedure.independent else None
         return draw(backbone, inputs, settings.features, targets, run.seed, own)
 
-    return Stack.of(
+    return ModelStack.from_models(
         [model(client, run) for client in sites.names for run in runs], device, storage(settings.precision)
     )
 

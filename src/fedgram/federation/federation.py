@@ -11,16 +11,16 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
-from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import LAST, Clients, Returned
 from fedgram.federation.evaluation import Biases, Shared, local_objective, own_biases
 from fedgram.federation.returns import Layers
 from fedgram.nets.cuda import storage
-from fedgram.nets.fit import Advanced
+from fedgram.nets.fit import OnEpoch
 from fedgram.nets.model import Backbone
 from fedgram.nets.stack import Tensors
 from fedgram.runs.record import Round, Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 
 class Federation:
@@ -35,7 +35,7 @@ class Federation:
         problem: Problem,
         backbone: Backbone,
         runs: Sequence[Run],
-        settings: Settings,
+        settings: TrainConfig,
         device: torch.device,
     ) -> None:
         self.runs, self.settings = tuple(runs), settings
@@ -44,19 +44,19 @@ class Federation:
             raise InputError("There is no run to train: name a procedure and a seed.", field="procedure")
         if len(kinds) > 1:
             raise InputError("Centralized runs go in a stack of their own.", field="procedure")
-        sites = (Sites.centralized if kinds.pop() else Sites.federated)(
+        sites = (ClientData.centralized if kinds.pop() else ClientData.federated)(
             problem, device, storage(settings.precision)
         )
-        self.clients = Clients(sites, Exchange.of(problem), backbone, runs, settings, device)
+        self.clients = Clients(sites, PooledMoments.from_problem(problem), backbone, runs, settings, device)
         self.finished = 0
         layers = self.clients.layers().of(self.clients.at(0))
         self.head, self.bias, self.deployed = layers.head, layers.bias, self.clients.layers()
         self.diverged = torch.zeros(len(runs), 2, dtype=torch.int64)  # client and round; round 0: not at all
 
-    def rounds(self, advanced: Advanced = lambda epochs: None) -> Iterator[dict[Run, Round]]:
+    def rounds(self, on_epoch: OnEpoch = lambda epochs: None) -> Iterator[dict[Run, Round]]:
         """Train the rounds that are left; what each run recorded, round by round."""
         for number in range(self.finished + 1, self.settings.rounds + 1):
-            returned = self.clients.round(number, self.head, self.bias, advanced)
+            returned = self.clients.round(number, self.head, self.bias, on_epoch)
             self.stop_diverged(number, returned)
             self.head, self.bias = self.averaged(returned.layers.head), self.averaged(returned.layers.bias)
             self.deployed, self.finished = self.average_models(returned.layers), number

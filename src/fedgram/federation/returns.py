@@ -59,7 +59,7 @@ class Layers:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class ReturnedLayers:
     """What a client returns and predicts with, and what it goes on training with.
 
     center (1, P) is the mean of its features as returned, before a procedure with the offset takes it out;
@@ -72,9 +72,9 @@ class Given:
     left_out: int
 
 
-def give_back(
+def return_layers(
     procedure: Procedure, layers: Layers, rows: Rows, broadcast: Tensor, deficit: Tensor, penalty: Penalty
-) -> Given:
+) -> ReturnedLayers:
     """What becomes of a client's layers after its training.
 
     All tensors have K = 1; rows are the backbone's outputs u (1, N, D) for its training rows, and their
@@ -89,7 +89,7 @@ def give_back(
     center = returned.center(rows[0])
     if procedure.bias == "offset":
         returned, kept = recentered(returned, center), recentered(kept, kept.center(rows[0]))
-    return Given(returned, kept, center, left_out)
+    return ReturnedLayers(returned, kept, center, left_out)
 
 
 def aligned(layers: Layers, broadcast: Tensor) -> Layers:

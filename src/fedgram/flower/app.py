@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram._util.errors import InputError
-from fedgram.flower.client import Participant
-from fedgram.flower.config import Plan
-from fedgram.flower.messages import Letter
-from fedgram.flower.server import federate
+from fedgram.flower.client import Client
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import Payload
+from fedgram.flower.server import run_server
 from fedgram.flower.site import Site
 
 KINDS = {"introduce": "query", "train": "train", "evaluate": "evaluate"}
@@ -24,7 +24,7 @@ log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
-class FlowerOffice:
+class GridTransport:
     """Letters by way of a Flower grid; answers that do not come within patience seconds are left out."""
 
     grid: Grid
@@ -34,7 +34,7 @@ class FlowerOffice:
         """The nodes that are connected."""
         return list(self.grid.get_node_ids())
 
-    def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+    def ask(self, what: str, letters: Mapping[int, Payload]) -> dict[int, Payload]:
         """Send letters to nodes; a node that fails is told of and left out."""
         messages = [
             Message(content=letter.records(), dst_node_id=node, message_type=KINDS[what], ttl=self.patience)
@@ -45,7 +45,7 @@ class FlowerOffice:
             if reply.has_error():
                 log.warning("A node did not answer: %s", reply.error.reason)
                 continue
-            answers[reply.metadata.src_node_id] = Letter.of(reply.content)
+            answers[reply.metadata.src_node_id] = Payload.from_records(reply.content)
         return answers
 
 
@@ -56,8 +56,8 @@ def server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            plan = Plan.of(context.run_config)
-            run = federate(FlowerOffice(grid, plan.patience), plan, told=log.info)
+            plan = FederationConfig.from_run_config(context.run_config)
+            run = run_server(GridTransport(grid, plan.patience), plan, told=log.info)
         except InputError as error:
             log.error(error.message)
             raise error.with_traceback(None) from None  # which marks the run as failed
@@ -70,11 +70,11 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
     """A client: `site` gives its rows and network; without it the node's configuration names a table."""
     app = ClientApp()
 
-    def answer(what: Callable[[Participant, Letter], Letter], message: Message, context: Context) -> Message:
+    def answer(what: Callable[[Client, Payload], Payload], message: Message, context: Context) -> Message:
         try:
             here = site(context) if site else Site.configured(context.node_config, context.run_config)
-            participant = Participant(here, Plan.of(context.run_config))
-            letter = what(participant, Letter.of(message.content))
+            participant = Client(here, FederationConfig.from_run_config(context.run_config))
+            letter = what(participant, Payload.from_records(message.content))
         except InputError as error:
             letter = _refusal(context, named=site is not None or "site" in context.node_config)
             log.error(error.message)
@@ -89,21 +89,21 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return answer(Participant.train, message, context)
+        return answer(Client.train, message, context)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return answer(Participant.evaluate, message, context)
+        return answer(Client.evaluate, message, context)
 
     return app
 
 
-def _refusal(context: Context, named: bool) -> Letter:
+def _refusal(context: Context, named: bool) -> Payload:
     """An answer that names the site and not the reason, which may hold values of its rows."""
     if not named:
-        return Letter.refusing(
+        return Payload.refusing(
             f"the configuration of node {context.node_id} names no 'site' and 'table', as one of a SuperNode "
             "does (--node-config); a simulation has no such nodes."
         )
     name = context.node_config.get("site", f"at node {context.node_id}")
-    return Letter.refusing(f"the log of site '{name}' says why.")
+    return Payload.refusing(f"the log of site '{name}' says why.")

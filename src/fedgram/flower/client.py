@@ -11,13 +11,13 @@ from torch import Tensor
 
 import fedgram
 from fedgram._util.arrays import Array
-from fedgram.federation.client_data import Exchange, Sites
+from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import LAST, Clients, Returned, initial
 from fedgram.federation.evaluation import Biases, Shared, local_objective, own_biases
 from fedgram.federation.returns import Layers
-from fedgram.flower.client_state import Arrays, PrivateFiles, folder_name, question
-from fedgram.flower.config import Plan
-from fedgram.flower.messages import Letter
+from fedgram.flower.client_state import Arrays, ClientStore, folder_name, question
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import Payload
 from fedgram.flower.site import Site
 from fedgram.nets.cuda import storage
 from fedgram.nets.model import example, fingerprint
@@ -28,17 +28,17 @@ EXCHANGED = ("mean", "covariance", "within")
 ANSWERED = ("head", "bias", "own_bias", "centered_bias", "local_objective", "clipped", "loss", "diverged")
 
 
-class Participant:
+class Client:
     """A site that takes part in a federation; rows, backbone and feature layer never leave it."""
 
-    def __init__(self, site: Site, plan: Plan) -> None:
+    def __init__(self, site: Site, plan: FederationConfig) -> None:
         self.site, self.plan = site, plan
         self.device = devices.named(site.device)
         test = {} if site.test is None else {site.name: site.test}
         dtype = storage(plan.settings.precision)
-        self.sites = Sites.of({site.name: site.train}, test, self.device, dtype)
+        self.sites = ClientData.from_splits({site.name: site.train}, test, self.device, dtype)
 
-    def introduce(self) -> Letter:
+    def introduce(self) -> Payload:
         """Moments of its targets, the head and bias that it would begin with, and what it is."""
         site, plan = self.site, self.plan
         stack = initial(self.sites, site.backbone, [plan.run], plan.settings, self.device)
@@ -53,9 +53,9 @@ class Participant:
             "network": fingerprint(model, inputs),
         }
         begun = (_array(stack.parameters[name][0]) for name in ("head.weight", "head.bias"))
-        return Letter(self._moments() | dict(zip(("head", "bias"), begun, strict=True)), words)
+        return Payload(self._moments() | dict(zip(("head", "bias"), begun, strict=True)), words)
 
-    def train(self, asked: Letter) -> Letter:
+    def train(self, asked: Payload) -> Payload:
         """Train one round from the shared head and bias, or say again what it answered before.
 
         With the answer come the moments of its rows as they are now, and the round after which it went on.
@@ -68,33 +68,33 @@ class Participant:
                 kept = self._trained(number, asked.arrays, files.read(before))
             files.write(number, posed, kept)
         answer = {name: kept[f"answer.{name}"][0] for name in ANSWERED}
-        return Letter(answer | self._moments(), {"client": self.site.name, "after": before})
+        return Payload(answer | self._moments(), {"client": self.site.name, "after": before})
 
-    def evaluate(self, asked: Letter) -> Letter:
+    def evaluate(self, asked: Payload) -> Payload:
         """Objective and errors with the averaged head; the network with that head is kept to predict with."""
         files = self._files(asked)
         kept = files.read(int(asked.words["round"]))
         if kept is None:
-            return Letter.refusing("it has not trained this round")
+            return Payload.refusing("it has not trained this round")
         with devices.current(self.device):
             clients, shared = self._clients(asked.arrays, kept), self._shared(asked.arrays, kept)
             last = clients.received(shared.deployed, shared.head, shared.bias)
             files.keep_model(_model(clients, self._shifted(last)))
             objective, train, test = shared.measured(clients, 0, clients.outputs()[0][0])
         arrays = {"objective": objective[0], "train_mse": train[0], "test_mse": test[0]}
-        return Letter({name: _array(value) for name, value in arrays.items()}, {"client": self.site.name})
+        return Payload({name: _array(value) for name, value in arrays.items()}, {"client": self.site.name})
 
     def _moments(self) -> Arrays:
         moments = self.site.moments
         return {"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}
 
-    def _files(self, asked: Letter) -> PrivateFiles:
+    def _files(self, asked: Payload) -> ClientStore:
         words = safe(self.plan.name), self.plan.run.name, safe(str(asked.words["federation"]))
-        return PrivateFiles(Path(self.site.folder, folder_name(self.site.name), *words))
+        return ClientStore(Path(self.site.folder, folder_name(self.site.name), *words))
 
     def _clients(self, arrays: Mapping[str, Array], kept: Arrays | None) -> Clients:
         """Its network after a round that was kept, or as it is drawn; arrays hold the exchange."""
-        exchange = Exchange(*(arrays[name] for name in EXCHANGED))
+        exchange = PooledMoments(*(arrays[name] for name in EXCHANGED))
         site, plan = self.site, self.plan
         clients = Clients(self.sites, exchange, site.backbone, [plan.run], plan.settings, self.device)
         if kept is not None:

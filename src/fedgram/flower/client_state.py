@@ -24,7 +24,7 @@ BEFORE = "delete it, and the site goes on from the round before"
 
 
 @dataclass(frozen=True)
-class PrivateFiles:
+class ClientStore:
     """The rounds of one federation that a client may still be asked about."""
 
     folder: Path

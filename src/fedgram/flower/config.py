@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import between_commas
+from fedgram._util.text import split_names
 from fedgram.data.problem import Kind
 from fedgram.data.tables.read_rows import TEST_FRACTION
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
@@ -27,7 +27,7 @@ KEYS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class FederationConfig:
     """A federation of so many clients, what they train, and how long the server waits for an answer.
 
     name and kind say what the data is; the run is filed under these and the backbone's name in the folder
@@ -39,14 +39,14 @@ class Plan:
     kind: Kind
     clients: int
     run: Run
-    settings: Settings
+    settings: TrainConfig
     backbone: str
     out: Path
     patience: float
     rows: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Plan:
+    def from_run_config(cls, config: Mapping[str, Any]) -> FederationConfig:
         """The plan in a run's configuration; what it does not say is as in the paper."""
         _check_spelling(config)
         paper = Penalty()
@@ -61,7 +61,7 @@ class Plan:
             kind=_kind(config),
             clients=_clients(config),
             run=Run(_procedure(config), _seed(config)),
-            settings=Settings(penalty=penalty, **chosen),
+            settings=TrainConfig(penalty=penalty, **chosen),
             backbone=str(config.get("backbone", "own")),
             out=Path(str(config.get("out", "runs"))),
             patience=number(config, "patience", 3600.0),
@@ -104,7 +104,7 @@ def _clients(config: Mapping[str, Any]) -> int:
 
 def _rows(config: Mapping[str, Any]) -> dict[str, Any]:
     """Which columns and rows of their tables clients take, as far as the configuration says."""
-    columns = {key: list(between_commas(str(config[key]))) for key in ("inputs", "targets") if key in config}
+    columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
     tested = {"test_fraction": float(number(config, "test-fraction", TEST_FRACTION))} if columns else {}
     return {"clients": _clients(config), **columns, **tested}
 

@@ -17,7 +17,7 @@ ARRAYS, WORDS, REFUSAL = "arrays", "words", "refusal"
 
 
 @dataclass(frozen=True, eq=False)
-class Letter:
+class Payload:
     """Arrays in double precision, and words and numbers, each by name."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Letter:
         return RecordDict({ARRAYS: ArrayRecord(arrays), WORDS: ConfigRecord(dict(self.words))})
 
     @classmethod
-    def of(cls, records: RecordDict) -> Letter:
+    def from_records(cls, records: RecordDict) -> Payload:
         """What was sent."""
         try:
             arrays = {name: sent.numpy() for name, sent in records.array_records[ARRAYS].items()}
@@ -42,7 +42,7 @@ class Letter:
             ) from None
 
     @classmethod
-    def refusing(cls, reason: str) -> Letter:
+    def refusing(cls, reason: str) -> Payload:
         """An answer that says why there is none."""
         return cls(words={REFUSAL: reason})
 

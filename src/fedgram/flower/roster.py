@@ -14,8 +14,8 @@ import numpy as np
 import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.flower.config import Plan
-from fedgram.flower.messages import Letter
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import Payload
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.manifest import FEDERATION, Data
 from fedgram.theory.moments import Moments
@@ -29,26 +29,26 @@ DOING = {"introduce": "introduce itself", "train": "train", "evaluate": "measure
 _CHANGED = "Client '{}' has {} than at the start; give it back what it had, or begin anew."
 
 
-class Office(Protocol):
+class Transport(Protocol):
     """How the server reaches the nodes."""
 
     def nodes(self) -> Sequence[int]:
         """Those that are connected."""
 
-    def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+    def ask(self, what: str, letters: Mapping[int, Payload]) -> dict[int, Payload]:
         """Send a letter to each of some nodes; what those answered who did in time."""
 
 
-class Members:
+class Roster:
     """The clients of a federation in order of name, and the nodes through which they are reached now.
 
     Once all are there it is closed to others; once a round is finished, and training under way, a client that
     cannot go on is away like one that does not answer.
     """
 
-    def __init__(self, office: Office, plan: Plan, told: Callable[[str], None]) -> None:
+    def __init__(self, office: Transport, plan: FederationConfig, told: Callable[[str], None]) -> None:
         self.office, self.plan, self.told = office, plan, told
-        self.known: dict[str, Member] = {}
+        self.known: dict[str, ClientInfo] = {}
         self.node_of: dict[str, int] = {}
         self.ignored: set[int] = set()
         self.objections: list[str] = []
@@ -57,7 +57,7 @@ class Members:
 
     def recall(self, run: StoredRun) -> None:
         """Take the clients of a run that was begun before."""
-        self.known = {member.client: member for member in Member.stored(run)}
+        self.known = {member.client: member for member in ClientInfo.stored(run)}
         self.closed, self.under_way = True, run.account.rounds > 0
 
     def gather(self) -> None:
@@ -91,10 +91,10 @@ class Members:
         nodes = set(self.office.nodes())
         self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
         new = nodes - set(self.node_of.values()) - self.ignored
-        for node, letter in self.ask("introduce", {node: Letter() for node in sorted(new)}).items():
-            self._meet(node, Member.of(letter))
+        for node, letter in self.ask("introduce", {node: Payload() for node in sorted(new)}).items():
+            self._meet(node, ClientInfo.from_payload(letter))
 
-    def ask(self, what: str, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+    def ask(self, what: str, letters: Mapping[int, Payload]) -> dict[int, Payload]:
         """What nodes answer; a client that says why it cannot ends a run that is not yet under way."""
         answers = self.office.ask(what, letters)
         for answer in answers.values():
@@ -102,14 +102,14 @@ class Members:
                 self._object(f"A client could not {DOING[what]}: {answer.refusal}")
         return {node: answer for node, answer in answers.items() if not answer.refusal}
 
-    def unchanged(self, client: str, answer: Letter) -> bool:
+    def unchanged(self, client: str, answer: Payload) -> bool:
         """Whether a client still has the targets that it introduced itself with."""
         same = self.known[client].has(answer)
         if not same:
             self._object(_CHANGED.format(client, "other rows"))
         return same
 
-    def _meet(self, node: int, member: Member) -> None:
+    def _meet(self, node: int, member: ClientInfo) -> None:
         name, before = member.client, self.known.get(member.client)
         if before is None and self.closed:
             self.ignored.add(node)
@@ -135,7 +135,7 @@ class Members:
             self.told(sentence)
             self.objections.append(sentence)
 
-    def _check_alike(self, member: Member) -> None:
+    def _check_alike(self, member: ClientInfo) -> None:
         """Refuse a client with other targets or another network than the first."""
         for first in list(self.known.values())[:1]:
             for what in ("targets", "parameters", "network"):
@@ -171,7 +171,7 @@ def _shown(value: object) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class ClientInfo:
     """A client as it introduced itself: N_m, μ_m (C,) and Σ_m (C, C) of its targets, and its beginnings.
 
     head (C, P) and bias (C,) are those that the seed draws, the same for all; network is a fingerprint.
@@ -189,7 +189,7 @@ class Member:
     bias: Array
 
     @classmethod
-    def of(cls, letter: Letter) -> Member:
+    def from_payload(cls, letter: Payload) -> ClientInfo:
         """The client of an introduction, which has to come from the same version."""
         given = {**letter.words, **letter.arrays}
         version = given.get("version")
@@ -203,7 +203,7 @@ class Member:
         return cls(**{each.name: given[each.name] for each in fields(cls)})
 
     @classmethod
-    def stored(cls, run: StoredRun) -> list[Member]:
+    def stored(cls, run: StoredRun) -> list[ClientInfo]:
         """The clients of a run as it was begun."""
         setup, moments, (head, bias) = run.setup, run.moments, run.initial
         network = setup.data.targets, setup.parameters, setup.network
@@ -214,7 +214,7 @@ class Member:
             )
         ]
 
-    def changed(self, other: Member) -> str | None:
+    def changed(self, other: ClientInfo) -> str | None:
         """What is different in another introduction; rows as far as target moments tell."""
         if self.rows != other.rows or not self._has(other.own_mean, other.own_covariance):
             return "other rows"
@@ -223,7 +223,7 @@ class Member:
         same = (self.parameters, self.network) == (other.parameters, other.network)
         return None if same else "another network"
 
-    def has(self, answer: Letter) -> bool:
+    def has(self, answer: Payload) -> bool:
         """Whether an answer came with the moments of this introduction."""
         return self._has(answer.arrays["own_mean"], answer.arrays["own_covariance"])
 
@@ -231,7 +231,7 @@ class Member:
         return np.array_equal(self.own_mean, mean) and np.array_equal(self.own_covariance, covariance)
 
 
-def setup_of(members: Sequence[Member], plan: Plan) -> Setup:
+def setup_of(members: Sequence[ClientInfo], plan: FederationConfig) -> Setup:
     """What makes the run of these clients.
 
     Target moments and what the configuration says of rows stand for the rows themselves, which nobody sees.

@@ -13,11 +13,11 @@ import numpy as np
 import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.locks import holding
-from fedgram.flower.config import Plan
-from fedgram.flower.messages import Letter
-from fedgram.flower.roster import Members, Office, setup_of
-from fedgram.flower.server_state import Memory
+from fedgram._util.locks import lock_folders
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import Payload
+from fedgram.flower.roster import Roster, Transport, setup_of
+from fedgram.flower.server_state import LastReturns
 from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.expectation import SYMBOLS, expectation
 from fedgram.runs.record import Round
@@ -27,25 +27,27 @@ from fedgram.theory.predict import predict
 MEMORY = "federation.safetensors"
 
 
-def federate(office: Office, plan: Plan, told: Callable[[str], None] = lambda sentence: None) -> StoredRun:
+def run_server(
+    office: Transport, plan: FederationConfig, told: Callable[[str], None] = lambda sentence: None
+) -> StoredRun:
     """Train a federation from its start, or after its last finished round; the run as it is on disk."""
-    runs, members = Runs(plan.out), Members(office, plan, told)
-    with holding([runs.place(plan.name, plan.backbone, plan.run)]):
+    runs, members = Runs(plan.out), Roster(office, plan, told)
+    with lock_folders([runs.place(plan.name, plan.backbone, plan.run)]):
         if begun := runs.named(plan.name, plan.backbone, plan.run):
             members.recall(begun)
             runs.find(setup_of(list(members.known.values()), plan))  # refuses another plan before any waiting
         if begun is None or not begun.over:
             members.gather()
-        server = Coordinator(members, told)
+        server = Server(members, told)
         for number in range(server.record.account.rounds + 1, plan.settings.rounds + 1):
             server.round(number)
         return server.record
 
 
-class Coordinator:
+class Server:
     """A server between rounds: the run's record, the shared head and bias, and what clients returned last."""
 
-    def __init__(self, members: Members, told: Callable[[str], None]) -> None:
+    def __init__(self, members: Roster, told: Callable[[str], None]) -> None:
         self.members, self.told = members, told
         moments = members.moments
         self.client_weights = dict(zip(members.names, moments.client_weights, strict=True))
@@ -64,7 +66,7 @@ class Coordinator:
 
     def _begin(self, record: StoredRun) -> None:
         first = next(iter(self.members.known.values()))
-        self.record, self.memory = record, Memory(uuid4().hex)
+        self.record, self.memory = record, LastReturns(uuid4().hex)
         self.head, self.bias = first.head, first.bias
         self.memory.write(record.folder / MEMORY)
         record.begin(self.members.moments, self.head, self.bias)
@@ -72,7 +74,7 @@ class Coordinator:
     def _resume(self, record: StoredRun) -> None:
         if record.account.stopped:
             raise InputError(f"The run in '{record.folder}' was given up: {record.account.stopped}.")
-        self.record, self.memory = record, Memory.read(record.folder / MEMORY)
+        self.record, self.memory = record, LastReturns.read(record.folder / MEMORY)
         rounds = record.rounds()
         self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
         if not record.complete:
@@ -103,14 +105,14 @@ class Coordinator:
 
     def _ask(
         self, what: str, number: int, arrays: Mapping[str, Array], clients: Iterable[str]
-    ) -> dict[str, Letter]:
+    ) -> dict[str, Payload]:
         """The answers of some clients, by name, of those that answered."""
         words = {"round": number, "federation": self.memory.federation}
         node_of = {client: self.members.node_of[client] for client in clients}
-        answers = self.members.ask(what, {node: Letter(arrays, words) for node in node_of.values()})
+        answers = self.members.ask(what, {node: Payload(arrays, words) for node in node_of.values()})
         return {client: answers[node] for client, node in node_of.items() if node in answers}
 
-    def _check(self, number: int, answers: Mapping[str, Letter]) -> None:
+    def _check(self, number: int, answers: Mapping[str, Payload]) -> None:
         """Stop where nobody answered, and give a run up of which a network diverged."""
         if not answers:
             raise InputError(
@@ -125,11 +127,11 @@ class Coordinator:
                 self.record.save()
                 raise InputError(f"The run was given up: {reason}.", client=client)
 
-    def _round(self, number: int, answers: Mapping[str, Letter], found: Mapping[str, Letter]) -> Round:
+    def _round(self, number: int, answers: Mapping[str, Payload], found: Mapping[str, Payload]) -> Round:
         """What is recorded; of a client that did not answer, what it returned last, and NaN else."""
         names, memory = self.members.names, self.memory
 
-        def each(letters: Mapping[str, Letter], name: str, like: Array) -> Array:
+        def each(letters: Mapping[str, Payload], name: str, like: Array) -> Array:
             absent = np.full_like(like, np.nan, dtype=np.float64)
             return np.stack([letters[c].arrays[name] if c in letters else absent for c in names])
 
@@ -148,7 +150,7 @@ class Coordinator:
             training_loss=each(answers, "loss", one),
         )
 
-    def _tell(self, number: int, answers: Mapping[str, Letter], found: Mapping[str, Letter]) -> None:
+    def _tell(self, number: int, answers: Mapping[str, Payload], found: Mapping[str, Payload]) -> None:
         error = float(psd.relative_error(psd.gram(self.head), self.expected.gram))
         rounds, names = self.record.setup.settings.rounds, self.members.names
         silent = [name for name in names if name not in answers]
@@ -161,7 +163,7 @@ class Coordinator:
         )
 
 
-def _account(members: Members) -> Account:
+def _account(members: Roster) -> Account:
     versions = {
         "fedgram": fedgram.__version__, "numpy": np.__version__, "python": platform.python_version(),
     }  # fmt: skip

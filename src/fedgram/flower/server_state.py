@@ -20,7 +20,7 @@ SHARED = ("head", "bias", "own_bias", "centered_bias")
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class LastReturns:
     """For every client and name in SHARED what it returned last; clients that never answered are left out."""
 
     federation: str
@@ -50,7 +50,7 @@ class Memory:
         write_arrays(path, arrays, {"federation": self.federation})
 
     @classmethod
-    def read(cls, path: Path) -> Memory:
+    def read(cls, path: Path) -> LastReturns:
         """What was written."""
         memory = cls(read_metadata(path)["federation"])
         for key, value in read_arrays(path).items():

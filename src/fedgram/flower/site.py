@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import between_commas, names_of
+from fedgram._util.text import as_names, split_names
 from fedgram.data.problem import Split
 from fedgram.data.tables.read_rows import TEST_FRACTION, Reading, read_splits
 from fedgram.data.validation import check_finite
@@ -33,7 +33,7 @@ class Site:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", names_of(self.targets))
+        object.__setattr__(self, "targets", as_names(self.targets))
         for split in filter(None, (self.train, self.test)):
             check_finite(split.inputs, self.name, "inputs")
             check_finite(split.targets, self.name, "targets")
@@ -51,9 +51,9 @@ class Site:
         **others: Any,
     ) -> Site:
         """A site whose rows are those of a CSV, TSV or Parquet file; `seed` draws those for testing."""
-        reading = Reading(None, list(names_of(inputs)), list(names_of(targets)), test_fraction, site=name)
+        reading = Reading(None, list(as_names(inputs)), list(as_names(targets)), test_fraction, site=name)
         train, test, _ = read_splits(path, reading, seed)
-        return cls(name, train[name], test.get(name), names_of(targets), **others)
+        return cls(name, train[name], test.get(name), as_names(targets), **others)
 
     @classmethod
     def configured(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> Site:
@@ -69,8 +69,8 @@ class Site:
         return cls.from_table(
             str(node["table"]),
             str(node["site"]),
-            inputs=between_commas(str(run["inputs"])),
-            targets=between_commas(str(run["targets"])),
+            inputs=split_names(str(run["inputs"])),
+            targets=split_names(str(run["targets"])),
             test_fraction=number(run, "test-fraction", TEST_FRACTION),
             backbone=str(run.get("backbone", "resmlp")),
             folder=str(node.get("folder", "private")),

@@ -14,16 +14,16 @@ from torch import Tensor
 from fedgram.nets import cuda
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import arithmetic
-from fedgram.nets.model import explained
+from fedgram.nets.model import translate_errors
 from fedgram.nets.objective import Terms, losses
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import Stack, Tensors, parts
-from fedgram.runs.train_config import Settings
+from fedgram.nets.stack import ModelStack, Tensors, parts
+from fedgram.runs.train_config import TrainConfig
 
 RARE = 0.1
 """Shapes that make up less than this share of all models' steps are not compiled: it would take longer."""
 
-Advanced = Callable[[int], None]
+OnEpoch = Callable[[int], None]
 """Told how many epochs of a round are behind."""
 
 
@@ -33,7 +33,7 @@ class Fit:
     Nothing here moves in memory, so that a GPU can repeat a step without being told anew.
     """
 
-    def __init__(self, stack: Stack, batches: Batches, terms: Terms, settings: Settings) -> None:
+    def __init__(self, stack: ModelStack, batches: Batches, terms: Terms, settings: TrainConfig) -> None:
         self.stack, self.batches, self.terms, self.settings = stack, batches, terms, settings
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
@@ -51,7 +51,7 @@ class Fit:
             self.steps = self._steps()
         self.rates[: len(rates)] = rates
 
-    def round(self, number: int, advanced: Advanced = lambda epochs: None) -> Tensor:
+    def round(self, number: int, on_epoch: OnEpoch = lambda epochs: None) -> Tensor:
         """Train every model for a round; their mean losses over the last epoch (K,)."""
         self.optimizer.reset()
         self.now.zero_()
@@ -62,7 +62,7 @@ class Fit:
                 for step, take in enumerate(self.steps):
                     self.batches.select(step)
                     take()
-                advanced(epoch + 1)
+                on_epoch(epoch + 1)
         return self.total / self.batches.counted
 
     def step(self, sizes: tuple[int, ...]) -> None:
@@ -87,7 +87,7 @@ class Fit:
         batch = self.batches.take(models, size)
         terms, penalty = self.terms.of(models), self.settings.penalty
         compute = self.fused if (models.stop - models.start, size) in self.common else losses
-        with explained(size):
+        with translate_errors(size):
             values = compute(self.stack, leaves, buffers, batch, terms, penalty)
             found = torch.autograd.grad(
                 values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True

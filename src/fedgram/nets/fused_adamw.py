@@ -67,7 +67,7 @@ def update_kernel(  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BlockTable:
     """Blocks of some of the models, in order of models.
 
     tables: (blocks, 4) each, tensor, model, start and count, for every alignment that occurs; states
@@ -79,7 +79,7 @@ class Plan:
     models: int
 
     @classmethod
-    def of(cls, models: slice, states: list[tuple[Tensor, Tensor, Tensor]]) -> Plan:
+    def from_states(cls, models: slice, states: list[tuple[Tensor, Tensor, Tensor]]) -> BlockTable:
         """The plan for the parameters, first and second moments of some models."""
         device, count = states[0][0].device, models.stop - models.start
         sizes = [state[0][0].numel() for state in states]
@@ -118,7 +118,7 @@ class FusedAdamW(AdamW):
 
     def __init__(self, parameters: Tensors, clip: float) -> None:
         super().__init__(parameters, clip)
-        self.plans: dict[tuple[int, int], Plan] = {}
+        self.plans: dict[tuple[int, int], BlockTable] = {}
         self.spare: dict[tuple[int, int], Tensor] = {}
         self.captures: list[tuple[Tensor, list[int]]] = []
 
@@ -145,11 +145,11 @@ class FusedAdamW(AdamW):
         self.spare[at] = torch.tensor(addresses, device=gradients[0].device)
         return self.spare[at]
 
-    def _plan(self, models: slice, names: Iterable[str]) -> Plan:
+    def _plan(self, models: slice, names: Iterable[str]) -> BlockTable:
         at = (models.start, models.stop)
         if at not in self.plans:
             states = [(self.parameters[name], self.first[name], self.second[name]) for name in names]
-            self.plans[at] = Plan.of(models, states)
+            self.plans[at] = BlockTable.from_states(models, states)
         return self.plans[at]
 
 

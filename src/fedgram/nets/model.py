@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import did_you_mean
+from fedgram._util.text import suggest
 from fedgram.data.problem import Split
 from fedgram.nets.backbones import BACKBONES
 
@@ -40,7 +40,7 @@ class Model(nn.Module):
         return sum(value.numel() for value in self.parameters())
 
 
-def prepared(inputs: Tensor, dtype: torch.dtype, leading: int = 1) -> Tensor:
+def to_model_input(inputs: Tensor, dtype: torch.dtype, leading: int = 1) -> Tensor:
     """What a backbone sees: images (..., H, W, channels) in bytes become (..., channels, H, W) in [0, 1].
 
     leading says how many axes stand before those of a row: 1 for rows (N, ...), 2 for stacked minibatches
@@ -50,7 +50,7 @@ def prepared(inputs: Tensor, dtype: torch.dtype, leading: int = 1) -> Tensor:
     return inputs.movedim(-1, -3).to(dtype) / 255 if images else inputs.to(dtype)
 
 
-def stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+def to_device_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Inputs as they lie on a device: bytes stay bytes, other numbers are of the type of the networks."""
     return inputs if inputs.dtype == torch.uint8 else inputs.to(dtype)
 
@@ -86,7 +86,7 @@ def _check_names(model: Model) -> None:
 
 def example(backbone: Backbone, split: Split, features: int) -> tuple[Model, Tensor]:
     """A model for rows like these, to be looked at rather than trained, and a few inputs that it takes."""
-    inputs = prepared(torch.tensor(split.inputs[:2]), torch.float32)
+    inputs = to_model_input(torch.tensor(split.inputs[:2]), torch.float32)
     return draw(backbone, inputs, features, split.targets.shape[1], 0, None), inputs
 
 
@@ -139,7 +139,7 @@ def new_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
 def _named(name: str, shape: Sequence[int]) -> nn.Module:
     if name not in BACKBONES:
         raise InputError(
-            f"There is no backbone '{name}'{did_you_mean(name, BACKBONES)} There are {', '.join(BACKBONES)}.",
+            f"There is no backbone '{name}'{suggest(name, BACKBONES)} There are {', '.join(BACKBONES)}.",
             field="backbone",
         )
     images = "resmlp" not in name
@@ -171,7 +171,7 @@ def width(backbone: nn.Module, inputs: Tensor) -> int:
 
 
 @contextmanager
-def explained(rows: int) -> Iterator[None]:
+def translate_errors(rows: int) -> Iterator[None]:
     """Turn what a stack of backbones raises in training, on minibatches of so many rows, into a sentence."""
     try:
         yield

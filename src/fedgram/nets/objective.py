@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgram.nets.stack import Stack, Tensors
+from fedgram.nets.stack import ModelStack, Tensors
 from fedgram.theory.penalty import Penalty
 
 
@@ -29,7 +29,7 @@ class Terms:
 
 
 def losses(
-    stack: Stack,
+    stack: ModelStack,
     parameters: Tensors,
     buffers: Tensors,
     batch: tuple[Tensor, Tensor],

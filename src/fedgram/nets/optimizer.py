@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgram.nets.stack import Tensors
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8
 CLIP_EPS = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
@@ -56,7 +56,7 @@ def update(
     parameter.sub_(size * first / (second.sqrt() * correction + EPS))
 
 
-def schedule(settings: Settings, steps: list[int]) -> Tensor:
+def schedule(settings: TrainConfig, steps: list[int]) -> Tensor:
     """Learning rate / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) of every step of a round: (E max(steps), M, 2), float64.
 
     steps (M,) are each client's own in an epoch. Clients with fewer rest at the end of each epoch; their

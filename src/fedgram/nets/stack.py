@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedgram.nets.cuda import arithmetic
-from fedgram.nets.model import Model, prepared
+from fedgram.nets.model import Model, to_model_input
 
 Tensors = dict[str, Tensor]
 
@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 1024
 
 
 @dataclass(eq=False)
-class Stack:
+class ModelStack:
     """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
 
     Parameters of a module that do not require gradients are frozen: they are among the buffers.
@@ -35,7 +35,7 @@ class Stack:
     buffers: Tensors
 
     @classmethod
-    def of(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> Stack:
+    def from_models(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> ModelStack:
         """Models of one architecture, in order."""
 
         def stacked(tensors: Callable[[Model], Tensors]) -> Tensors:
@@ -86,7 +86,7 @@ class Stack:
 
     def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Features (K, B, P) and predictions (K, B, C) of K models, each on its own inputs (K, B, ...)."""
-        seen = prepared(inputs, self.dtype, leading=2)
+        seen = to_model_input(inputs, self.dtype, leading=2)
         features, predictions = over_models(self.model, parameters, buffers, seen)
         return features.to(self.dtype), predictions.to(self.dtype)  # lower precision inside ends here
 
@@ -97,7 +97,7 @@ class Stack:
         rows = inputs.split(ROWS_AT_ONCE)
         with arithmetic("fp32", self.device):  # measured in full precision, however it was trained
             chunks = [
-                torch.cat([self._backbone(part, prepared(some, self.dtype)) for some in rows], dim=1)
+                torch.cat([self._backbone(part, to_model_input(some, self.dtype)) for some in rows], dim=1)
                 for part in parts(models, self.together)
             ]
         self.model.train()

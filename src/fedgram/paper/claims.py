@@ -43,7 +43,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What we found for one claim.
 
     value is a number, (low, high), or whether a statement held. spread holds one interval (low, high) for
@@ -155,7 +155,7 @@ class Judged:
         }
 
 
-def judge(claim: Claim, measured: Measured | None) -> Judged:
+def judge(claim: Claim, measured: Measurement | None) -> Judged:
     """Hold one claim against what we measured; of a part of the runs, say what it shows so far."""
     if measured is None:
         return Judged(claim, "not run")
@@ -182,7 +182,7 @@ def judge(claim: Claim, measured: Measured | None) -> Judged:
     return Judged(claim, verdict, format_value(measured.value), reason, None if undecided else holds)
 
 
-def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> list[Judged]:
+def judge_all(claims: list[Claim], measured: Mapping[str, Measurement | None]) -> list[Judged]:
     """Hold the claims of an experiment against its measurements, none of which may be without a claim."""
     unknown = set(measured) - {claim.id for claim in claims}
     if unknown:
@@ -190,7 +190,7 @@ def judge_all(claims: list[Claim], measured: Mapping[str, Measured | None]) -> l
     return [judge(claim, measured.get(claim.id)) for claim in claims]
 
 
-def _held(claim: Claim, measured: Measured) -> bool:
+def _held(claim: Claim, measured: Measurement) -> bool:
     """Whether the claim holds; of a range, whose ends need all runs, whether a part of them lies inside."""
     if not (measured.partial and isinstance(claim.value, tuple)):
         return COMPARISONS[claim.comparison](claim, measured.value)
@@ -199,7 +199,7 @@ def _held(claim: Claim, measured: Measured) -> bool:
     return inside(replace(claim, value=wider), measured.value)
 
 
-def _counts(claim: Claim, measured: Measured) -> bool:
+def _counts(claim: Claim, measured: Measurement) -> bool:
     """Whether the claim is how many there are, so that a part of the runs has that part of them.
 
     A share, which is 1 at most, is of the runs that there are.
@@ -209,7 +209,7 @@ def _counts(claim: Claim, measured: Measured) -> bool:
     return measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
 
 
-def _stand_ins(measured: Measured) -> str:
+def _stand_ins(measured: Measurement) -> str:
     """How many of the runs were trained on stand-ins for the paper's data."""
     if not measured.stand_ins:
         return ""
@@ -217,7 +217,7 @@ def _stand_ins(measured: Measured) -> str:
     return f"{'all' if every else f'{measured.stand_ins:,} of them'} on stand-in data"
 
 
-def _so_far(claim: Claim, measured: Measured, holds: bool) -> str:
+def _so_far(claim: Claim, measured: Measurement, holds: bool) -> str:
     """What a part of the runs says."""
     if isinstance(claim.value, tuple) and not measured.spread:
         about = "within an order of" if claim.comparison == "order" else "inside"

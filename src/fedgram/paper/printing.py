@@ -11,11 +11,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedgram.display.console import ruled, screen
+from fedgram.display.console import make_console, plain_table
 from fedgram.paper.claims import Judged, Verdict
 from fedgram.paper.launch.costs import cost_of
 from fedgram.paper.launch.launch import StudyOutcome
-from fedgram.paper.launch.plan import Plan, Request, planned
+from fedgram.paper.launch.plan import ExperimentPlan, Request, plan_experiments
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies.registry import STUDIES
@@ -35,7 +35,7 @@ COLUMNS = ("name", "what", "where", "cost", "finished")
 
 def print_outcome(outcome: Outcome) -> None:
     """The claims of one experiment, beside ours, with a verdict."""
-    console = screen()
+    console = make_console()
     console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
     console.print(f"GENERATED data, {outcome.scale} scale")
     print_judged(console, outcome.judged)
@@ -44,7 +44,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     """Claims beside ours, and how many there are of each verdict."""
-    table = ruled()
+    table = plain_table()
     for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     for judged in claims:
@@ -71,8 +71,8 @@ def _exact_row(name: str, out: Path) -> tuple[str, ...]:
 
 def print_list(experiments: Iterable[dict[str, str]]) -> None:
     """All experiments, what each costs, and which are finished."""
-    console = screen()
-    table = ruled()
+    console = make_console()
+    table = plain_table()
     for heading in COLUMNS:
         table.add_column(heading, no_wrap=heading == "name")
     for row in experiments:
@@ -82,7 +82,7 @@ def print_list(experiments: Iterable[dict[str, str]]) -> None:
     console.print(f"{groups}.", soft_wrap=True)
 
 
-console = screen()
+console = make_console()
 
 Group = tuple[str, int, str]
 """Setting, E and procedure."""
@@ -91,7 +91,7 @@ Rows = Sequence[tuple[Group, list[Result]]]
 """The runs of each group."""
 
 
-def cost_lines(plans: Sequence[Plan]) -> list[str]:
+def cost_lines(plans: Sequence[ExperimentPlan]) -> list[str]:
     """What experiments are about to train, and what they leave out, in words."""
     in_all = cost_of(key for plan in plans for key in plan.missing)
     return [
@@ -133,10 +133,10 @@ def _finished(outcome: StudyOutcome) -> str:
 def list_rows(request: Request) -> list[tuple[str, ...]]:
     """For each experiment: name, title, place, cost and settings at hand, and runs that are finished."""
     results = Results.load(request.results_folder)
-    return [_list_row(plan) for plan in planned(list(STUDIES.values()), request, results)]
+    return [_list_row(plan) for plan in plan_experiments(list(STUDIES.values()), request, results)]
 
 
-def _list_row(plan: Plan) -> tuple[str, ...]:
+def _list_row(plan: ExperimentPlan) -> tuple[str, ...]:
     study, settings = plan.study, {name for name, _ in plan.study.varieties}
     at_hand = len(settings - {name for name, _ in plan.not_run})
     finished = len(plan.wanted) - len(plan.missing)
@@ -170,7 +170,7 @@ def _summary(settings: Sequence[str], rows: Rows) -> Table:
     """The settings that stand on one dataset."""
     any_run = rows[0][1][0]
     title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
-    table = ruled(title=title, title_justify="left", title_style="", collapse_padding=True)
+    table = plain_table(title=title, title_justify="left", title_style="", collapse_padding=True)
     for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
         words = heading == "procedure"
         table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)

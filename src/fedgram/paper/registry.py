@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import did_you_mean
+from fedgram._util.text import suggest
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.ufm.experiment import Experiment
 
@@ -31,7 +31,7 @@ def names_of(name: str) -> tuple[str, ...]:
         return GROUPS[name]
     if name in GROUPS["all"]:
         return (name,)
-    meant = did_you_mean(name, [*GROUPS, *GROUPS["all"]])
+    meant = suggest(name, [*GROUPS, *GROUPS["all"]])
     raise InputError(
         f"There is no experiment '{name}'{meant} 'fedgram reproduce --list' names them all.", field="name"
     )

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import counted, seeds_in_words
+from fedgram._util.text import describe_seeds, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import SYMBOLS
-from fedgram.runs.measure import Measured, measure
+from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.theory.geometry import psd
 
-METRICS: dict[str, Callable[[Measured], float]] = {
+METRICS: dict[str, Callable[[RunMeasurement], float]] = {
     "error": lambda run: run.endpoint_error,
     "predicted gap": lambda run: float(psd.relative_error(run.expected.gram, run.prediction.centralized)),
     "measured gap": lambda run: float(run.error["centralized"][-1]),
@@ -55,7 +55,7 @@ class Spread:
 class Group:
     """Finished runs of one procedure that differ in their seed only, in its order."""
 
-    runs: tuple[Measured, ...]
+    runs: tuple[RunMeasurement, ...]
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class Comparison:
     """All procedures that were trained on the same data with the same network and protocol."""
 
     groups: tuple[Group, ...]
@@ -112,15 +112,15 @@ class Setting:
         counts = [len(group.runs) for group in self.groups]
         fewer = f"{min(counts)} to " if min(counts) < max(counts) else ""
         return (
-            f"{self.setup.data.kind} data, E = {settings.epochs}, {counted(settings.rounds, 'round')}, "
-            f"{fewer}{counted(max(counts), 'seed')}, P = {settings.features}, "
+            f"{self.setup.data.kind} data, E = {settings.epochs}, {pluralize(settings.rounds, 'round')}, "
+            f"{fewer}{pluralize(max(counts), 'seed')}, P = {settings.features}, "
             f"λ_H = {penalty.features:g}, λ_W = {penalty.head:g}"
         )
 
     def label(self, group: Group) -> str:
         """The procedure, with its seeds where others have other ones: then means are not over the same."""
         alike = len({each.seeds for each in self.groups}) == 1
-        return group.name if alike else f"{group.name} ({seeds_in_words(group.seeds)})"
+        return group.name if alike else f"{group.name} ({describe_seeds(group.seeds)})"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -166,9 +166,9 @@ class Setting:
         }
 
 
-def compared(runs: Iterable[StoredRun]) -> list[Setting]:
+def compare_runs(runs: Iterable[StoredRun]) -> list[Comparison]:
     """Finished runs by setting and procedure; copies of a run count once."""
-    settings: dict[tuple[Any, ...], dict[str, dict[int, Measured]]] = {}
+    settings: dict[tuple[Any, ...], dict[str, dict[int, RunMeasurement]]] = {}
     for run in runs:
         if run.complete:
             setup = run.setup
@@ -176,10 +176,10 @@ def compared(runs: Iterable[StoredRun]) -> list[Setting]:
             seeds = groups.setdefault(setup.procedure.name, {})
             if setup.seed not in seeds:
                 seeds[setup.seed] = measure(run)
-    return [Setting(tuple(map(_group, groups.values()))) for groups in settings.values()]
+    return [Comparison(tuple(map(_group, groups.values()))) for groups in settings.values()]
 
 
-def _group(runs: dict[int, Measured]) -> Group:
+def _group(runs: dict[int, RunMeasurement]) -> Group:
     return Group(tuple(runs[seed] for seed in sorted(runs)))
 
 

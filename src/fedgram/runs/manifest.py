@@ -10,7 +10,7 @@ from typing import Any
 
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 
 FORMAT = "fedgram-run/1"
@@ -42,7 +42,7 @@ class Setup:
 
     procedure: Procedure
     seed: int
-    settings: Settings
+    settings: TrainConfig
     backbone: str
     parameters: int
     network: str
@@ -60,7 +60,7 @@ class Setup:
         return cls(
             procedure=Procedure(**document["procedure"]),
             seed=document["seed"],
-            settings=Settings(**settings | {"penalty": Penalty(**settings["penalty"])}),
+            settings=TrainConfig(**settings | {"penalty": Penalty(**settings["penalty"])}),
             backbone=document["backbone"],
             parameters=document["parameters"],
             network=document.get("network", NOT_RECORDED),

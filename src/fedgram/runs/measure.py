@@ -21,7 +21,7 @@ from fedgram.theory.predict import Prediction, predict
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class RunMeasurement:
     """The geometry, fit and errors of one run over rounds 0..T.
 
     grams G_t (T + 1, C, C) of the shared head, local_grams (T, M, C, C) of the returned ones, and exact_grams
@@ -134,7 +134,7 @@ class Measured:
         }
 
 
-def measure(run: StoredRun) -> Measured:
+def measure(run: StoredRun) -> RunMeasurement:
     """Measure the finished rounds of a run; needs neither its data nor the networks."""
     rounds = run.rounds()
     if not rounds:
@@ -151,7 +151,7 @@ def measure(run: StoredRun) -> Measured:
     added = correction_value(returned, expected.deficit, prediction.penalty)
     train_rows, test_rows = _rows(run.setup)
     train_mse = np.stack([each.train_mse for each in rounds])
-    return Measured(
+    return RunMeasurement(
         setup=run.setup,
         prediction=prediction,
         expected=expected,

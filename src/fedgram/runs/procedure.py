@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import did_you_mean
+from fedgram._util.text import suggest
 
 BIAS_RULES = ("shared", "private", "offset")
 Bias = Literal["shared", "private", "offset"]
@@ -136,7 +136,7 @@ def _contradiction(text: str, first: str, second: str) -> InputError:
 def _meaning(word: str, number: str | None) -> tuple[str, Any]:
     if word not in WORDS:
         raise InputError(
-            f"There is no procedure '{word}'{did_you_mean(word, WORDS)} Words are {', '.join(WORDS)}.",
+            f"There is no procedure '{word}'{suggest(word, WORDS)} Words are {', '.join(WORDS)}.",
             field="procedure",
         )
     field, value = WORDS[word]

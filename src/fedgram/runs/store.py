@@ -13,7 +13,7 @@ from typing import Any
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
@@ -102,7 +102,7 @@ class StoredRun:
         if self.account.stopped is not None:
             return f"it was given up, {self.account.stopped}."
         if not self.complete:
-            done = f"{self.account.rounds} of {counted(self.setup.settings.rounds, 'round')} are finished"
+            done = f"{self.account.rounds} of {pluralize(self.setup.settings.rounds, 'round')} are finished"
             return f"{done}; train it to its end first."
         if self.setup.data.provenance.get("trained by") == FEDERATION:
             return "they are at the sites, each in its private folder (model.safetensors)."
@@ -220,7 +220,7 @@ class Checkpoint:
     runs: tuple[Run, ...]
 
     @classmethod
-    def of(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
+    def for_setups(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
         """The checkpoint of a stack; its name holds the runs, their order and all settings."""
         return cls(folder / f"stack-{digest(setups)}.safetensors", tuple(setup.run for setup in setups))
 

@@ -15,7 +15,7 @@ PRECISIONS = ("tf32", "fp32", "bf16", "fp64")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainConfig:
     """The round protocol, objective and optimizer; the defaults are the paper's.
 
     features is P, the width of the feature layer. Within a round the learning rate follows half a cosine

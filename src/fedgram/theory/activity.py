@@ -24,7 +24,7 @@ class Activity:
     threshold: float
 
     @classmethod
-    def of(cls, covariance: Array, penalty: Penalty) -> Activity:
+    def from_covariance(cls, covariance: Array, penalty: Penalty) -> Activity:
         """Activity of client covariances (..., M, C, C)."""
         eigenvalues, basis = np.linalg.eigh(covariance)
         return cls(eigenvalues[..., 0], basis[..., :, 0], penalty.threshold)

@@ -15,7 +15,7 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import next_head
 from fedgram.theory.moments import MADE, Moments, check_federation
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import phi, refuse_if_zero, regularised_gram
+from fedgram.theory.predict import phi, refuse_if_zero, regularized_gram
 
 # Variance beside the second moment about the origin: below this fraction half of its digits are lost.
 LEAST_KEPT = 1e-8
@@ -48,10 +48,10 @@ class Correction:
         """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
         targets = self.moments.targets
         if self.strength == 1:
-            pooled = Activity.of(self.moments.pooled.covariance[..., None, :, :], self.penalty)
+            pooled = Activity.from_covariance(self.moments.pooled.covariance[..., None, :, :], self.penalty)
             return pooled.notes(["The pooled data are"], targets)
         clients = [f"With the correction client '{name}' is" for name in self.moments.clients]
-        return Activity.of(self.covariance, self.penalty).notes(clients, targets)
+        return Activity.from_covariance(self.covariance, self.penalty).notes(clients, targets)
 
     def value(self, head: Array) -> Array:
         """γ C_m(W) = γ λ_H/2 tr((Σ_cen - Σ_m) A⁻¹): head (..., C, P) -> (..., M)."""
@@ -125,7 +125,7 @@ class Correction:
         return array
 
     def _gram(self, head: Array) -> Array:
-        return regularised_gram(head, self.penalty)[..., None, :, :]
+        return regularized_gram(head, self.penalty)[..., None, :, :]
 
     def _solved_offset(self, head: Array) -> Array:
         return np.linalg.solve(self._gram(head), self.moments.offset[..., None])[..., 0]
@@ -137,7 +137,7 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     Pooled data that are active in no direction are refused: their centralized Gram is zero.
     """
     check_federation(moments)
-    penalty = Penalty.given(penalty)
+    penalty = Penalty.or_default(penalty)
     if not 0.0 <= as_float(strength) <= 1.0:
         raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
     correction = correction_toward_pooled(moments, penalty, float(strength))
@@ -164,7 +164,7 @@ def correction_toward_pooled(moments: Moments, penalty: Penalty, strength: float
 
 def correction_value(head: Array, deficit: Array, penalty: Penalty) -> Array:
     """λ_H/2 tr(deficit A⁻¹), what a covariance deficit (..., C, C) adds to F at a head (..., C, P): (...)."""
-    return 0.5 * penalty.features * psd.trace(np.linalg.solve(regularised_gram(head, penalty), deficit))
+    return 0.5 * penalty.features * psd.trace(np.linalg.solve(regularized_gram(head, penalty), deficit))
 
 
 def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:

@@ -14,10 +14,10 @@ from fedgram._util import frames
 from fedgram._util.arrays import Array, as_float_array, common_batch
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_json
-from fedgram._util.text import names_of
+from fedgram._util.text import as_names
 from fedgram.theory import moments_file, validation
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.weights import average, in_client_order, normalised
+from fedgram.theory.geometry.weights import average, normalize_weights, order_weights
 
 MADE = "Moments.from_arrays makes it of arrays, read_moments of tables"
 
@@ -66,8 +66,8 @@ class Moments:
         clients, targets = mean.shape[-2:]
         fill = {
             "count": as_float_array(self.count, "count"),
-            "clients": names_of(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
-            "targets": names_of(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
+            "clients": as_names(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
+            "targets": as_names(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
@@ -75,10 +75,10 @@ class Moments:
         validation.check_names(self.targets, targets, "target")
         validation.check_counts(self.count, self.clients, targets)
         validation.check_mean(mean, self.clients)
-        covariance = validation.checked_covariance(self.covariance, self.clients, targets)
+        covariance = validation.check_covariance(self.covariance, self.clients, targets)
         given: Any = self.count if self.client_weights is None else self.client_weights
-        weights = in_client_order(given, self.clients) if isinstance(given, Mapping) else given
-        self._fill_problems(mean, covariance, normalised(weights, clients))
+        weights = order_weights(given, self.clients) if isinstance(given, Mapping) else given
+        self._fill_problems(mean, covariance, normalize_weights(weights, clients))
         with np.errstate(over="ignore", invalid="ignore"):
             validation.check_range(psd.frobenius(self.pooled.covariance), self.targets)
 
@@ -107,10 +107,10 @@ class Moments:
             targets = {f"client {m + 1}": values for m, values in enumerate(_each(targets))}
         clients = tuple(map(str, targets))
         validation.check_names(clients, len(targets), "client")  # 1 and '1' are one name
-        values, names = frames.in_one_order(
+        values, names = frames.align_columns(
             dict(zip(clients, targets.values(), strict=True)), target_names, "targets"
         )
-        arrays = [validation.checked_targets(each, client, names) for client, each in values.items()]
+        arrays = [validation.check_targets(each, client, names) for client, each in values.items()]
         widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
@@ -169,7 +169,7 @@ class Moments:
     @property
     def weighed_by_rows(self) -> bool:
         """Whether the client weights are N_m/N."""
-        by_rows = normalised(self.count, len(self.clients))
+        by_rows = normalize_weights(self.count, len(self.clients))
         return np.allclose(self.client_weights, by_rows, rtol=1e-14, atol=0)  # once scaled to one, or twice
 
     def weighted(self, client_weights: Any) -> Moments:

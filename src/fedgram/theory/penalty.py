@@ -34,7 +34,7 @@ class Penalty:
             )
 
     @classmethod
-    def given(cls, penalty: Penalty | None) -> Penalty:
+    def or_default(cls, penalty: Penalty | None) -> Penalty:
         """The one that was given, or the default."""
         if penalty is None:
             return cls()

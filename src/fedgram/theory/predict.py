@@ -27,14 +27,14 @@ def phi(covariance: Array, penalty: Penalty) -> Array:
     covariance (..., C, C) -> (..., C, C).
     """
 
-    penalty = Penalty.given(penalty)
+    penalty = Penalty.or_default(penalty)
 
     def optimum(variance: Array) -> Array:
         # (α² s - λ_H²) / (α √s + λ_H): the difference of the two terms without their cancellation.
         root = penalty.scale * np.sqrt(np.maximum(variance, 0.0))
         return np.maximum(variance - penalty.threshold, 0.0) * penalty.scale**2 / (root + penalty.features)
 
-    return psd.spectral(optimum, psd.checked_symmetric(covariance, "covariance"))
+    return psd.spectral(optimum, psd.check_symmetric(covariance, "covariance"))
 
 
 def local_optimum(covariance: Array, penalty: Penalty) -> Array:
@@ -44,14 +44,14 @@ def local_optimum(covariance: Array, penalty: Penalty) -> Array:
     return np.where(variance > penalty.threshold, active, 0.5 * variance).sum(axis=-1)
 
 
-def regularised_gram(head: Array, penalty: Penalty) -> Array:
+def regularized_gram(head: Array, penalty: Penalty) -> Array:
     """A = W Wᵀ + λ_H I: head (..., C, P) -> (..., C, C)."""
     return psd.gram(head) + penalty.features * np.eye(head.shape[-2])
 
 
 def profiled_objective(head: Array, covariance: Array, penalty: Penalty) -> Array:
     """F(W; T) = λ_H/2 tr(T A⁻¹) + λ_W/2 ‖W‖², eq. (6): head (..., C, P), covariance (..., C, C) -> (...)."""
-    fit = psd.trace(np.linalg.solve(regularised_gram(head, penalty), covariance))
+    fit = psd.trace(np.linalg.solve(regularized_gram(head, penalty), covariance))
     return 0.5 * penalty.features * fit + 0.5 * penalty.head * psd.frobenius(head) ** 2
 
 
@@ -62,7 +62,7 @@ def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple
     """
     bias = targets.mean(axis=-1)
     centered = targets - bias[..., None]
-    return bias, transpose(head) @ np.linalg.solve(regularised_gram(head, penalty), centered)
+    return bias, transpose(head) @ np.linalg.solve(regularized_gram(head, penalty), centered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class Prediction:
 
 def initial_head(gram: Any, targets: int) -> Array:
     """A head (C, C) with this positive definite Gram (C, C), for C targets."""
-    checked = psd.checked(gram, "The initial Gram", definite=True)
+    checked = psd.check_psd(gram, "The initial Gram", definite=True)
     if checked.shape != (targets, targets):
         raise InputError(f"The initial Gram must be {targets} by {targets}.", field="initial")
     return psd.factor(checked)
@@ -139,7 +139,7 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     pooled data that are active in none, because nothing can be measured by a centralized Gram of zero.
     """
     check_federation(moments)
-    penalty = Penalty.given(penalty)
+    penalty = Penalty.or_default(penalty)
     grams = phi(moments.covariance, penalty)
     _refuse_if_undefined(grams, moments, penalty)
     centralized = phi(moments.pooled.covariance, penalty)
@@ -147,7 +147,7 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     return Prediction(
         moments=moments,
         penalty=penalty,
-        activity=Activity.of(moments.covariance, penalty),
+        activity=Activity.from_covariance(moments.covariance, penalty),
         grams=grams,
         barycenter=barycenter(grams, moments.client_weights),
         within=phi(moments.pooled.within, penalty),

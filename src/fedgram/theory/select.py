@@ -16,7 +16,7 @@ from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor, transpose
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import phi, regularised_gram
+from fedgram.theory.predict import phi, regularized_gram
 
 # An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
 NEGLIGIBLE = 1e-2
@@ -24,7 +24,7 @@ NEGLIGIBLE = 1e-2
 
 def closest_head(broadcast: Array, gram: Array) -> Array:
     """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
-    head, gram = as_finite_array(broadcast, "broadcast"), psd.checked_symmetric(gram, "gram")
+    head, gram = as_finite_array(broadcast, "broadcast"), psd.check_symmetric(gram, "gram")
     common_batch(broadcast=head.shape[:-2], gram=gram.shape[:-2])
     return closest_factor(head, gram)
 
@@ -104,7 +104,7 @@ def solve(
     training found (`unshrunk`), or else the smallest; directions of u below the fraction `weak` of the
     strongest stay as they are there.
     """
-    penalty = Penalty.given(penalty)
+    penalty = Penalty.or_default(penalty)
     inputs, targets, broadcast = (
         _matrix(values, name)
         for values, name in ((inputs, "inputs"), (targets, "targets"), (broadcast, "broadcast"))
@@ -120,21 +120,21 @@ def solve(
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
-    added = np.zeros_like(explained) if deficit is None else psd.checked_symmetric(deficit, "deficit")
+    added = np.zeros_like(explained) if deficit is None else psd.check_symmetric(deficit, "deficit")
     desired = explained + _shaped(added, explained.shape, "deficit")
     head = closest_head(broadcast, phi(desired, penalty))
-    weight = head.T @ np.linalg.solve(regularised_gram(head, penalty), fitted)
+    weight = head.T @ np.linalg.solve(regularized_gram(head, penalty), fitted)
     clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
     return SolvedReturn(head, bias, weight, -weight @ center, explained, clipped)
 
 
-def unshrunk(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
+def unshrink(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     """The map B whose optimal features Wᵀ A⁻¹ B u trained layers give: A (W Wᵀ)⁻¹ W L.
 
     head W (C, P), layer_weight L (P, D) -> (C, D). Predictions W L u are B u less what the penalties cost.
     A direction that the head hardly uses is blown up by no more than about 1 / NEGLIGIBLE.
     """
-    penalty, head = Penalty.given(penalty), _matrix(head, "head")
+    penalty, head = Penalty.or_default(penalty), _matrix(head, "head")
     layer_weight = _matrix(layer_weight, "layer_weight")
     if head.shape[1] != len(layer_weight):
         raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.theory.geometry import psd
 
 
@@ -24,7 +24,7 @@ def constant_target(client: str, target: str) -> InputError:
     )
 
 
-def checked_targets(values: Any, client: str, names: Sequence[str]) -> Array:
+def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
     """Raw targets of one client as finite float64 (N, C), none of them constant; names as far as known."""
     array = as_float_array(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
@@ -87,7 +87,7 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
             )
         if rows < targets + 1:
             raise InputError(
-                f"Client '{client}' has {counted(int(rows), 'row')}, but it needs at least {targets + 1}, "
+                f"Client '{client}' has {pluralize(int(rows), 'row')}, but it needs at least {targets + 1}, "
                 "one more than targets; add rows, use fewer targets, or leave the client out.",
                 client=client,
                 field="count",
@@ -125,7 +125,7 @@ def check_one_problem(batch: tuple[int, ...], done: str) -> None:
         )
 
 
-def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
+def check_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
     """Symmetric semidefinite covariances (..., M, C, C)."""
     array = as_float_array(covariance, "covariance")
     if array.shape[-3:] != (len(clients), targets, targets):
@@ -138,6 +138,6 @@ def checked_covariance(covariance: Any, clients: tuple[str, ...], targets: int) 
 
 def _checked_client(covariance: Array, client: str) -> Array:
     try:
-        return psd.checked(covariance, f"The covariance of client '{client}'")
+        return psd.check_psd(covariance, f"The covariance of client '{client}'")
     except InputError as error:
         raise InputError(error.message, client=client, field="covariance") from None

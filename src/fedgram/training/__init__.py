@@ -7,8 +7,8 @@ try:
 except ImportError:
     raise InputError('Training needs PyTorch: pip install "fedgram[train]".', field="torch") from None
 
-from fedgram.training.inference import predictions
+from fedgram.training.inference import predict_rows
 from fedgram.training.stack_training import Status
 from fedgram.training.trainer import train
 
-__all__ = ["Status", "predictions", "train"]
+__all__ = ["Status", "predict_rows", "train"]

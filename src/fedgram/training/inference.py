@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_bytes
-from fedgram._util.frames import in_one_order
-from fedgram._util.text import listed
+from fedgram._util.frames import align_columns
+from fedgram._util.text import quote_list
 from fedgram.data.tables.read_rows import Reading, read_inputs
 from fedgram.data.validation import check_finite, check_kind, named, numbers_of, plain
 from fedgram.nets.backbones import BACKBONES
-from fedgram.nets.model import Backbone, Model, draw, fingerprint, prepared
+from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_input
 from fedgram.nets.stack import ROWS_AT_ONCE
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
 
 
-def predictions(
+def predict_rows(
     run: StoredRun, inputs: Mapping[str, Any], backbone: Backbone | None = None
 ) -> dict[str, Array]:
     """Targets (N, C) that the clients' last networks predict for their inputs (N, ...), by client name.
@@ -38,7 +38,7 @@ def predictions(
     """
     check_type(inputs, Mapping, "{'a': rows, 'b': rows} names the client of each")
     arrays, shift, provenance = run.model(), _shift(run), run.setup.data.provenance
-    given, _ = in_one_order(named(inputs), provenance.get("inputs", ()), "inputs")
+    given, _ = align_columns(named(inputs), provenance.get("inputs", ()), "inputs")
     found = {}
     for client, rows in given.items():
         place = _place(run, client)
@@ -57,7 +57,7 @@ def _place(run: StoredRun, client: str) -> int:
         return 0
     if client not in clients:
         raise InputError(
-            f"The run has no client '{client}'; it has {listed(clients)}.", client=client, field="inputs"
+            f"The run has no client '{client}'; it has {quote_list(clients)}.", client=client, field="inputs"
         )
     return clients.index(client)
 
@@ -71,11 +71,11 @@ def _shift(run: StoredRun) -> Array:
 def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:
     """What a network with these parameters and buffers predicts for rows (N, ...) -> (N, C)."""
     state = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    inputs = prepared(torch.tensor(rows), state["head.weight"].dtype)
+    inputs = to_model_input(torch.tensor(rows), state["head.weight"].dtype)
     model = _network(run, state, inputs[:2], backbone).eval()
     with torch.no_grad():
-        predicted = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
-    return torch.cat(predicted).double().numpy()
+        predict_table = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
+    return torch.cat(predict_table).double().numpy()
 
 
 def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None) -> Model:
@@ -127,7 +127,7 @@ def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbon
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class PredictedTable:
     """The client of every row (N,), and what was predicted for it (N, C), in the order of the table."""
 
     clients: list[str]
@@ -153,9 +153,9 @@ class Predicted:
         write_bytes(output, self.csv().encode())
 
 
-def predicted(folder: Path, data: str, client: str | None, site: str | None) -> Predicted:
+def predict_table(folder: Path, data: str, client: str | None, site: str | None) -> PredictedTable:
     """What the networks of a run predict for the rows of a table, each with that of its client."""
-    from fedgram.training import predictions
+    from fedgram.training import predict_rows
 
     run = _one(folder)
     run.require_model()
@@ -170,9 +170,9 @@ def predicted(folder: Path, data: str, client: str | None, site: str | None) -> 
     owners = np.array(clients, dtype=object)
     values = np.empty((len(clients), len(run.setup.data.targets)))
     rows = {name: inputs[owners == name].astype(np.float32) for name in dict.fromkeys(clients)}
-    for name, found in predictions(run, rows).items():
+    for name, found in predict_rows(run, rows).items():
         values[owners == name] = found
-    return Predicted(clients, run.setup.data.targets, values)
+    return PredictedTable(clients, run.setup.data.targets, values)
 
 
 def _one(folder: Path) -> StoredRun:

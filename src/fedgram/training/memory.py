@@ -18,7 +18,7 @@ from fedgram.nets.cuda import LANES, storage
 from fedgram.nets.model import Backbone, example
 from fedgram.nets.stack import one_at_a_time
 from fedgram.runs.record import Run
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 RESERVE = 0.9  # of what is free: the rest is for the allocator, libraries and captured graphs
 DOUBLE = 8
@@ -56,7 +56,7 @@ class Footprint:
         return runs
 
 
-def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings: Settings) -> Footprint:
+def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings: TrainConfig) -> Footprint:
     """What a stack of runs of this problem needs; docs/training.md has the formula."""
     splits = list(problem.train.values())
     rows = [sum(map(len, splits))] if centralized else [len(split) for split in splits]
@@ -116,7 +116,7 @@ def available(device: torch.device) -> int:
 
 
 def fitting(
-    problem: Problem, backbone: Backbone, runs: Sequence[Run], settings: Settings, device: torch.device
+    problem: Problem, backbone: Backbone, runs: Sequence[Run], settings: TrainConfig, device: torch.device
 ) -> int:
     """How many of these runs fit on the device at once, at least 1."""
     needed = footprint(problem, backbone, runs[0].procedure.centralized, settings)

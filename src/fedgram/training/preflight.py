@@ -23,7 +23,9 @@ ROUNDING = 1e-20
 """Parts of a variance that equal targets of repeated rows may seem to have."""
 
 
-def cautions(problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction) -> list[str]:
+def preflight_warnings(
+    problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction
+) -> list[str]:
     """A sentence for each thing that will show in the results; inputs are a few that the model takes."""
     return [
         *_randomness(model, inputs),

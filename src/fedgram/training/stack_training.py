@@ -19,7 +19,7 @@ from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
 from fedgram.runs.record import Round, Run
 from fedgram.runs.store import Checkpoint
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction
 from fedgram.training import devices
@@ -51,17 +51,17 @@ class Task:
 
     problem: Problem
     backbone: Backbone
-    settings: Settings
+    settings: TrainConfig
     device: torch.device
     prediction: Prediction
     runs: Runs
     keep_models: bool
-    progress: Callable[[Status], None]
-    warned: Callable[[str], None]
+    on_epoch: Callable[[Status], None]
+    on_warning: Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackPlan:
     """Runs to be trained at once, number 1, 2, ... of several; resumed if they have been before.
 
     later: epochs times runs of the stacks that follow.
@@ -77,7 +77,7 @@ class Stack:
 class StackTraining:
     """A stack on its device, with the records of its runs."""
 
-    def __init__(self, task: Task, stack: Stack) -> None:
+    def __init__(self, task: Task, stack: StackPlan) -> None:
         self.task, self.stack = task, stack
         if task.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(task.device)
@@ -85,7 +85,7 @@ class StackTraining:
         self.federation = Federation(task.problem, task.backbone, runs, task.settings, task.device)
         self.targets = {run: expectation(task.prediction, run.procedure).gram for run in runs}
         self.errors: dict[Run, float] = {}
-        self.checkpoint = stack.resumed or Checkpoint.of(
+        self.checkpoint = stack.resumed or Checkpoint.for_setups(
             task.runs.setting_folder(stack.setups[0]), stack.setups
         )
         self.records = {setup.run: self._record(setup) for setup in stack.setups}
@@ -139,7 +139,7 @@ class StackTraining:
             seconds = stored.account.seconds[: federation.finished] if stored else ()
             account = replace(record.account, seconds=seconds, stopped=federation.stopped.get(run))
             self.records[run] = replace(record, account=account)
-        self.task.warned(f"Runs that go on after round {federation.finished}: {len(federation.runs)}.")
+        self.task.on_warning(f"Runs that go on after round {federation.finished}: {len(federation.runs)}.")
 
     def _commit(self, found: Mapping[Run, Round], took: float) -> None:
         """Write a round of every run, then the checkpoint: until that is replaced, the round is redone."""
@@ -167,7 +167,7 @@ class StackTraining:
         record, reason = self.records[run], self.federation.stopped[run]
         self.records[run] = replace(record, account=replace(record.account, stopped=reason))
         self.errors.pop(run, None)
-        self.task.warned(f"{run.name} was given up: {reason}.")
+        self.task.on_warning(f"{run.name} was given up: {reason}.")
 
     def _model(self, run: int) -> dict[str, Array]:
         """Parameters and buffers of a run's clients, (M, ...) by name."""
@@ -186,7 +186,7 @@ class StackTraining:
         behind = (federation.finished - self.before) * epochs + epoch
         ahead = (rounds - federation.finished) * epochs - epoch
         each = (time.perf_counter() - self.begun) / behind
-        task.progress(
+        task.on_epoch(
             Status(
                 runs=federation.runs,
                 stack=stack.number,

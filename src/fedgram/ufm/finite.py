@@ -16,7 +16,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
-from fedgram.theory.geometry.weights import average, normalised
+from fedgram.theory.geometry.weights import average, normalize_weights
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi
 from fedgram.ufm.displacement import slope, slope_derivative
@@ -63,8 +63,8 @@ class ProfiledUpdate:
     steps: int
 
     def __post_init__(self) -> None:
-        covariance = psd.checked(self.covariance, "covariance")
-        weights = normalised(self.client_weights, covariance.shape[-3])
+        covariance = psd.check_psd(self.covariance, "covariance")
+        weights = normalize_weights(self.client_weights, covariance.shape[-3])
         rate = np.asarray(self.rate, dtype=np.float64)
         _check_schedule(rate, self.steps)
         _check_active(covariance, self.penalty)

@@ -12,7 +12,7 @@ from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import regularised_gram
+from fedgram.theory.predict import regularized_gram
 from fedgram.ufm.profiled import (
     Profiled,
     fit_gradient,
@@ -53,7 +53,7 @@ class Joint:
         head (..., C, P), with the sample's leading axes or 1 in their place -> (..., n).
         """
         mean = self.sample.mean
-        solved = np.linalg.solve(regularised_gram(head, self.penalty), self.sample.centered)
+        solved = np.linalg.solve(regularized_gram(head, self.penalty), self.sample.centered)
         return self.join(np.broadcast_to(head, (*mean.shape, head.shape[-1])), mean, transpose(head) @ solved)
 
     def head(self, point: Array) -> Array:
@@ -81,7 +81,7 @@ class Joint:
         features at (W, b) in the metric (WᵀW + λ_H I)/2N.
         """
         head, bias, features = self.split(point)
-        inverse = np.linalg.inv(regularised_gram(head, self.penalty))
+        inverse = np.linalg.inv(regularized_gram(head, self.penalty))
         shift = bias - self.sample.mean
         offset = np.einsum("...i,...ij,...j->...", shift, inverse, shift)
         off = features - transpose(head) @ inverse @ self._remaining(bias)
@@ -204,7 +204,7 @@ class Sample:
     count: int
 
     @classmethod
-    def of(cls, targets: Array) -> Sample:
+    def from_targets(cls, targets: Array) -> Sample:
         """The sample of raw targets (..., C, N)."""
         return cls(targets, np.ones((*targets.shape[:-2], targets.shape[-1])), targets.shape[-1])
 

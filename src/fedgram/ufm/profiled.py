@@ -15,7 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import profiled_objective, regularised_gram
+from fedgram.theory.predict import profiled_objective, regularized_gram
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Profiled:
         digits, by which a trust-region method judges its steps: with `value` it stops at gradients of 1e-8.
         """
         head = self.head(point)
-        gram = regularised_gram(head, self.penalty)
+        gram = regularized_gram(head, self.penalty)
         short = self._optimal_gram - gram
         fit = psd.trace(short @ np.linalg.solve(gram, short))
         return 0.5 * self.penalty.head * fit + self._proximity(head)
@@ -90,7 +90,7 @@ class Profiled:
 
 def fit_gradient(head: Array, covariance: Array, penalty: Penalty) -> Array:
     """Gradient of λ_H/2 tr(T A⁻¹), which is -λ_H A⁻¹ T A⁻¹ W: head (..., C, P) -> (..., C, P)."""
-    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    inverse = np.linalg.inv(regularized_gram(head, penalty))
     return -penalty.features * (inverse @ covariance @ inverse @ head)
 
 
@@ -99,7 +99,7 @@ def fit_hessian_product(head: Array, moved: Array, covariance: Array, penalty: P
 
     With B = A⁻¹, K = B T B and δA = δW Wᵀ + W δWᵀ it is λ_H (B δA K W + K δA B W - K δW).
     """
-    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    inverse = np.linalg.inv(regularized_gram(head, penalty))
     curved = inverse @ covariance @ inverse
     turned = moved @ transpose(head) + head @ transpose(moved)
     return penalty.features * (
@@ -112,7 +112,7 @@ def fit_hessian(head: Array, covariance: Array, penalty: Penalty) -> Array:
 
     Multiplied out, it is B δW WᵀKW + BW δWᵀ KW + K δW WᵀBW + KW δWᵀ BW - K δW, times λ_H.
     """
-    inverse = np.linalg.inv(regularised_gram(head, penalty))
+    inverse = np.linalg.inv(regularized_gram(head, penalty))
     curved = inverse @ covariance @ inverse
     solved, bent = inverse @ head, curved @ head
     return penalty.features * (

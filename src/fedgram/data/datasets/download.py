@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 30  # without an answer, or without the next bytes
 CHUNK_BYTES = 1 << 20
 
-Advanced = Callable[[str, int, int | None], None]
+OnBytes = Callable[[str, int, int | None], None]
 """Hears the name of a file, how many of its bytes are here, and how many there are, if that is known."""
 
 
@@ -33,7 +33,7 @@ def fetch(
     folder: Path,
     *,
     licence_accepted: bool,
-    advanced: Advanced = lambda file, received, total: None,
+    on_bytes: OnBytes = lambda file, received, total: None,
 ) -> list[Path]:
     """Download the files of a dataset that are not in the folder yet; return where all of them lie."""
     if not dataset.downloads:
@@ -47,10 +47,10 @@ def fetch(
         raise InputError(
             f"The licence of '{dataset.name}', {dataset.licence}, must be accepted first.", field="licence"
         )
-    return [_fetch_one(download, folder, advanced) for download in dataset.downloads]
+    return [_fetch_one(download, folder, on_bytes) for download in dataset.downloads]
 
 
-def _fetch_one(download: Download, folder: Path, advanced: Advanced) -> Path:
+def _fetch_one(download: Download, folder: Path, on_bytes: OnBytes) -> Path:
     pooch = _pooch()
     target = folder / download.file
     try:
@@ -59,7 +59,7 @@ def _fetch_one(download: Download, folder: Path, advanced: Advanced) -> Path:
             known_hash=download.checksum,
             fname=target.name,
             path=target.parent,
-            downloader=_Transfer(target, advanced),
+            downloader=_Transfer(target, on_bytes),
         )
     except InputError:
         raise
@@ -88,14 +88,14 @@ class _Transfer:
     """A downloader for pooch that can go on where the last call stopped."""
 
     target: Path
-    advanced: Advanced
+    on_bytes: OnBytes
 
     def __call__(self, url: str, output_file: str, _: Any) -> None:
         import requests
 
         try:
             with _opened(url) as first:
-                part = _Part.of(self.target, first)
+                part = _Part.from_response(self.target, first)
                 if part.lacks_some:
                     with _opened(url, part.missing_range()) as rest:
                         self._receive(rest, part, goes_on=rest.status_code == HTTPStatus.PARTIAL_CONTENT)
@@ -115,7 +115,7 @@ class _Transfer:
                 for chunk in response.iter_content(CHUNK_BYTES):
                     file.write(chunk)
                     received += len(chunk)
-                    self.advanced(self.target.name, received, part.total)
+                    self.on_bytes(self.target.name, received, part.total)
             if part.total not in (None, received):
                 raise requests.ConnectionError("the connection ended early")
         except BaseException as error:
@@ -139,7 +139,7 @@ class _Part:
     total: int | None
 
     @classmethod
-    def of(cls, target: Path, response: Response) -> _Part:
+    def from_response(cls, target: Path, response: Response) -> _Part:
         """The part for a response; parts of other versions are removed."""
         headers = response.headers
         length = headers.get("Content-Length")

@@ -98,7 +98,7 @@ class Inspection:
         }
 
 
-def inspected(name: str, data_dir: str | Path | None, options: Options) -> Inspection:
+def inspect_dataset(name: str, data_dir: str | Path | None, options: Options) -> Inspection:
     """Open a dataset's files, not its cache; a file that is not the published one is an InputError."""
     dataset = registry.dataset(name)
     registry.check_variant(dataset, options)

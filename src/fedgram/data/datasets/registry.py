@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import did_you_mean
+from fedgram._util.text import suggest
 from fedgram.data.datasets import cache
 from fedgram.data.datasets.dataset import Dataset, Options, data_directory
 from fedgram.data.problem import Problem
@@ -45,7 +45,7 @@ def dataset(name: str) -> Dataset:
     """The dataset of that name."""
     if name not in MODULES:
         raise InputError(
-            f"There is no dataset '{name}'{did_you_mean(name, MODULES)} 'fedgram data list' names them all.",
+            f"There is no dataset '{name}'{suggest(name, MODULES)} 'fedgram data list' names them all.",
             field="name",
         )
     module = import_module(f"fedgram.data.datasets.loaders.{MODULES[name]}")

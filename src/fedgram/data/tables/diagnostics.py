@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import counted, listed
+from fedgram._util.text import pluralize, quote_list
 from fedgram.data.tables.files import expanded, holds_text, paths_of, rows_of, sql_name
 from fedgram.data.tables.source import SourceTable
 
@@ -96,7 +96,7 @@ def no_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
     if len(columns) == 1 and re.search(r"[,;|\t]", columns[0]):
         hint = f" ({_uneven(table)})"
     return InputError(
-        f"There is no column '{name}' in {table}{hint}; its columns are {listed(columns)}.", field=name
+        f"There is no column '{name}' in {table}{hint}; its columns are {quote_list(columns)}.", field=name
     )
 
 
@@ -118,7 +118,7 @@ def _uneven_line(file: str) -> str | None:
         for values in lines:
             if len(values) not in (0, width):
                 where = f"line {lines.line_num:,} of '{file}'"
-                return f"{where} has {counted(len(values), 'value')} where the first has {width}"
+                return f"{where} has {pluralize(len(values), 'value')} where the first has {width}"
     return None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import left_out, listed, names_of
+from fedgram._util.text import as_names, dropped_rows_message, quote_list
 from fedgram.data.tables.diagnostics import explained, nameless
 from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_source, select_rows
 from fedgram.data.tables.source import SourceTable
@@ -42,7 +42,7 @@ def read_moments(
     where: str | None = None,
     drop_missing: bool = False,
     client_weights: Any = None,
-    warned: Callable[[str], None] = lambda sentence: None,
+    on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> Moments:
     """Moments of the columns `targets`, with one client for each value of the column `client`.
 
@@ -71,7 +71,7 @@ def read_moments(
             sums = _summed(table, drop_missing)
     _check_clients(table, sums.clients)
     if sums.missing:
-        warned(left_out(sums.missing))
+        on_warning(dropped_rows_message(sums.missing))
     return Moments(sums.count, sums.mean, sums.covariance, sums.clients, names, client_weights)
 
 
@@ -91,7 +91,7 @@ def _client_or_site(client: str | None, site: str | None) -> str:
 
 
 def _checked_names(client: str | None, targets: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    names = names_of(targets)
+    names = as_names(targets)
     if not names:
         raise InputError("There are no targets; name at least one column.", field="targets")
     for name in names:
@@ -203,7 +203,8 @@ def _missing_values(
     places += ", ..." if len(worst) > 3 else ""
     have = "has" if missing.sum() == 1 else "have"
     return InputError(
-        f"{missing.sum():,.0f} of {rows:,.0f} rows {have} a missing value in {listed(columns)} ({places}); "
+        f"{missing.sum():,.0f} of {rows:,.0f} rows {have} a missing value in {quote_list(columns)} "
+        f"({places}); "
         f"leave them out (--drop-missing; in Python drop_missing=True), or fill them first{end}",
         client=clients[worst[0]],
         field=columns[0],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import listed
+from fedgram._util.text import quote_list
 from fedgram.data.tables.diagnostics import bad_where, no_column, not_numbers
 from fedgram.data.tables.files import (
     by_reader,
@@ -94,7 +94,7 @@ def _check_told_apart(table: SourceTable, columns: Iterable[str]) -> None:
             alike = _alike(name.lower(), own, read)
             if len(alike) > 1:
                 raise InputError(
-                    f"'{name}' could be any of the columns {listed(alike)} of {place} (capitals do not "
+                    f"'{name}' could be any of the columns {quote_list(alike)} of {place} (capitals do not "
                     "count); rename all but one of them.",
                     field=name,
                 )

@@ -1,4 +1,4 @@
-"""What runs cost before they are started: models x steps x the measured time of one."""
+"""What runs cost before they are on_start: models x steps x the measured time of one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from math import ceil
 
 import numpy as np
 
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.paper.networks.results import RunKey
 from fedgram.paper.networks.settings import SETTINGS
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 RESMLP_STEP = 0.118e-3
 """Seconds of one model and step of 256 rows in a stack, measured on one H200."""
@@ -22,7 +22,7 @@ RESNET18_STEP = {40 * 40: 1.59e-3, 64 * 64: 2.66e-3}
 MULTIPLY_ADDS = {"resnet18": 1.0, "resnet34": 2.02, "residual-cnn": 15.0}
 """Of networks for images at 64 x 64 pixels, in units of ResNet-18's, whose step alone was measured."""
 
-BATCH = Settings().batch
+BATCH = TrainConfig().batch
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cost:
             return "nothing left to train"
         small = "small " if self.hours is None else ""
         shared = f" ({self.trainings:,} trainings: settings share data)" if self.trainings < self.runs else ""
-        runs = counted(self.runs, f"{small}run")
+        runs = pluralize(self.runs, f"{small}run")
         time = (
             "a minute on a CPU"
             if self.hours is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import Source, Variety
@@ -39,7 +39,7 @@ class Job:
     @property
     def name(self) -> str:
         """What is trained, in words."""
-        runs = counted(len(self.procedures) * len(self.seeds))
+        runs = pluralize(len(self.procedures) * len(self.seeds))
         more = ", larger" if self.larger else ""
         return f"{self.source.dataset}{more}, {self.backbone}, E = {self.epochs}, {runs}"
 
@@ -100,8 +100,8 @@ def run_job(
     root: Path,
     data_folder: Path,
     device: str,
-    progress: Progress = lambda status: None,
-    warned: Warned = lambda sentence: None,
+    on_epoch: Progress = lambda status: None,
+    on_warning: Warned = lambda sentence: None,
 ) -> Ran:
     """Train what a job names under `<out>/<scale>/runs` and measure it; runs that diverged are left out."""
     from fedgram.paper.launch.collect import protocol_folder, result, settings_of
@@ -115,7 +115,7 @@ def run_job(
         problem, job.backbone, job.procedures, job.seeds, job.scale.settings(job.epochs, job.rounds),
         folder=root / protocol_folder(job.epochs, job.rounds, job.larger), device=device,
         keep_models=False,  # of ResNet-18, those of a setting alone would take gigabytes
-        progress=progress, warned=warned,
+        on_epoch=on_epoch, on_warning=on_warning,
     )  # fmt: skip
     complete, settings = [run for run in runs if run.complete], settings_of(problem.name, job.scale)
     return Ran(
@@ -131,8 +131,8 @@ class Place:
     root: Path
     data_folder: Path
     device: str
-    progress: Progress
-    warned: Warned
+    on_epoch: Progress
+    on_warning: Warned
 
 
 Engine = Callable[[Sequence[Job], Place], Iterator[tuple[Job, Ran]]]
@@ -141,7 +141,7 @@ Engine = Callable[[Sequence[Job], Place], Iterator[tuple[Job, Ran]]]
 def local(jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Ran]]:
     """Each job in turn, in this process."""
     for job in jobs:
-        yield job, run_job(job, place.root, place.data_folder, place.device, place.progress, place.warned)
+        yield job, run_job(job, place.root, place.data_folder, place.device, place.on_epoch, place.on_warning)
 
 
 def ray(jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Ran]]:

@@ -12,13 +12,13 @@ from typing import Any
 import fedgram
 from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes, write_json
-from fedgram._util.locks import in_turn
+from fedgram._util.locks import wait_for_lock
 from fedgram.display.plotting import pyplot
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.launch.costs import Cost, cost_of
 from fedgram.paper.launch.jobs import Place, Progress, Warned, engine_of, jobs_of
-from fedgram.paper.launch.plan import Plan, Request, planned
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.launch.plan import ExperimentPlan, Request, plan_experiments
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results, can_be_kept, file_name
 from fedgram.paper.networks.studies.registry import Study
 
@@ -30,7 +30,7 @@ MOST_HOURS = 0.001
 class StudyOutcome:
     """An experiment as far as it was run: its results, its verdicts, and the files it wrote."""
 
-    plan: Plan
+    plan: ExperimentPlan
     results: Results
     judged: list[Judged]
     files: list[Path]
@@ -58,9 +58,9 @@ def run(
     studies: Sequence[Study],
     request: Request,
     *,
-    started: Callable[[Sequence[Plan]], None] = lambda plans: None,
-    progress: Progress = lambda status: None,
-    warned: Warned = lambda sentence: None,
+    on_start: Callable[[Sequence[ExperimentPlan]], None] = lambda plans: None,
+    on_epoch: Progress = lambda status: None,
+    on_warning: Warned = lambda sentence: None,
 ) -> list[StudyOutcome]:
     """Train the runs that are missing, then measure, judge and draw every experiment.
 
@@ -68,20 +68,20 @@ def run(
     person should know. Results are saved after every call of `train`.
     """
     pyplot()  # better to miss matplotlib now than after hours of work
-    engine, keeper = engine_of(request.engine), Keeper(request, warned)
+    engine, keeper = engine_of(request.engine), Keeper(request, on_warning)
     results = keeper.merged(keeper.collected())
-    plans = planned(studies, request, results)
+    plans = plan_experiments(studies, request, results)
     missing = dict.fromkeys(key for plan in plans for key in plan.missing)
-    started(plans)
+    on_start(plans)
     _check_device(request, cost_of(missing))
     sources = {variety: source for plan in plans for variety, source in plan.sources.items()}
     jobs = jobs_of(missing, sources, request.scale)
-    place = Place(request.runs_folder, request.data_folder, request.device, progress, warned)
+    place = Place(request.runs_folder, request.data_folder, request.device, on_epoch, on_warning)
     for number, (job, ran) in enumerate(engine(jobs, place), start=1):
         results = keeper.merged(ran.results)
         if ran.refused:
             plans = [plan.refused(job, ran.refused) for plan in plans]
-        warned(f"{number} of {len(jobs)}: {job.name}: {ran}.")
+        on_warning(f"{number} of {len(jobs)}: {job.name}: {ran}.")
     return [finish(plan, results, request) for plan in plans]
 
 
@@ -99,11 +99,11 @@ def _check_device(request: Request, cost: Cost) -> None:
         )
 
 
-def finish(plan: Plan, results: Results, request: Request) -> StudyOutcome:
+def finish(plan: ExperimentPlan, results: Results, request: Request) -> StudyOutcome:
     """Measure, judge and draw an experiment from the results that there are."""
     study, scale, keys = plan.study, plan.scale, set(plan.keys)
     own = Results(each for each in results if each.scale == scale.name and each.key in keys)
-    measured = study.measure(Shown.of(own)) if own else {}
+    measured = study.measure(ComparableRuns.from_results(own)) if own else {}
     judged = judge_all(load_claims(study.name), measured)
     folder = request.folder / study.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,16 +114,16 @@ def finish(plan: Plan, results: Results, request: Request) -> StudyOutcome:
     return outcome
 
 
-def _draw(plan: Plan, results: Results, folder: Path) -> list[Path]:
+def _draw(plan: ExperimentPlan, results: Results, folder: Path) -> list[Path]:
     """The figures of an experiment of which something was run, each as png and pdf."""
-    from fedgram.display.plotting import rendered
+    from fedgram.display.plotting import render
     from fedgram.paper.networks.studies.registry import figures_of
 
     paths = []
     for name, figure in figures_of(plan.study.name, results).items() if results else ():
         for suffix in ("png", "pdf") if figure is not None else ():
             paths.append(folder / f"figure{name and f'-{name}'}.{suffix}")
-            write_bytes(paths[-1], rendered(figure, suffix))
+            write_bytes(paths[-1], render(figure, suffix))
     return paths
 
 
@@ -154,10 +154,10 @@ class Keeper:
     them where DuckDB is.
     """
 
-    def __init__(self, request: Request, warned: Warned) -> None:
+    def __init__(self, request: Request, on_warning: Warned) -> None:
         self.request, self.kept, self.held = request, can_be_kept(), Results()
         if not self.kept:
-            warned(
+            on_warning(
                 "Results are not saved, which needs DuckDB; the runs are, and the same command collects them "
                 "on a machine that has it."
             )
@@ -170,7 +170,7 @@ class Keeper:
         elif not found:
             self.held = Results.load(folder)
         else:
-            with in_turn(folder):
+            with wait_for_lock(folder):
                 self.held = Results.load(folder).merged(found)
                 self.held.save(folder)
         return self.held

@@ -67,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """An experiment at a scale.
 
     keys: all its runs that have data or results; wanted: those that are asked for; missing: those of them to
@@ -90,7 +90,7 @@ class Plan:
         """What is left to train, in words."""
         return str(cost_of(self.missing)) if self.keys else "no data at hand"
 
-    def refused(self, job: Job, reason: str) -> Plan:
+    def refused(self, job: Job, reason: str) -> ExperimentPlan:
         """The plan without the settings of a job whose data cannot be used; an error if one was asked for."""
         if not set(self.asked_for).isdisjoint(job.settings):
             raise InputError(reason, field="setting")
@@ -107,7 +107,7 @@ class Plan:
         ]
 
 
-def planned(studies: Sequence[Study], request: Request, results: Results) -> list[Plan]:
+def plan_experiments(studies: Sequence[Study], request: Request, results: Results) -> list[ExperimentPlan]:
     """Plan experiments; refuses names that do not exist, and settings without data that were asked for."""
     check_names(request.settings)
     plans = [_plan(study, request, results) for study in studies]
@@ -124,7 +124,7 @@ def planned(studies: Sequence[Study], request: Request, results: Results) -> lis
     return plans
 
 
-def _plan(study: Study, request: Request, results: Results) -> Plan:
+def _plan(study: Study, request: Request, results: Results) -> ExperimentPlan:
     scale = request.scale
     found = _at_hand(study, request, results)
     keys = study.keys(scale, found.sources)
@@ -133,7 +133,7 @@ def _plan(study: Study, request: Request, results: Results) -> Plan:
     missing = [key for key in wanted if key not in finished]
     runs = tuple(keys), tuple(wanted), tuple(missing)
     in_all = len(_everything(study, scale))
-    return Plan(study, scale, *runs, in_all, found.missing, found.sources, request.settings)
+    return ExperimentPlan(study, scale, *runs, in_all, found.missing, found.sources, request.settings)
 
 
 def _everything(study: Study, scale: Scale) -> list[RunKey]:

@@ -18,7 +18,7 @@ Row = tuple[Result, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ComparableRuns:
     """Runs that may stand beside each other: of one scale, and of one dataset in each setting."""
 
     scale: Scale
@@ -26,7 +26,7 @@ class Shown:
     by_key: Mapping[RunKey, Result]
 
     @classmethod
-    def of(cls, results: Iterable[Result]) -> Shown:
+    def from_results(cls, results: Iterable[Result]) -> ComparableRuns:
         """The largest scale that there are results of; real data rather than what stands in for it."""
         found = list(results)
         name = next((name for name in SCALES if any(run.scale == name for run in found)), "paper")
@@ -66,7 +66,7 @@ class Shown:
         """The settings and seeds of a cohort that have a run under every one of the conditions."""
         return paired(*(self.everywhere(each, cohort) for each in conditions))
 
-    def matched(self, conditions: Iterable[str | Condition], cohort: Cohort) -> Shown:
+    def matched(self, conditions: Iterable[str | Condition], cohort: Cohort) -> ComparableRuns:
         """Only settings and seeds of a cohort that every one of the conditions has of which any was run.
 
         All runs where there is no such setting and seed.
@@ -74,12 +74,12 @@ class Shown:
         kept = _common(self.everywhere(each, cohort) for each in conditions)
         return self._only(kept) if kept else self
 
-    def same_seeds(self, conditions: Sequence[str | Condition]) -> Shown:
+    def same_seeds(self, conditions: Sequence[str | Condition]) -> ComparableRuns:
         """Of each setting only seeds that every one of the conditions has of which any was run there."""
         by_setting = ([self.runs(setting, each) for each in conditions] for setting in ALL)
         return self._only(run for groups in by_setting for run in _common(groups))
 
-    def _only(self, runs: Iterable[Result]) -> Shown:
+    def _only(self, runs: Iterable[Result]) -> ComparableRuns:
         return replace(self, by_key={run.key: run for run in runs})
 
 

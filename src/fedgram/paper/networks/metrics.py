@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import Measurement
 from fedgram.paper.networks.cohorts import Cohort, Condition
-from fedgram.paper.networks.comparable import Row, Shown
+from fedgram.paper.networks.comparable import ComparableRuns, Row
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.scales import SCALES
 from fedgram.runs.procedure import BIAS_RULES
@@ -20,7 +20,7 @@ Metric = Callable[[Result], float]
 PairMetric = Callable[[Result, Result], float]
 Comparison = Callable[[Result, Result], bool]
 Value = Callable[[list[Row]], float | bool | tuple[float, float]]
-Found = dict[str, Measured | None]
+Found = dict[str, Measurement | None]
 """What was found for each claim, None where nothing was run."""
 
 
@@ -32,17 +32,17 @@ class Findings:
     """
 
     cohort: Cohort
-    shown: Shown
+    shown: ComparableRuns
 
-    def median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+    def median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
         """Median of a quantity over the runs of a condition."""
         return self.over((condition,), _median(metric))
 
-    def fair_median(self, condition: Condition | str, metric: Metric) -> Measured | None:
+    def fair_median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
         """The same, over runs that can be compared with those of the other conditions."""
         return self.fair(condition, _median(metric))
 
-    def fair(self, condition: Condition | str, value: Value) -> Measured | None:
+    def fair(self, condition: Condition | str, value: Value) -> Measurement | None:
         """A value of all runs of the condition; if some are missing, of those that all conditions share.
 
         The medians of a table of the paper are over the same settings and seeds in all its rows.
@@ -53,11 +53,11 @@ class Findings:
         matched = self.shown.matched(self.cohort.conditions, self.cohort)
         return replace(self, shown=matched).over((condition,), value)
 
-    def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+    def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measurement | None:
         """Whether a statement about the runs of each setting and seed always holds."""
         return self.over(conditions, every(holds))
 
-    def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measured | None:
+    def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measurement | None:
         """The share of settings and seeds for which a statement holds."""
         return self.over(conditions, lambda rows: float(np.mean([bool(holds(*row)) for row in rows])))
 
@@ -66,7 +66,7 @@ class Findings:
         conditions: tuple[Condition | str, ...],
         value: Value,
         as_one: bool = False,
-    ) -> Measured | None:
+    ) -> Measurement | None:
         """A value of the rows of these conditions, with how many of the runs it needs were run.
 
         as_one: the paper trains once for all conditions of a row, and counts one run.
@@ -76,9 +76,9 @@ class Findings:
             return None
         needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
         if self.shown.scale != SCALES["paper"]:
-            return Measured(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
+            return Measurement(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
         run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
-        return Measured(value(rows), run=run, needed=needed, stand_ins=stand_ins)
+        return Measurement(value(rows), run=run, needed=needed, stand_ins=stand_ins)
 
 
 def _median(metric: Metric) -> Value:
@@ -90,11 +90,11 @@ def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:
     return lambda rows: all(bool(holds(*row)) for row in rows)
 
 
-def both(first: Measured | None, second: Measured | None) -> Measured | None:
+def both(first: Measurement | None, second: Measurement | None) -> Measurement | None:
     """Two statements about different runs as one; None unless something was run of each."""
     if first is None or second is None:
         return None
-    return Measured(
+    return Measurement(
         bool(first.value) and bool(second.value),
         run=first.run + second.run,
         needed=first.needed + second.needed,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.paper.networks.cohorts import BETTER_PREDICTION
 from fedgram.paper.networks.comparable import KINDS, TITLES, paired
 from fedgram.paper.networks.metrics import Metric, PairMetric
@@ -78,7 +78,7 @@ def _seeds(runs: list[Result]) -> str:
         kind = (run.procedure, run.backbone, run.epochs, run.rounds, run.larger)
         kinds.setdefault(kind, set()).add(run.seed)
     seeds, fewest = set().union(*kinds.values()), min(map(len, kinds.values()))
-    return counted(len(seeds), "seed") + (f", of some {fewest}" if fewest < len(seeds) else "")
+    return pluralize(len(seeds), "seed") + (f", of some {fewest}" if fewest < len(seeds) else "")
 
 
 def epochs_in_words(runs: Iterable[Result]) -> str:
@@ -92,5 +92,7 @@ def _rounds(runs: list[Result]) -> str:
     """How many rounds; those of independent starts apart, of which the paper needs only the first."""
     common = {run.rounds for run in runs if not run.procedure.independent}
     independent = {run.rounds for run in runs if run.procedure.independent} - common
-    parts = [counted(max(common), "round")] if common else []
-    return ", ".join([*parts, *(f"{counted(each, 'round')} from independent starts" for each in independent)])
+    parts = [pluralize(max(common), "round")] if common else []
+    return ", ".join(
+        [*parts, *(f"{pluralize(each, 'round')} from independent starts" for each in independent)]
+    )

@@ -12,7 +12,7 @@ from fedgram.data.datasets.dataset import Options
 from fedgram.data.datasets.loaders import sprites, swimmer_mini
 from fedgram.data.problem import Problem, Split
 from fedgram.paper.networks.settings import TABULAR, Source
-from fedgram.runs.train_config import Settings
+from fedgram.runs.train_config import TrainConfig
 
 # What the smoke scale takes of the swimmer: every eighth transition; of the sprites: so many images to train
 # and to test with, every fourth pixel along each side, every other client.
@@ -53,9 +53,9 @@ class Scale:
         """The network at this scale."""
         return self.backbones.get(name, name)
 
-    def settings(self, epochs: int, rounds: int) -> Settings:
+    def settings(self, epochs: int, rounds: int) -> TrainConfig:
         """The protocol of a run with these epochs and rounds."""
-        return Settings(epochs=epochs, rounds=rounds, features=self.features)
+        return TrainConfig(epochs=epochs, rounds=rounds, features=self.features)
 
     def source(self, setting: str) -> Source:
         """What stands for a setting's dataset at an embedded scale."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import did_you_mean
+from fedgram._util.text import suggest
 from fedgram.data.datasets import cache, registry
 from fedgram.data.datasets.dataset import Options
 
@@ -137,7 +137,7 @@ def check_names(names: Iterable[str]) -> None:
     """Refuse the name of a setting that the paper does not have."""
     for name in names:
         if name not in SETTINGS:
-            meant = did_you_mean(name, SETTINGS)
+            meant = suggest(name, SETTINGS)
             raise InputError(
                 f"There is no setting '{name}'{meant} Settings are {', '.join(SETTINGS)}.", field="setting"
             )

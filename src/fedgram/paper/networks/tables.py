@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import FIVE, START_PAIRS, THREE, WEIGHTS, Cohort, Condition, proximal
-from fedgram.paper.networks.comparable import TITLES, Shown
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.metrics import (
     Metric,
     change,
@@ -33,7 +33,7 @@ from fedgram.paper.networks.settings import ALL
 from fedgram.runs.procedure import BIAS_RULES
 
 Style = Literal["number", "plain", "percent", "seconds"]
-Samples = Callable[[Shown, Cohort, str | Condition], Array]
+Samples = Callable[[ComparableRuns, Cohort, str | Condition], Array]
 """From what is shown, a cohort and a condition of it, to numbers for each run or pair of runs: (n, ...)."""
 
 
@@ -53,7 +53,7 @@ class Cell:
     @property
     def coverage(self) -> str:
         """How much of it was run."""
-        return f"{self.run:,} of {counted(self.needed)}" if self.run else "not run"
+        return f"{self.run:,} of {pluralize(self.needed)}" if self.run else "not run"
 
     def shown(self, side: Literal["paper", "ours"]) -> str:
         """One of the two numbers as text, '-' where there is none."""
@@ -108,23 +108,23 @@ class SideBySide:
 
         The paper's numbers stand only beside results of its own scale.
         """
-        shown = Shown.of(results)
+        shown = ComparableRuns.from_results(results)
         groups = [self._matched(shown, number) for number in range(len(self.groups))]
         return {row.label: self._cells(groups, row) for row in self.rows}
 
-    def _matched(self, shown: Shown, group: int) -> Shown:
+    def _matched(self, shown: ComparableRuns, group: int) -> ComparableRuns:
         """The same settings and seeds in all rows of a group of columns, where these are of one cohort."""
         of, conditions = zip(*(row.sources[group] for row in self.rows), strict=True)
         return shown.matched(conditions, of[0]) if len(set(of)) == 1 else shown
 
-    def _cells(self, shown: Sequence[Shown], row: Row) -> list[Cell]:
+    def _cells(self, shown: Sequence[ComparableRuns], row: Row) -> list[Cell]:
         sources = zip(shown, self.groups, row.sources, strict=True)
         places = [(its, column, *source) for its, group, source in sources for column in group]
         return [_cell(*place, number) for place, number in zip(places, row.paper, strict=True)]
 
 
 def _cell(
-    shown: Shown, column: Column, cohort: Cohort, condition: str | Condition, paper: float | None
+    shown: ComparableRuns, column: Column, cohort: Cohort, condition: str | Condition, paper: float | None
 ) -> Cell:
     samples = column.samples(shown, cohort, condition)
     ours = float(column.statistic(samples)) if len(samples) else None
@@ -138,7 +138,7 @@ def per_run(metric: Metric) -> Samples:
     return lambda shown, cohort, condition: values(shown.everywhere(condition, cohort), metric)
 
 
-def gpu_seconds(shown: Shown, cohort: Cohort, condition: str | Condition) -> Array:
+def gpu_seconds(shown: ComparableRuns, cohort: Cohort, condition: str | Condition) -> Array:
     """Seconds of the runs that a GPU trained at the paper's scale, which alone compare with the paper's."""
     runs = shown.everywhere(condition, cohort) if shown.scale.name == "paper" else []
     return np.array([run.seconds for run in runs if run.on_gpu])

@@ -8,7 +8,7 @@ from html import escape
 
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, Cohort, Condition, proximal
-from fedgram.paper.networks.comparable import KINDS, TITLES, Shown
+from fedgram.paper.networks.comparable import KINDS, TITLES, ComparableRuns
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
 
@@ -94,7 +94,7 @@ def state_of(results: Results, setting: str, column: Column) -> tuple[str, str]:
 
 
 def _count(results: Results, setting: str, column: Column) -> int:
-    shown, seeds = Shown.of(results), column.cohort.seeds
+    shown, seeds = ComparableRuns.from_results(results), column.cohort.seeds
     return sum(len(shown.runs(setting, condition, seeds)) for condition in column.conditions)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import SETTINGS, Setting
 from fedgram.paper.report.coverage import badges
@@ -26,7 +26,7 @@ The paper has no test rows of tabular data; ours are drawn apart from the traini
 
 
 def _row(setting: Setting, results: Results) -> str:
-    run = next(iter(Shown.of(results).by_key.values()), None)
+    run = next(iter(ComparableRuns.from_results(results).by_key.values()), None)
     size = setting.size
     counts = (setting.targets, size.clients, size.rows, size.test_rows)
     ours = _counts(run) if run else (None,) * len(counts)

@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedgram._util.text import counted
-from fedgram.display.plotting import rendered
+from fedgram._util.text import pluralize
+from fedgram.display.plotting import render
 from fedgram.display.run_figure import comparison
 from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.networks.comparable import TITLES, Shown
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.provenance import epochs_in_words
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, Scale
@@ -24,7 +24,7 @@ from fedgram.paper.networks.tables import TABLES, Cell, SideBySide
 from fedgram.paper.report.claims import claims_table, in_words
 from fedgram.paper.report.coverage import badges
 from fedgram.runs import Runs
-from fedgram.runs.compare import METRICS, Setting, compared
+from fedgram.runs.compare import METRICS, Comparison, compare_runs
 from fedgram.runs.procedure import Procedure
 
 CAPTIONS = {
@@ -78,7 +78,7 @@ class NetworkChapter:
     def _counted(self, scale: str) -> str:
         """How many runs; by procedure where only a baseline was run, so that it is seen what is missing."""
         if not self.baseline_only:
-            return counted(len(self.results[scale]))
+            return pluralize(len(self.results[scale]))
         sources = {variety: Source("any") for variety in self.study.varieties}
         asked = Counter(key.procedure.name for key in self.study.keys(SCALES[scale], sources))
         found = Counter(run.procedure.name for run in self.results[scale])
@@ -137,14 +137,14 @@ def _chapter(study: Study, results: Results) -> NetworkChapter:
     if len(found) > 1:
         found.pop("smoke", None)
     scale = next(iter(found), "paper")
-    measured = study.measure(Shown.of(found[scale])) if found else {}
+    measured = study.measure(ComparableRuns.from_results(found[scale])) if found else {}
     judged = judge_all(load_claims(study.name), measured)
     return NetworkChapter(study, found, [each.document() for each in judged])
 
 
 def _own(study: Study, results: Results) -> Results:
     """The runs of an experiment among results of one scale."""
-    shown = Shown.of(results)
+    shown = ComparableRuns.from_results(results)
     sources = {variety: Source(dataset) for variety, dataset in shown.datasets.items()}
     return Results(shown.by_key[key] for key in study.keys(shown.scale, sources) if key in shown.by_key)
 
@@ -171,7 +171,7 @@ def _figure(experiment: str, name: str, figure: Any) -> str:
     caption = escape(CAPTIONS[name or experiment])
     if figure is None:
         return f'<p class="none">{caption}: not run.</p>\n'
-    image = base64.b64encode(rendered(figure)).decode()
+    image = base64.b64encode(render(figure)).decode()
     return f"""<figure><figcaption>{caption}</figcaption>
 <div class="scroll"><img alt="{caption}" src="data:image/png;base64,{image}"></div></figure>
 """
@@ -185,7 +185,7 @@ def _table(table: SideBySide, results: Results) -> str:
     headings = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
     rows = "\n".join(_row(label, cells) for label, cells in filled.items())
     return f"""<h4>{escape(table.title)} <span>{escape(table.where)}</span></h4>
-<p class="where">{escape(table.about)} {_sides(table, Shown.of(results).scale)}</p>
+<p class="where">{escape(table.about)} {_sides(table, ComparableRuns.from_results(results).scale)}</p>
 <div class="scroll"><table class="numbers"><thead><tr><th></th>{headings}</tr></thead>
 <tbody>{rows}</tbody></table></div>
 """
@@ -221,7 +221,7 @@ def _cell(cell: Cell, stated: bool, covered: bool) -> str:
 def training_section(runs: Path) -> str:
     """All finished runs under a folder as HTML: a picture and a table for each setting."""
     found = Runs(runs).require()
-    sections = [_setting(setting) for setting in compared(found)]
+    sections = [_setting(setting) for setting in compare_runs(found)]
     hardware = ", ".join(sorted({run.account.hardware for run in found}))
     return f"""<section id="training">
 <h2>Trained networks</h2>
@@ -229,8 +229,8 @@ def training_section(runs: Path) -> str:
 {"".join(sections)}</section>"""
 
 
-def _setting(setting: Setting) -> str:
-    image = base64.b64encode(rendered(comparison([setting]))).decode()
+def _setting(setting: Comparison) -> str:
+    image = base64.b64encode(render(comparison([setting]))).decode()
     headings = "".join(f"<th>{escape(name)}</th>" for name in ("procedure", "target", *METRICS))
     rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
     cells = "".join(f"<tr>{''.join(_training_cell(str(cell)) for cell in row)}</tr>\n" for row in rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_bytes
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.registry import MODULES, experiment
 from fedgram.paper.report.claims import claims_table, in_words, legend, sentences, tile_rows
@@ -130,7 +130,7 @@ def _missing(chapters: Sequence[Chapter], networks: Sequence[NetworkChapter]) ->
 
 
 def _missing_entry(missing: dict[str, str]) -> list[str]:
-    words = f"{counted(len(missing), 'experiment')}, and what runs them"
+    words = f"{pluralize(len(missing), 'experiment')}, and what runs them"
     return [f'<li><a href="#not-run">Not run</a> <span>{words}</span></li>'] if missing else []
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
-from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import log_slope, panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated
@@ -76,7 +76,7 @@ def adam_rounds(
 ) -> Table:
     """Clients train (W, b, H) from the broadcast without a penalty: one row per round and instance."""
     drawn, prediction = _drawn(seed, size, instances)
-    clients = Joint(Sample.of(drawn.targets), drawn.penalty, drawn.head[:, None])
+    clients = Joint(Sample.from_targets(drawn.targets), drawn.penalty, drawn.head[:, None])
     local = together(clients, partial(adam, steps=steps, rate=rate))
     run = run_rounds(drawn.head, local, drawn.moments.client_weights, rounds)
     return _rows("adam", 0.0, prediction, run.grams)
@@ -87,7 +87,9 @@ def proximal_rounds(seed: list[int], size: list[int], instances: int, rounds: in
     drawn, prediction = _drawn(seed, size, instances)
     client_weights, grams = drawn.moments.client_weights, []
     for number, head in enumerate(drawn.head):
-        clients = [Joint(Sample.of(each).rotated(), drawn.penalty, head) for each in drawn.targets[number]]
+        clients = [
+            Joint(Sample.from_targets(each).rotated(), drawn.penalty, head) for each in drawn.targets[number]
+        ]
         local = proximal(clients, prediction.grams[number], weight)
         grams.append(run_rounds(head, local, client_weights[number], rounds).grams)
     return _rows("proximal", weight, prediction, np.stack(grams, axis=1))
@@ -115,12 +117,12 @@ def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -
     )
 
 
-def measure(results: Results) -> dict[str, Measured]:
+def measure(results: Results) -> dict[str, Measurement]:
     """Numbers for the claims about convergence."""
     tables = list(by_size(results).values())
     curves = np.array([median_curve(table, "exact") for table in tables])
     commutators = np.concatenate([table["commutator"] for table in tables])
-    counted = partial(Measured, run=_instances(tables, "exact"), needed=INSTANCES * len(BARYCENTER_SIZES))
+    counted = partial(Measurement, run=_instances(tables, "exact"), needed=INSTANCES * len(BARYCENTER_SIZES))
     return {
         "barycenter-instances": counted(_instances(tables, "exact")),
         "barycenter-noncommuting": counted(bool((commutators > ROUNDING).all())),
@@ -130,9 +132,9 @@ def measure(results: Results) -> dict[str, Measured]:
     }
 
 
-def _levels(tables: list[Table]) -> dict[str, Measured]:
+def _levels(tables: list[Table]) -> dict[str, Measurement]:
     """Where trained clients level off, in the sizes that were trained."""
-    counted = partial(Measured, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
+    counted = partial(Measurement, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
     free = np.array([median_curve(table, "adam")[-1] for table in tables])
     level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
     slopes = [log_slope(WEIGHTS, each) for each in level]

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
-from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import log_slope, panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
@@ -181,7 +181,7 @@ FIXED = {
 """Claims that depend on the draw of the fixed instance: strength γ and column."""
 
 
-def measure(results: Results) -> dict[str, Measured]:
+def measure(results: Results) -> dict[str, Measurement]:
     """Numbers for the claims about the correction."""
     return (
         _recovery(errors_of(results["rounds"]), results["gap_redraws"]["relative"])
@@ -198,7 +198,7 @@ def errors_of(table: Table) -> Array:
     return table["error"].reshape(len(BARYCENTER_SIZES), len(DEFICITS), rounds, -1)
 
 
-def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measured]:
+def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measurement]:
     """Where the medians settle: at the gap without correction, in proportion to the deficit with it."""
     sizes, _, _, instances = errors.shape
     settled, run = np.median(errors[:, :, -1], axis=-1), sizes * instances
@@ -212,11 +212,11 @@ def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measured]:
     }
 
 
-def _noncommuting(commutator: Array) -> dict[str, Measured]:
+def _noncommuting(commutator: Array) -> dict[str, Measurement]:
     return {"correction-noncommuting": _of_all(bool((commutator > ROUNDING).all()), len(commutator))}
 
 
-def _returns(table: Table, shared_error: float) -> dict[str, Measured]:
+def _returns(table: Table, shared_error: float) -> dict[str, Measurement]:
     """The first corrected round: one head for all clients, the pooled mean, and G_cen."""
     error, head, bias = (float(table[name].max()) for name in ("error", "head", "bias"))
     run = len(table["error"])
@@ -229,29 +229,29 @@ def _returns(table: Table, shared_error: float) -> dict[str, Measured]:
 
 def _of_all(
     value: float | tuple[float, float], run: int, spread: tuple[tuple[float, float], ...] = ()
-) -> Measured:
+) -> Measurement:
     """A number over all instances of the six sizes."""
-    return Measured(value, spread, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
+    return Measurement(value, spread, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
 
 
-def _fixed(table: Table, redraws: Table) -> dict[str, Measured]:
+def _fixed(table: Table, redraws: Table) -> dict[str, Measurement]:
     """Numerical solves of the full and of half the correction."""
     # How far the returned heads differ is the solver's accuracy, not the draw's: it has no spread.
     full = table["strength"] == 1.0
-    measured = {"correction-fixed-heads": Measured(float(table["head_distance"][full][0]))}
+    measured = {"correction-fixed-heads": Measurement(float(table["head_distance"][full][0]))}
     for claim, (strength, column) in FIXED.items():
         ours, others = (each[column][each["strength"] == strength] for each in (table, redraws))
-        measured[claim] = Measured(float(ours[0]), (extent(others),), run=len(others), needed=REDRAWN)
+        measured[claim] = Measurement(float(ours[0]), (extent(others),), run=len(others), needed=REDRAWN)
     return measured
 
 
-def _identities(table: Table) -> dict[str, Measured]:
+def _identities(table: Table) -> dict[str, Measurement]:
     """The corrected profile is the pooled one, in value and in gradient."""
     value, gradient, run = float(table["value"].max()), float(table["gradient"].max()), len(table["value"])
     return {
-        "correction-identities": Measured(run, run=run, needed=IDENTITIES),
-        "correction-identity-value": Measured(value, run=run, needed=IDENTITIES),
-        "correction-identity-gradient": Measured(gradient, run=run, needed=IDENTITIES),
+        "correction-identities": Measurement(run, run=run, needed=IDENTITIES),
+        "correction-identity-value": Measurement(value, run=run, needed=IDENTITIES),
+        "correction-identity-gradient": Measurement(gradient, run=run, needed=IDENTITIES),
     }
 
 

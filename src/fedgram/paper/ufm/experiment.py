@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import Measurement
 from fedgram.paper.storage import Table
 
 Scale = Literal["full", "quick"]
@@ -32,7 +32,7 @@ class Experiment:
     where: str
     cost: str
     parts: Callable[[Scale], dict[str, partial[Table]]]
-    measure: Callable[[Results], dict[str, Measured]]
+    measure: Callable[[Results], dict[str, Measurement]]
     draw: Callable[[Results], Any]
 
 

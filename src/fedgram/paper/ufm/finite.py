@@ -16,7 +16,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, ORANGE
-from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import guide, log_slope, median_band, panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
@@ -142,7 +142,7 @@ def _grid(clients: Clients, rates: Array, steps: int) -> ProfiledUpdate:
     return ProfiledUpdate(clients.covariance[:, None], clients.client_weights[:, None], PENALTY, rates, steps)
 
 
-def measure(results: Results) -> dict[str, Measured]:
+def measure(results: Results) -> dict[str, Measurement]:
     """Numbers for the claims about finite steps."""
     sweep_, commuting_, moved = results["sweep"], results["commuting"], results["displacement"]
     h = sweep_["rate"] * sweep_["steps"]
@@ -150,25 +150,25 @@ def measure(results: Results) -> dict[str, Measured]:
     checked = longest & np.isin(sweep_["rate"], (0.1, 0.5))
     ratio = moved["measured"] / moved["predicted"]
     return _redrawn(results["redraws"], sweep_, checked, long) | {
-        "finite-one-step": Measured(float(sweep_["to_within"][sweep_["steps"] == 1].max())),
-        "finite-linear": Measured(_linear_slope(sweep_)),
-        "finite-approach": Measured(_approaches(sweep_)),
-        "finite-crossing": Measured(_crossing(sweep_)),
-        "finite-rounds-slope": Measured(_rounds_slope(sweep_)),
-        "finite-local-gram": Measured(float(sweep_["gram_error"][checked].max())),
-        "finite-head-motion": Measured(bool((sweep_["head_motion"][sweep_["steps"] > 1] > 1e-12).all())),
-        "finite-commuting-selection": Measured(float(commuting_["selection_error"].max())),
-        "finite-commuting-distance": Measured(float(commuting_["to_star"].max())),
-        "finite-coordinates": Measured(len(ratio)),
-        "finite-signs": Measured(bool((ratio > 0).all()) and set(np.sign(moved["predicted"])) == {-1, 1}),
-        "finite-ratios": Measured(
+        "finite-one-step": Measurement(float(sweep_["to_within"][sweep_["steps"] == 1].max())),
+        "finite-linear": Measurement(_linear_slope(sweep_)),
+        "finite-approach": Measurement(_approaches(sweep_)),
+        "finite-crossing": Measurement(_crossing(sweep_)),
+        "finite-rounds-slope": Measurement(_rounds_slope(sweep_)),
+        "finite-local-gram": Measurement(float(sweep_["gram_error"][checked].max())),
+        "finite-head-motion": Measurement(bool((sweep_["head_motion"][sweep_["steps"] > 1] > 1e-12).all())),
+        "finite-commuting-selection": Measurement(float(commuting_["selection_error"].max())),
+        "finite-commuting-distance": Measurement(float(commuting_["to_star"].max())),
+        "finite-coordinates": Measurement(len(ratio)),
+        "finite-signs": Measurement(bool((ratio > 0).all()) and set(np.sign(moved["predicted"])) == {-1, 1}),
+        "finite-ratios": Measurement(
             _small_step_ratios(moved)[0],
             _spread_of_extents(np.array(_small_step_ratios(results["displacement_redraws"]))),
         ),
     } | _stability(results["stability"])  # fmt: skip
 
 
-def _redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> dict[str, Measured]:
+def _redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> dict[str, Measurement]:
     """Claims that depend on the draw of three instances, with the spread over groups of three."""
     plateau = _by_instance(sweep_, "to_star", long)
     selection = _by_instance(sweep_, "selection_error", checked)
@@ -176,12 +176,14 @@ def _redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> dict
     first = (sweep_["rate"] == 0.02) & (sweep_["steps"] == 1)
     last = sweep_["rate"] * sweep_["steps"] >= 20
     return {
-        "finite-plateau": Measured(extent(plateau), _spread_of_extents(groups["to_star"])),
-        "finite-local-selection": Measured(extent(selection), _spread_of_extents(groups["selection_error"])),
-        "finite-rounds-small": Measured(
+        "finite-plateau": Measurement(extent(plateau), _spread_of_extents(groups["to_star"])),
+        "finite-local-selection": Measurement(
+            extent(selection), _spread_of_extents(groups["selection_error"])
+        ),
+        "finite-rounds-small": Measurement(
             float(np.median(sweep_["rounds"][first])), (extent(np.median(groups["rounds_short"], axis=1)),)
         ),
-        "finite-rounds-large": Measured(
+        "finite-rounds-large": Measurement(
             float(np.median(sweep_["rounds"][last])), (extent(np.median(groups["rounds_long"], axis=1)),)
         ),
     }
@@ -194,7 +196,7 @@ def _small_step_ratios(table: Table) -> list[tuple[float, float]]:
     return [extent(ratio[group == number]) for number in np.unique(group)]
 
 
-def _stability(records: Table) -> dict[str, Measured]:
+def _stability(records: Table) -> dict[str, Measurement]:
     error = np.abs(records["radius"] - records["predicted"])
     keys = list(zip(records["family"], records["instance"], records["steps"], strict=True))
     slopes = []
@@ -204,9 +206,9 @@ def _stability(records: Table) -> dict[str, Measured]:
             chosen &= records["h"] <= 1e-3
         slopes.append(log_slope(records["h"][chosen], error[chosen]))
     return {
-        "finite-records": Measured(len(error)),
-        "finite-stable": Measured(bool((records["radius"] < 1).all())),
-        "finite-slope": Measured(float(np.median(slopes))),
+        "finite-records": Measurement(len(error)),
+        "finite-stable": Measurement(bool((records["radius"] < 1).all())),
+        "finite-slope": Measurement(float(np.median(slopes))),
     }
 
 

@@ -16,7 +16,7 @@ from scipy.optimize import minimize, root
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
-from fedgram.paper.claims import ROUNDING, Measured
+from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import TERM_NAMES, guide, panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale, concatenated, largest
@@ -71,7 +71,7 @@ def sample_moments() -> Table:
 def adam_snapshots(steps: list[int], rate: float) -> Table:
     """Client 1's Gram during joint training with Adam, panel a: one row per snapshot."""
     instance, prediction = _fixed()
-    loss = Joint(Sample.of(instance.targets[0]), instance.penalty, instance.head)
+    loss = Joint(Sample.from_targets(instance.targets[0]), instance.penalty, instance.head)
     points = list(islice(adam_path(loss, loss.start(instance.head), rate), max(steps) + 1))
     grams = psd.gram(loss.head(np.array(points)[steps]))
     error = psd.relative_error(grams, prediction.grams[0])
@@ -234,15 +234,15 @@ def worst_client(path: Table, name: str) -> tuple[Array, Array]:
     return weights, np.array([path[name][path["weight"] == weight].max() for weight in weights])
 
 
-def measure(results: Results) -> dict[str, Measured]:
+def measure(results: Results) -> dict[str, Measurement]:
     """Numbers for the claims about the fixed instance."""
     samples, grams = results["samples"], results["grams"]
     limit, minimiser = gram_called(grams, "limit"), gram_called(grams, "minimiser")
     return {
-        "instance-moments": Measured(float(max(samples["mean"][0], samples["covariance"][0]))),
-        "instance-pooled": Measured(float(samples["pooled"][0])),
-        "instance-adam": Measured(_falls(results["adam"]["error"])),
-        "instance-variational": Measured(float(psd.relative_error(minimiser, limit))),
+        "instance-moments": Measurement(float(max(samples["mean"][0], samples["covariance"][0]))),
+        "instance-pooled": Measurement(float(samples["pooled"][0])),
+        "instance-adam": Measurement(_falls(results["adam"]["error"])),
+        "instance-variational": Measurement(float(psd.relative_error(minimiser, limit))),
         **_selection(results["path"]),
         **_endpoints(results["rounds"]),
         **_solves(results["path"], results["rounds"]),
@@ -251,39 +251,39 @@ def measure(results: Results) -> dict[str, Measured]:
     }
 
 
-def _selection(path: Table) -> dict[str, Measured]:
+def _selection(path: Table) -> dict[str, Measurement]:
     _, gram = worst_client(path, "gram_error")
     _, head = worst_client(path, "selection_error")
     return {
-        "instance-gram-error": Measured(float(gram[-1])),
-        "instance-selection-error": Measured(float(head[-1])),
-        "instance-errors-fall": Measured(_falls(gram) and _falls(head)),
+        "instance-gram-error": Measurement(float(gram[-1])),
+        "instance-selection-error": Measurement(float(head[-1])),
+        "instance-errors-fall": Measurement(_falls(gram) and _falls(head)),
     }
 
 
-def _endpoints(rounds: Table) -> dict[str, Measured]:
+def _endpoints(rounds: Table) -> dict[str, Measurement]:
     large, small, free, exact = (
         rows_of(rounds, *procedure)["error"]
         for procedure in (("proximal", 1e-1), ("proximal", 1e-3), ("L-BFGS",), ("exact",))
     )
     return {
-        "instance-end-rho-1e-1": Measured(float(large[-1])),
-        "instance-end-rho-1e-3": Measured(float(small[-1])),
-        "instance-end-none": Measured(float(free[-1])),
-        "instance-end-exact": Measured(float(exact[16:].max())),
-        "instance-proximal-closer": Measured(bool(small[-1] < free[-1])),
+        "instance-end-rho-1e-1": Measurement(float(large[-1])),
+        "instance-end-rho-1e-3": Measurement(float(small[-1])),
+        "instance-end-none": Measurement(float(free[-1])),
+        "instance-end-exact": Measurement(float(exact[16:].max())),
+        "instance-proximal-closer": Measurement(bool(small[-1] < free[-1])),
     }
 
 
-def _solves(path: Table, rounds: Table) -> dict[str, Measured]:
+def _solves(path: Table, rounds: Table) -> dict[str, Measurement]:
     largest = max(path["gradient"].max(), rounds["gradient"][rounds["solves"] > 0].max())
     return {
-        "instance-solves": Measured(len(path["gradient"]) + int(rounds["solves"].sum())),
-        "instance-gradient": Measured(float(largest)),
+        "instance-solves": Measurement(len(path["gradient"]) + int(rounds["solves"].sum())),
+        "instance-gradient": Measurement(float(largest)),
     }
 
 
-def _gap(cases: Table) -> dict[str, Measured]:
+def _gap(cases: Table) -> dict[str, Measurement]:
     mean, covariance, averaging = (cases[term] for term in ("mean", "covariance", "averaging"))
     original, means, covariances, both = (
         list(cases["case"]).index(case)
@@ -291,29 +291,29 @@ def _gap(cases: Table) -> dict[str, Measured]:
     )
     moved = [term[means] - term[original] for term in (covariance, averaging)]
     return {
-        "instance-trace-mean": Measured(float(mean[original])),
-        "instance-trace-covariance": Measured(float(covariance[original])),
-        "instance-trace-averaging": Measured(float(averaging[original])),
-        "instance-equal-means": Measured(largest([mean[means], *moved])),
-        "instance-equal-covariances": Measured(largest([covariance[covariances], averaging[covariances]])),
-        "instance-equal-both": Measured(float(cases["relative"][both])),
-        "instance-three-terms": Measured(largest(cases["sum_residual"])),
-        "instance-variance": Measured(largest(cases["variance_residual"])),
-        "instance-semidefinite": Measured(bool((cases["eigenvalue"] >= -ROUNDING).all())),
+        "instance-trace-mean": Measurement(float(mean[original])),
+        "instance-trace-covariance": Measurement(float(covariance[original])),
+        "instance-trace-averaging": Measurement(float(averaging[original])),
+        "instance-equal-means": Measurement(largest([mean[means], *moved])),
+        "instance-equal-covariances": Measurement(largest([covariance[covariances], averaging[covariances]])),
+        "instance-equal-both": Measurement(float(cases["relative"][both])),
+        "instance-three-terms": Measurement(largest(cases["sum_residual"])),
+        "instance-variance": Measurement(largest(cases["variance_residual"])),
+        "instance-semidefinite": Measurement(bool((cases["eigenvalue"] >= -ROUNDING).all())),
     }
 
 
-def _correction(rounds: Table) -> dict[str, Measured]:
+def _correction(rounds: Table) -> dict[str, Measurement]:
     """Error to G_cen after one round for each strength, and where it settles without correction."""
     once = {
         strength: float(rounds["error"][(rounds["strength"] == strength) & (rounds["round"] == 1)][0])
         for strength in (0.9, 0.99, 1.0)
     }
     return {
-        "instance-correction-0.9": Measured(once[0.9]),
-        "instance-correction-0.99": Measured(once[0.99]),
-        "instance-correction-full": Measured(once[1.0]),
-        "instance-gap": Measured(float(rounds["error"][rounds["strength"] == 0.0][-1])),
+        "instance-correction-0.9": Measurement(once[0.9]),
+        "instance-correction-0.99": Measurement(once[0.99]),
+        "instance-correction-full": Measurement(once[1.0]),
+        "instance-gap": Measurement(float(rounds["error"][rounds["strength"] == 0.0][-1])),
     }
 
 

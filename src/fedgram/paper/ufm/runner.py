@@ -18,8 +18,8 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files, write_bytes, write_json
-from fedgram._util.locks import holding
-from fedgram.display.plotting import pyplot, rendered
+from fedgram._util.locks import lock_folders
+from fedgram.display.plotting import pyplot, render
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.plots import SETTINGS
 from fedgram.paper.storage import Table, digest, read_table, write_table
@@ -50,7 +50,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Job:
+class PartJob:
     """One part of an experiment and the file it fills."""
 
     experiment: Experiment
@@ -65,9 +65,9 @@ def run(
     scale: Scale,
     *,
     fresh: bool = False,
-    started: Callable[[int, int], None] = lambda finished, total: None,
-    advanced: Callable[[str], None] = lambda name: None,
-    warned: Callable[[str], None] = lambda sentence: None,
+    on_start: Callable[[int, int], None] = lambda finished, total: None,
+    on_part: Callable[[str], None] = lambda name: None,
+    on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> list[Outcome]:
     """Run what is not finished, then measure, judge and draw every experiment.
 
@@ -75,12 +75,12 @@ def run(
     ends, `warned` each result file that had to be redone.
     """
     pyplot()  # better to miss matplotlib now than after minutes of work
-    with holding(folder_of(experiment, out, scale) for experiment in experiments):
+    with lock_folders(folder_of(experiment, out, scale) for experiment in experiments):
         jobs = [job for experiment in experiments for job in _jobs(experiment, out, scale)]
-        waiting = [job for job in jobs if fresh or not _finished(job, warned)]
-        started(len(jobs) - len(waiting), len(jobs))
+        waiting = [job for job in jobs if fresh or not _finished(job, on_warning)]
+        on_start(len(jobs) - len(waiting), len(jobs))
         for job in _run_all(waiting):
-            advanced(f"{job.experiment.name} {job.name}")
+            on_part(f"{job.experiment.name} {job.name}")
         return [finish(experiment, out, scale) for experiment in experiments]
 
 
@@ -101,7 +101,7 @@ def finish(experiment: Experiment, out: Path, scale: Scale) -> Outcome:
     return outcome
 
 
-def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[Job]:
+def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[PartJob]:
     folder = folder_of(experiment, out, scale)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,20 +109,20 @@ def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[Job]:
     except OSError as error:
         raise InputError(f"Cannot write to '{folder}': {error.strerror}.", field="out") from None
     return [
-        Job(experiment, name, part, folder / f"{name}.parquet")
+        PartJob(experiment, name, part, folder / f"{name}.parquet")
         for name, part in experiment.parts(scale).items()
     ]
 
 
-def _finished(job: Job, warned: Callable[[str], None]) -> bool:
+def _finished(job: PartJob, on_warning: Callable[[str], None]) -> bool:
     try:
         return read_table(job.path, settings_of(job.part)) is not None
     except InputError as error:
-        warned(error.message)
+        on_warning(error.message)
         return False
 
 
-def _table_of(job: Job) -> Table:
+def _table_of(job: PartJob) -> Table:
     table = read_table(job.path, settings_of(job.part))
     if table is None:
         raise InputError(
@@ -132,7 +132,7 @@ def _table_of(job: Job) -> Table:
     return table
 
 
-def _run_all(jobs: list[Job]) -> Iterable[Job]:
+def _run_all(jobs: list[PartJob]) -> Iterable[PartJob]:
     """Run jobs on all cores and yield each as it ends; an interrupt leaves finished ones on disk."""
     if not jobs:
         return
@@ -182,11 +182,11 @@ def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) 
         figure = experiment.draw(results)
         figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
         for path in paths:
-            write_bytes(path, rendered(figure, path.suffix[1:], bbox_inches="tight"))
+            write_bytes(path, render(figure, path.suffix[1:], bbox_inches="tight"))
     return paths
 
 
-def _manifest(experiment: Experiment, scale: Scale, jobs: list[Job], results: Results) -> dict[str, Any]:
+def _manifest(experiment: Experiment, scale: Scale, jobs: list[PartJob], results: Results) -> dict[str, Any]:
     return {
         "experiment": experiment.name,
         "where": experiment.where,

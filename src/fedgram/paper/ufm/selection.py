@@ -20,7 +20,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE, RED
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import guide, log_slope, median_band, panels
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
@@ -108,7 +108,7 @@ def near_optimum(clients: ClientInstance, weight: float) -> Array:
 def _losses(clients: ClientInstance) -> list[Joint]:
     """The joint loss of every client, in its rotated sample."""
     return [
-        Joint(Sample.of(targets).rotated(), clients.penalty, broadcast)
+        Joint(Sample.from_targets(targets).rotated(), clients.penalty, broadcast)
         for targets, broadcast in zip(clients.targets, clients.broadcast, strict=True)
     ]
 
@@ -132,7 +132,7 @@ def _rows(kind: str, clients: ClientInstance, heads: Array, weights: list[float]
     return columns(tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors)
 
 
-def measure(results: Results) -> dict[str, Measured]:
+def measure(results: Results) -> dict[str, Measurement]:
     """Numbers for the claims about selection."""
     tables = list(by_size(results).values())
     exact, free_gram, free_head = (
@@ -140,11 +140,11 @@ def measure(results: Results) -> dict[str, Measured]:
         for column in (("exact", "gram_error"), ("L-BFGS", "gram_error"), ("L-BFGS", "selection_error"))
     )
     run = len(exact) // STARTS
-    counted = partial(Measured, run=run, needed=INSTANCES * len(SELECTION_SIZES))
+    counted = partial(Measurement, run=run, needed=INSTANCES * len(SELECTION_SIZES))
     gram, head = (_medians(results["redraws"], tables, name) for name in ERRORS)
     return {
         "selection-instances": counted(run),
-        "selection-smallest-weight": Measured(float(by_weight(tables[0], "gram_error")[0].min())),
+        "selection-smallest-weight": Measurement(float(by_weight(tables[0], "gram_error")[0].min())),
         "selection-gram-slope": counted(_slopes(tables, "gram_error")),
         "selection-head-slope": counted(_slopes(tables, "selection_error")),
         "selection-gram-median": counted(*gram),

@@ -17,7 +17,7 @@ from fedgram._util.arrays import Array, common_batch
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import newton_batched, newton_lapack, psd
 from fedgram.theory.geometry.newton import CONVERGED, Number
-from fedgram.theory.geometry.weights import average, normalised
+from fedgram.theory.geometry.weights import average, normalize_weights
 
 # Up to this size the compiled solver is faster than LAPACK, for any number of clients (measured).
 COMPILED_SIZE = 8
@@ -82,11 +82,15 @@ def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
 
     client_weights (..., M) are positive and need not sum to one; equal when left out.
     """
-    grams = psd.checked_symmetric(grams, "grams")
+    grams = psd.check_symmetric(grams, "grams")
     if grams.ndim < 3 or grams.shape[-3] == 0:
         raise InputError(f"grams must have shape (..., clients, C, C), not {grams.shape}.", field="grams")
     clients = grams.shape[-3]
-    weights = np.full(clients, 1 / clients) if client_weights is None else normalised(client_weights, clients)
+    weights = (
+        np.full(clients, 1 / clients)
+        if client_weights is None
+        else normalize_weights(client_weights, clients)
+    )
     factor, residual, rounds = solve(grams, weights)
     return Barycenter(psd.gram(factor), factor, residual, rounds)
 

@@ -41,7 +41,7 @@ class Point(NamedTuple):
     residual: Number
 
 
-class Problem(Protocol):
+class NewtonProblem(Protocol):
     """One problem, with heads (C, C), or K of them, with heads (C, C, K)."""
 
     def play(self, head: Array) -> Point:
@@ -51,7 +51,9 @@ class Problem(Protocol):
         """Newton's step from the head played last, or its gap where the Hessian is not positive."""
 
 
-def minimise(problem: Problem, head: Array, floor: float = FLOOR, limit: int = LIMIT) -> tuple[Point, int]:
+def minimize(
+    problem: NewtonProblem, head: Array, floor: float = FLOOR, limit: int = LIMIT
+) -> tuple[Point, int]:
     """The point of least residual that Newton's method finds from head, and the rounds that it played.
 
     A step that lowers neither f nor the residual is quartered until it does. Both count, for f no longer

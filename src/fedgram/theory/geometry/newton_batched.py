@@ -17,7 +17,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry import newton_lapack
 from fedgram.theory.geometry.batched_linalg import cholesky, inner, inverse, orthogonal, products, svd
-from fedgram.theory.geometry.newton import FLOOR, Point, minimise, pairs
+from fedgram.theory.geometry.newton import FLOOR, Point, minimize, pairs
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 # The residual that single precision has to reach, and the rounds it has for that.
@@ -34,7 +34,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     unit = np.sqrt(np.einsum("ijmk,ijmk->k", roots, roots))
     roots /= unit
     with np.errstate(all="ignore"):  # what overflows does not count as found
-        rough = Stack(roots.astype(np.float32))
+        rough = BatchedProblem(roots.astype(np.float32))
         rough_rounds = rough.minimise()
         point, refinements = refine(roots, rough)
     found = benign.all(axis=0) & rough.resolved() & (point.residual <= 10 * FLOOR)
@@ -45,7 +45,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     return heads, residuals, rounds
 
 
-class Stack:
+class BatchedProblem:
     """A `newton.Problem` in single precision: roots B_m (C, C, M, K) of norm 1, the heads before them."""
 
     def __init__(self, roots: Array) -> None:
@@ -60,7 +60,7 @@ class Stack:
     def minimise(self) -> int:
         """Go where single precision gets, and return the rounds that took."""
         first = self.play(np.broadcast_to(self.identity, self.roots[:, :, 0].shape))
-        _, rounds = minimise(self, first.head + first.gap, ROUGH, ROUGH_LIMIT)
+        _, rounds = minimize(self, first.head + first.gap, ROUGH, ROUGH_LIMIT)
         return 1 + rounds
 
     def resolved(self) -> Array:
@@ -109,7 +109,7 @@ def gram_change(head: Array, gap: Array) -> Array:
     return np.sqrt(inner(change, change) / inner(gram, gram))
 
 
-def refine(roots: Array, rough: Stack) -> tuple[Point, int]:
+def refine(roots: Array, rough: BatchedProblem) -> tuple[Point, int]:
     """The heads that rough has come to, in the precision of roots (C, C, M, K), and the rounds that takes."""
     rates = inverse_rates(rough.right[:, :, 1:], rough.singular[:, 1:])
     inverse_hessian = inverse(rough.hessian()) if rough.inverse is None else rough.inverse

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import EPS, Array
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.newton import Point, minimise, pairs
+from fedgram.theory.geometry.newton import Point, minimize, pairs
 from fedgram.theory.geometry.psd import transpose
 
 # Up to this size writing the Hessian out is faster than conjugate gradients (measured).
@@ -30,11 +30,11 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
     unit = sqrt(np.vdot(roots, roots)) or 1.0
     roots /= unit
     start = np.add.reduce(roots @ transpose(basis))  # Σ p_m G_m^(1/2), one round from the identity
-    point, rounds = minimise(Single(roots), start)
+    point, rounds = minimize(SingleProblem(roots), start)
     return unit * point.head, float(point.residual), rounds
 
 
-class Single:
+class SingleProblem:
     """A `newton.Problem` with roots B_m (M, C, C) of norm 1, kept behind the head as client 0."""
 
     def __init__(self, roots: Array) -> None:

@@ -44,7 +44,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
     if not benign:
         factors, _ = psd.spectral_factor(grams, "grams")
     # Constants of other modules are arguments, for the copy on disk is renewed only when this file changes.
-    head, residual, rounds = minimise(factors, client_weights, FLOOR, CONVERGED, LIMIT)
+    head, residual, rounds = minimize(factors, client_weights, FLOOR, CONVERGED, LIMIT)
     return (head, residual, rounds) if residual <= 10 * FLOOR else newton_lapack.solve(grams, client_weights)
 
 
@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 @compiled
-def minimise(
+def minimize(
     factors: Array, weights: Array, floor: float, converged: float, limit: int
 ) -> tuple[Array, float, int]:
     """`newton.minimise` for factors (M, C, C) of the Grams, starting one round from the identity."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_finite_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import counted
+from fedgram._util.text import pluralize
 
 # A matrix is taken as symmetric, or as semidefinite, when it misses by no more than rounding of a
 # matrix product would: this times its largest entry.
@@ -66,7 +66,7 @@ def sqrt(matrix: Array) -> Array:
     return spectral(lambda values: np.sqrt(np.maximum(values, 0.0)), matrix)
 
 
-def checked_symmetric(matrix: Any, name: str) -> Array:
+def check_symmetric(matrix: Any, name: str) -> Array:
     """Return `matrix` as symmetric float64 (..., C, C), or say why it is not."""
     array = as_finite_array(matrix, name)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
@@ -79,9 +79,9 @@ def checked_symmetric(matrix: Any, name: str) -> Array:
     return symmetric(array)
 
 
-def checked(matrix: Any, name: str, *, definite: bool = False) -> Array:
+def check_psd(matrix: Any, name: str, *, definite: bool = False) -> Array:
     """Return `matrix` as symmetric float64 (..., C, C), or say why it is not semidefinite."""
-    array = checked_symmetric(matrix, name)
+    array = check_symmetric(matrix, name)
     values = np.linalg.eigvalsh(array)
     require_semidefinite(values, name)
     if definite and (values[..., 0] <= 0.0).any():
@@ -157,7 +157,8 @@ def check_head(head: Array, targets: int) -> None:
         )
     if head.shape[-1] < targets:
         raise InputError(
-            f"The head has {counted(head.shape[-1], 'feature')} for {targets} targets; it needs at least as "
+            f"The head has {pluralize(head.shape[-1], 'feature')} for {targets} targets; it needs at least "
+            "as "
             "many.",
             field="head",
         )

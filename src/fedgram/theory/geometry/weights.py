@@ -9,10 +9,10 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import listed
+from fedgram._util.text import quote_list
 
 
-def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
+def order_weights(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
     """Weights by client name as a list (M) in the order of the clients; every one has a weight."""
     weights = {str(name): weight for name, weight in weights.items()}
     unknown = next((name for name in weights if name not in clients), None)
@@ -22,12 +22,12 @@ def in_client_order(weights: Mapping[str, Any], clients: Sequence[str]) -> list[
             f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
         )
         raise InputError(
-            f"{what}; the clients are {listed(clients)}.", client=unknown or missing, field="weight"
+            f"{what}; the clients are {quote_list(clients)}.", client=unknown or missing, field="weight"
         )
     return [weights[name] for name in clients]
 
 
-def normalised(client_weights: Any, clients: int) -> Array:
+def normalize_weights(client_weights: Any, clients: int) -> Array:
     """Positive client weights (..., M) scaled to sum to one; one client's may be a number."""
     weights = np.atleast_1d(as_float_array(client_weights, "client_weights", field="weight"))
     if weights.shape[-1] != clients:

@@ -16,7 +16,7 @@ from fedgram.paper.networks.cohorts import (
     START_PAIRS,
     THREE,
 )
-from fedgram.paper.networks.comparable import Row, Shown
+from fedgram.paper.networks.comparable import ComparableRuns, Row
 from fedgram.paper.networks.metrics import (
     Findings,
     Found,
@@ -54,7 +54,7 @@ STARTS = {"common": Look(INK, "o"), "independent": Look(GREY, "^")}
 
 def draw_alignment(results: Results) -> Any:
     """Endpoint errors of three ways to select, and what alignment takes off one averaging's objective."""
-    shown = Shown.of(results)
+    shown = ComparableRuns.from_results(results)
     figure, axes = panels(3, 1, (WIDTH, 6.6), sharex=True)
     drawn = _selected(axes[0], shown, "barycenter", SELECTION, FIVE)
     drawn += _selected(axes[1], shown, "centralized", tuple(map(corrected, SELECTION)), THREE)
@@ -66,7 +66,7 @@ def draw_alignment(results: Results) -> Any:
 
 
 def _selected(
-    axis: Any, shown: Shown, reference: Reference, procedures: Sequence[str], seeds: Sequence[int]
+    axis: Any, shown: ComparableRuns, reference: Reference, procedures: Sequence[str], seeds: Sequence[int]
 ) -> list[Result]:
     """Endpoint errors of procedures side by side in every setting of the alignment experiments."""
     drawn = list[Result]()
@@ -81,7 +81,7 @@ def _selected(
     return drawn
 
 
-def _removed(axis: Any, shown: Shown) -> list[Result]:
+def _removed(axis: Any, shown: ComparableRuns) -> list[Result]:
     """The share of the objective that alignment removes from the first averaging, by initial backbones."""
     drawn = list[Result]()
     for place, setting in enumerate(ALIGNED):
@@ -99,7 +99,7 @@ def _removed(axis: Any, shown: Shown) -> list[Result]:
 CORRECTED = ("aligned+corrected", "corrected", "proximal+corrected")
 
 
-def measure_alignment(shown: Shown) -> Found:
+def measure_alignment(shown: ComparableRuns) -> Found:
     """Selection by alignment, Tables 6 and 7."""
     found = Findings(cohorts.ALIGNMENT, shown)
     corrected = Findings(cohorts.ALIGNMENT_CORRECTED, shown)
@@ -141,7 +141,7 @@ def _three_rounds_for_one(rows: list[Row]) -> bool:
     return bool(later[1] > ORDER >= later[2] and later[0] > ORDER)
 
 
-def _mismatched(shown: Shown) -> Found:
+def _mismatched(shown: ComparableRuns) -> Found:
     """The part of the training objective that alignment removes from one aggregation."""
     measured: Found = {}
     for name, pair in cohorts.START_PAIRS.items():

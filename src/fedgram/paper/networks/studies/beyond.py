@@ -10,7 +10,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, Condition
-from fedgram.paper.networks.comparable import TITLES, Shown
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.metrics import endpoint
 from fedgram.paper.networks.panels import LOOKS, below, epoch_ticks, few_ticks, finish, line, setting_panels
 from fedgram.paper.networks.provenance import PREDICTING, late_test_errors, values
@@ -32,7 +32,7 @@ Tested = Mapping[str, list[Result]]
 
 def draw_solved(results: Results) -> dict[str, Any]:
     """Endpoint errors of four ways to return heads, against local epochs and against time."""
-    shown = Shown.of(results)
+    shown = ComparableRuns.from_results(results)
     return {against: _error_figure(shown, against) for against in AXES}
 
 
@@ -41,7 +41,7 @@ def draw_predictions(results: Results) -> Any:
 
     Over the last rounds, not the last one: single rows can make a round's error what no other round's is.
     """
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(shown.settings, 2.4, sharey=True)
     for setting, axis in axes.items():
         groups = {name: _tested(shown, setting, name) for name in PREDICTING}
@@ -54,7 +54,7 @@ def draw_predictions(results: Results) -> Any:
     )
 
 
-def _tested(shown: Shown, setting: str, procedure: str) -> list[Result]:
+def _tested(shown: ComparableRuns, setting: str, procedure: str) -> list[Result]:
     return [run for run in shown.runs(setting, procedure, THREE) if len(late_test_errors([run], "shared"))]
 
 
@@ -67,7 +67,7 @@ def _without_reference(drawn: list[Result]) -> str:
     return f"Centralized training was not run{where}." if missing else ""
 
 
-def _error_figure(shown: Shown, against: Against) -> Any:
+def _error_figure(shown: ComparableRuns, against: Against) -> Any:
     figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     drawn = list[Result]()
     for setting, axis in axes.items():
@@ -82,7 +82,7 @@ def _error_figure(shown: Shown, against: Against) -> Any:
     return finish(figure, drawn, handles, note=shown.left_out)
 
 
-def _by_budget(shown: Shown, setting: str, procedure: str) -> list[list[Result]]:
+def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list[Result]]:
     """The runs of a procedure in one setting, a group for each number of local epochs, ascending."""
     conditions = {shown.scale.epochs(budget): Condition(procedure, budget) for budget in BUDGETS}
     groups = [shown.runs(setting, condition, THREE) for condition in conditions.values()]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedgram._util.text import seeds_in_words
+from fedgram._util.text import describe_seeds
 from fedgram.display.plotting import GREEN, INK
-from fedgram.paper.claims import Measured
+from fedgram.paper.claims import Measurement
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import MAIN
-from fedgram.paper.networks.comparable import TITLES, Row, Shown
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row
 from fedgram.paper.networks.metrics import (
     Findings,
     Found,
@@ -63,7 +63,9 @@ EXAMPLE = "mpiigaze"
 
 def draw_main(results: Results) -> dict[str, Any]:
     """All figures of the main experiments by name."""
-    shown = Shown.of(results).same_seeds([condition.procedure for condition in MAIN.conditions])
+    shown = ComparableRuns.from_results(results).same_seeds(
+        [condition.procedure for condition in MAIN.conditions]
+    )
     selection = {
         f"{procedure}-{part}": draw_selection(shown, procedure, settings)
         for procedure in ("proximal", "ordinary")
@@ -73,7 +75,7 @@ def draw_main(results: Results) -> dict[str, Any]:
     return selection | single | {"comparison": draw_comparison(shown)}
 
 
-def draw_selection(shown: Shown, procedure: str, settings: Sequence[str]) -> Any:
+def draw_selection(shown: ComparableRuns, procedure: str, settings: Sequence[str]) -> Any:
     """A procedure with and without correction, a setting in a row: errors over rounds, and final Grams.
 
     Figures of ordinary and of proximal training have the same axes, so that they can be compared.
@@ -98,7 +100,7 @@ def draw_selection(shown: Shown, procedure: str, settings: Sequence[str]) -> Any
     return finish(figure, drawn, _selection_handles(), columns=2)
 
 
-def draw_setting(shown: Shown, setting: str) -> Any:
+def draw_setting(shown: ComparableRuns, setting: str) -> Any:
     """One setting as the paper shows MPIIGaze: Grams of one seed over rounds, errors of all procedures."""
     from matplotlib import pyplot as plt
 
@@ -114,7 +116,7 @@ def draw_setting(shown: Shown, setting: str) -> Any:
     return finish(figure, _all_four(shown, setting), _comparison_handles(), columns=2, note=note)
 
 
-def draw_comparison(shown: Shown) -> Any:
+def draw_comparison(shown: ComparableRuns) -> Any:
     """Ordinary beside proximal training, against the target of each: all settings on the same axes."""
     figure, axes = setting_panels(shown.settings, 1.65, sharex=True, sharey=True)
     for setting, axis in axes.items():
@@ -125,35 +127,35 @@ def draw_comparison(shown: Shown) -> Any:
     return finish(figure, drawn, _comparison_handles(), columns=2, note=shown.left_out)
 
 
-def _examples(shown: Shown) -> list[str]:
+def _examples(shown: ComparableRuns) -> list[str]:
     """The settings that ran, the paper's example first; it alone where none did."""
     ran = [setting for setting in ALL if shown.runs(setting, "proximal")]
     return sorted(ran, key=lambda setting: setting != EXAMPLE) or [EXAMPLE]
 
 
-def _seeds_in_title(shown: Shown, setting: str) -> str:
+def _seeds_in_title(shown: ComparableRuns, setting: str) -> str:
     """What the error curves of a setting are: those of one seed, or means over several."""
     seeds = {run.seed for run in _all_four(shown, setting)}
     if len(seeds) == 1:
-        return f"errors, {seeds_in_words(seeds)}"
+        return f"errors, {describe_seeds(seeds)}"
     return f"mean ± deviation, {len(seeds)} seeds"
 
 
-def _with_and_without(shown: Shown, setting: str, procedure: str) -> list[Result]:
+def _with_and_without(shown: ComparableRuns, setting: str, procedure: str) -> list[Result]:
     return shown.runs(setting, procedure) + shown.runs(setting, corrected(procedure))
 
 
-def _all_four(shown: Shown, setting: str) -> list[Result]:
+def _all_four(shown: ComparableRuns, setting: str) -> list[Result]:
     return [run for procedure in CURVES for run in _with_and_without(shown, setting, procedure)]
 
 
-def _groups(shown: Shown, settings: Sequence[str]) -> list[list[Result]]:
+def _groups(shown: ComparableRuns, settings: Sequence[str]) -> list[list[Result]]:
     """The runs of each of the four procedures in each setting."""
     procedures = [name for each in CURVES for name in (each, corrected(each))]
     return [shown.runs(setting, name) for setting in settings for name in procedures]
 
 
-def _errors(axis: Any, shown: Shown, setting: str, procedure: str, limits: Limits) -> None:
+def _errors(axis: Any, shown: ComparableRuns, setting: str, procedure: str, limits: Limits) -> None:
     """e_F to both references over rounds, dashed with correction."""
     axis.set_title(TITLES[setting])
     for name, style in ((procedure, "-"), (corrected(procedure), "--")):
@@ -209,7 +211,7 @@ def _gram_evolution(axis: Any, runs: list[Result], both: list[Result]) -> None:
         not_run(axis, shared=False)
 
 
-def _compared(axis: Any, shown: Shown, setting: str, limits: Limits) -> None:
+def _compared(axis: Any, shown: ComparableRuns, setting: str, limits: Limits) -> None:
     """Without correction against G_⋆, with it against G_cen: crosses for ordinary, diamonds for proximal."""
     for procedure, look in CURVES.items():
         round_curve(axis, shown.runs(setting, procedure), "barycenter", **look)
@@ -234,7 +236,7 @@ def _comparison_handles() -> list[Any]:
     ]
 
 
-def measure_main(shown: Shown) -> Found:
+def measure_main(shown: ComparableRuns) -> Found:
     """Selection and moment correction, Table 4."""
     found = Findings(cohorts.MAIN, shown)
     measured: Found = {}
@@ -266,7 +268,7 @@ def _main_statements(found: Findings) -> Found:
         "main-smallest-variance": found.over(
             ("ordinary",), lambda rows: min(run.least_variance for (run,) in rows)
         ),
-        "main-runs": Measured(_runs_in_all()),
+        "main-runs": Measurement(_runs_in_all()),
     }
 
 

@@ -12,7 +12,7 @@ from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import (
     THREE,
 )
-from fedgram.paper.networks.comparable import Row, Shown
+from fedgram.paper.networks.comparable import ComparableRuns, Row
 from fedgram.paper.networks.metrics import (
     Findings,
     Found,
@@ -39,7 +39,7 @@ PREDICTION = ("ordinary", "proximal", "proximal+corrected")
 
 def draw_prediction(results: Results) -> Any:
     """Changes of the test error against ordinary training of the same seed, in percent."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(IMAGES, 2.1, sharex=True, sharey=True)
     for setting, axis in axes.items():
         groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION]
@@ -66,7 +66,7 @@ def _draw_changes(axis: Any, changes: dict[int, Array]) -> None:
     axis.axhline(0, color=GREY, ls="--", lw=0.8, zorder=0)
 
 
-def measure_prediction(shown: Shown) -> Found:
+def measure_prediction(shown: ComparableRuns) -> Found:
     """Test error, Table 9 and Figure 16."""
     found = Findings(cohorts.PREDICTION, shown)
     measured: Found = {}

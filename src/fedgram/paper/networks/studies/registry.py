@@ -10,7 +10,7 @@ from fedgram.display import plotting
 from fedgram.display.plotting import pyplot
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import Cohort
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.metrics import Found
 from fedgram.paper.networks.results import Results, RunKey
 from fedgram.paper.networks.scales import Scale
@@ -35,10 +35,10 @@ from fedgram.paper.networks.studies.sweeps import (
 )
 from fedgram.paper.plots import SETTINGS
 
-Measure = Callable[[Shown], Found]
+Measure = Callable[[ComparableRuns], Found]
 
 
-def nothing_claimed(shown: Shown) -> Found:
+def nothing_claimed(shown: ComparableRuns) -> Found:
     """For what the paper does not have."""
     return {}
 
@@ -99,7 +99,7 @@ def figures_of(name: str, results: Results) -> dict[str, Any]:
     return drawn if isinstance(drawn, dict) else {"": drawn}
 
 
-rendered = styled(plotting.rendered)
+rendered = styled(plotting.render)
 """Figure and suffix -> the content of a file."""
 
 

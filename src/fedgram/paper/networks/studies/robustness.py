@@ -18,7 +18,7 @@ from fedgram.paper.networks.cohorts import (
     THREE,
     Condition,
 )
-from fedgram.paper.networks.comparable import Shown
+from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.metrics import (
     Findings,
     Found,
@@ -56,7 +56,7 @@ ARCHITECTURES = {
 
 def draw_architecture(results: Results) -> Any:
     """Direction errors to both references with other networks and with more data."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = panels(2, 2, (WIDTH, 4.8), sharey=True)
     for axis, (title, condition) in zip(axes, ARCHITECTURES.items(), strict=True):
         settings = LARGER_DATA.settings if condition.larger else ARCHITECTURE.settings
@@ -73,7 +73,7 @@ def draw_architecture(results: Results) -> Any:
 
 def draw_full_model(results: Results) -> Any:
     """Direction errors under full-model averaging as local training grows, and then with correction."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(TABULAR, 2.1, sharex=True, sharey=True)
     conditions = (FULL_SHORT, FULL, FULL_CORRECTED)
     few, many = (shown.scale.epochs(condition.epochs) for condition in (FULL_SHORT, FULL))
@@ -116,7 +116,7 @@ def _reference_handles(style: str = "-", face: str | None = None) -> list[Any]:
     ]
 
 
-def measure_architecture(shown: Shown) -> Found:
+def measure_architecture(shown: ComparableRuns) -> Found:
     """Other networks and larger data, first half of Table 8."""
     networks = Findings(cohorts.ARCHITECTURE, shown)
     larger = Findings(cohorts.LARGER_DATA, shown)
@@ -128,7 +128,7 @@ def measure_architecture(shown: Shown) -> Found:
     }
 
 
-def measure_full_model(shown: Shown) -> Found:
+def measure_full_model(shown: ComparableRuns) -> Found:
     """Full-model averaging, second half of Table 8."""
     found = Findings(cohorts.FULL_MODEL, shown)
     return {

@@ -13,7 +13,7 @@ from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
-from fedgram.paper.networks.comparable import Row, Shown, paired
+from fedgram.paper.networks.comparable import ComparableRuns, Row, paired
 from fedgram.paper.networks.metrics import (
     Findings,
     Found,
@@ -46,7 +46,7 @@ COLOUR = REFERENCE_COLOURS["barycenter"]
 
 def draw_means(results: Results) -> Any:
     """The predicted gap before and after centering targets, by its terms, with the observed one on it."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(shown.settings, 1.7, sharex=True, sharey=True)
     for setting, axis in axes.items():
         conditions = [shown.runs(setting, name, THREE) for name in ("ordinary", "centered")]
@@ -68,7 +68,7 @@ def gap_share(run: Result, reference: Reference) -> float:
 
 def draw_epochs(results: Results) -> Any:
     """Direction error of ordinary training to G_⋆ against local epochs."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
     for setting, axis in axes.items():
@@ -86,7 +86,7 @@ def draw_epochs(results: Results) -> Any:
 
 def draw_weights(results: Results) -> Any:
     """Endpoint error to G_⋆ against the proximal weight; no weight at all stands apart."""
-    shown, drawn = Shown.of(results), list[Result]()
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
     figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     for setting, axis in axes.items():
         groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
@@ -164,7 +164,7 @@ LOWEST = WEIGHTS.index(1e-3)
 BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
 
 
-def measure_means(shown: Shown) -> Found:
+def measure_means(shown: ComparableRuns) -> Found:
     """Removing the mean contribution, Appendix F.2."""
     found = Findings(cohorts.MEANS, shown)
     turned = direction("barycenter")
@@ -177,7 +177,7 @@ def measure_means(shown: Shown) -> Found:
     }
 
 
-def measure_epochs(shown: Shown) -> Found:
+def measure_epochs(shown: ComparableRuns) -> Found:
     """Local epochs and the endpoint, Appendix F.3."""
     found = Findings(cohorts.EPOCHS, shown)
     medians: Found = {
@@ -193,7 +193,7 @@ def measure_epochs(shown: Shown) -> Found:
     return medians | firsts
 
 
-def measure_rho(shown: Shown) -> Found:
+def measure_rho(shown: ComparableRuns) -> Found:
     """Dependence on the proximal weight, Appendix F.4 and Table 5."""
     found = Findings(cohorts.RHO, shown)
     metrics = {"delta": last_delta, "objective": objective_gap, "endpoint": endpoint}
