@@ -1,7 +1,13 @@
-"""fedgram: federated regression whose outcome is known before it is trained."""
+"""Federated regression whose outcome is known before it is trained.
+
+Theory needs NumPy and SciPy only and is imported at once. Everything else is imported on first use, so that
+`import fedgram` stays fast and works without the extras.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import AccuracyError, InputError
-from fedgram.data.tables.read_moments import read_moments
 from fedgram.theory.correct import Correction, correct
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter
@@ -10,7 +16,17 @@ from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import Prediction, phi, predict
 from fedgram.theory.select import align, closest_head, solve, unshrink
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from fedgram.data.problem import Problem, Split
+    from fedgram.data.splits import hold_out
+    from fedgram.data.tables.read_moments import read_moments
+    from fedgram.runs.measure import measure
+    from fedgram.runs.procedure import Procedure
+    from fedgram.runs.store import Runs, StoredRun
+    from fedgram.runs.train_config import TrainConfig
+    from fedgram.training import predict_rows, train
+
+__version__ = "0.2.0"
 
 __all__ = [
     "AccuracyError",
@@ -22,14 +38,50 @@ __all__ = [
     "Penalty",
     "Pooled",
     "Prediction",
+    "Problem",
+    "Procedure",
+    "Runs",
+    "Split",
+    "StoredRun",
+    "TrainConfig",
     "align",
     "barycenter",
     "closest_head",
     "correct",
     "explain",
+    "hold_out",
+    "measure",
     "phi",
     "predict",
+    "predict_rows",
     "read_moments",
     "solve",
+    "train",
     "unshrink",
 ]
+
+_LAZY = {
+    "Problem": "fedgram.data.problem",
+    "Split": "fedgram.data.problem",
+    "hold_out": "fedgram.data.splits",
+    "read_moments": "fedgram.data.tables.read_moments",
+    "measure": "fedgram.runs.measure",
+    "Procedure": "fedgram.runs.procedure",
+    "Runs": "fedgram.runs.store",
+    "StoredRun": "fedgram.runs.store",
+    "TrainConfig": "fedgram.runs.train_config",
+    "predict_rows": "fedgram.training",
+    "train": "fedgram.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fedgram' has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
