@@ -1,0 +1,181 @@
+"""Ridge head of pooled training, from sums over sites.
+
+With u the output of a shared backbone (D numbers) and y the targets (C numbers), every site sends
+
+    n, Σu, Σy, Σuuᵀ, Σuyᵀ, Σyyᵀ
+
+over its rows. The totals give the ridge head that pooling the rows would give, whatever the partition, and the
+squared error of any head on the rows behind the sums. Only totals are needed, so the exchange can run under
+secure aggregation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array, as_finite_array, as_float
+from fedgram._util.errors import InputError
+from fedgram.theory.geometry.psd import symmetric, transpose
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """Predict y = weight u + bias.
+
+    Parameters
+    ----------
+    weight : array (..., C, D)
+    bias : array (..., C)
+    """
+
+    weight: Array
+    bias: Array
+
+    def predict(self, features: Array) -> Array:
+        """Predict targets (..., N, C) of features (..., N, D)."""
+        return features @ transpose(self.weight) + self.bias[..., None, :]
+
+    def __getitem__(self, site: Any) -> LinearHead:
+        """Select the head of a site, if there are leading axes."""
+        return LinearHead(self.weight[site], self.bias[site])
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSums:
+    """Sums of features u and targets y over the rows of a site, with leading axes for several sites.
+
+    Parameters
+    ----------
+    count : array (...,)
+        Number of rows n.
+    features : array (..., D)
+        Σu.
+    targets : array (..., C)
+        Σy.
+    features_features : array (..., D, D)
+        Σuuᵀ.
+    features_targets : array (..., D, C)
+        Σuyᵀ.
+    targets_targets : array (..., C, C)
+        Σyyᵀ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedgram.theory.moment_head import FeatureSums
+    >>> rng = np.random.default_rng(0)
+    >>> u = rng.standard_normal((50, 3))
+    >>> y = u @ np.array([[1.0], [2.0], [0.0]]) + 4.0
+    >>> sites = FeatureSums.stack([FeatureSums.from_rows(u[:20], y[:20]), FeatureSums.from_rows(u[20:], y[20:])])
+    >>> head = sites.total().ridge(0.0)
+    >>> head.weight.round(6).tolist(), head.bias.round(6).tolist()
+    ([[1.0, 2.0, 0.0]], [4.0])
+    """
+
+    count: Array
+    features: Array
+    targets: Array
+    features_features: Array
+    features_targets: Array
+    targets_targets: Array
+
+    @classmethod
+    def from_rows(cls, features: Any, targets: Any) -> FeatureSums:
+        """Sum over rows: features (N, D), targets (N, C), both converted to double precision."""
+        u, y = as_finite_array(features, "features"), as_finite_array(targets, "targets")
+        if u.ndim != 2 or y.ndim != 2 or len(u) != len(y):
+            raise InputError(
+                f"features and targets must have shapes (rows, D) and (rows, C), not {u.shape} and {y.shape}.",
+                field="features",
+            )
+        return cls(np.float64(len(u)), u.sum(0), y.sum(0), u.T @ u, u.T @ y, y.T @ y)
+
+    @classmethod
+    def stack(cls, sites: list[FeatureSums]) -> FeatureSums:
+        """Put the sums of several sites along a new first axis."""
+        return cls(*(np.stack(parts) for parts in zip(*(vars(site).values() for site in sites), strict=True)))
+
+    def total(self) -> FeatureSums:
+        """Sum over the first axis: all that the server needs."""
+        return FeatureSums(*(part.sum(axis=0) for part in vars(self).values()))
+
+    def __getitem__(self, site: Any) -> FeatureSums:
+        return FeatureSums(*(part[site] for part in vars(self).values()))
+
+    @property
+    def feature_mean(self) -> Array:
+        """Mean features ū (..., D); zero for a site without rows."""
+        return self.features / np.maximum(self.count, 1)[..., None]
+
+    @property
+    def target_mean(self) -> Array:
+        """Mean targets ȳ (..., C); zero for a site without rows."""
+        return self.targets / np.maximum(self.count, 1)[..., None]
+
+    @property
+    def feature_scatter(self) -> Array:
+        """Σ(u - ū)(u - ū)ᵀ, (..., D, D)."""
+        mean = self.feature_mean
+        return symmetric(self.features_features - _outer(self.features, mean))
+
+    @property
+    def cross_scatter(self) -> Array:
+        """Σ(u - ū)(y - ȳ)ᵀ, (..., D, C)."""
+        return self.features_targets - _outer(self.features, self.target_mean)
+
+    def ridge(self, strength: float) -> LinearHead:
+        """Solve min Σ‖y - W u - b‖² + strength · n · Σ_d s_d² ‖W_d‖², with s_d the standard deviation of u_d.
+
+        The penalty is invariant to the scale of every feature; the bias is not penalized. Directions without
+        variance get no weight.
+
+        Raises
+        ------
+        InputError
+            If the strength is negative or there are no rows.
+        """
+        if not 0 <= as_float(strength) < np.inf:
+            raise InputError(f"strength must be a number of 0 or more, not {strength}.", field="strength")
+        if not (self.count > 0).all():
+            raise InputError("The moment head needs at least one row.", field="count")
+        weight = transpose(solve_scaled(self.feature_scatter, self.cross_scatter, strength))
+        return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
+
+    def residual_mean(self, head: LinearHead) -> Array:
+        """Mean of y - W u - b, (..., C)."""
+        return self.target_mean - (head.weight @ self.feature_mean[..., None])[..., 0] - head.bias
+
+    def squared_error(self, head: LinearHead) -> Array:
+        """Σ(y - W u - b)² of each target, (..., C), from the sums alone."""
+        cross = head.weight @ self.cross_scatter
+        scatter = symmetric(self.targets_targets - _outer(self.targets, self.target_mean))
+        around = (
+            scatter - cross - transpose(cross) + head.weight @ self.feature_scatter @ transpose(head.weight)
+        )
+        mean = self.residual_mean(head)
+        return np.maximum(np.einsum("...ii->...i", around), 0.0) + self.count[..., None] * mean**2
+
+
+def solve_scaled(scatter: Array, cross: Array, strength: float | Array) -> Array:
+    """Solve (S + strength · diag S) X = cross for scatter S (..., D, D) and cross (..., D, C).
+
+    Features are scaled to unit variance first. Eigenvalues below D eps of the largest are dropped, so that
+    repeated or constant features cost nothing.
+    """
+    scale = np.sqrt(np.einsum("...ii->...i", scatter))
+    inverse = np.divide(
+        1.0, scale, out=np.zeros_like(scale), where=scale > 1e-12 * scale.max(-1, keepdims=True)
+    )
+    correlation = scatter * inverse[..., :, None] * inverse[..., None, :]
+    values, basis = np.linalg.eigh(symmetric(correlation))
+    floor = scatter.shape[-1] * np.finfo(float).eps * values[..., -1:]
+    gains = np.divide(1.0, values + strength, out=np.zeros_like(values), where=values > floor)
+    solution = basis @ (gains[..., None] * (transpose(basis) @ (inverse[..., None] * cross)))
+    return inverse[..., None] * solution
+
+
+def _outer(first: Array, second: Array) -> Array:
+    return first[..., :, None] * second[..., None, :]
