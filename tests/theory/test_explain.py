@@ -1,4 +1,4 @@
-"""The three terms of the gap: Proposition 1, the pairwise bounds, and who causes what."""
+"""The three terms of the gap: Proposition 1, The pairwise bounds, and who causes what."""
 
 import sys
 from dataclasses import replace
@@ -180,12 +180,12 @@ def test_shares_are_not_told_where_a_term_is_negative():
     said = " ".join(
         [
             *sentences.outcome(gap),
-            *sentences.clients_behind(gap, "abc"),
-            sentences.directions_behind(gap, ("x", "y")),
+            *sentences.client_contributions(gap, "abc"),
+            sentences.target_contributions(gap, ("x", "y")),
         ]
     )
     assert said.count("%") == 1, "how far it ends is still a percentage"
-    assert f"of the difference's trace, {float(gap.trace):.4g}," in said
+    assert f"parts of its trace {float(gap.trace):.4g}:" in said
 
 
 def test_shares_are_not_numbers_where_a_term_is_negative():
@@ -245,7 +245,7 @@ def test_equal_clients_leave_no_gap_however_rounding_is_enlarged(variances, mean
         gap = explain(predict(moments, Penalty() if min(variances) > 1e-8 else Penalty(1e-7, 1e-7)))
         assert gap.chain_holds & gap.one_sided & gap.bounds_hold & gap.negligible
         assert not np.concatenate([gap.shares, gap.client_shares, gap.target_shares]).any()
-        assert "will end where centralized training does" in sentences.outcome(gap)[0]
+        assert "will match centralized training" in sentences.outcome(gap)[0]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_an_averaging_term_that_is_only_rounding_is_0_between_its_bounds():
     moments = random_moments(np.random.default_rng(0), size=2)
     same = np.broadcast_to(moments.pooled.within, moments.covariance.shape)
     gap = gap_of(Moments(moments.count, moments.mean, same))
-    assert "the pairwise bounds 0 <= 0 <= 0 hold" in sentences.checks(gap)
+    assert "The pairwise bounds 0 <= 0 <= 0 hold" in sentences.checks(gap)
 
 
 def test_a_common_factor_does_not_lie_on_the_label():
@@ -300,9 +300,11 @@ def test_a_common_factor_does_not_lie_on_the_label():
 
 def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     gap = explain(predict(random_moments(np.random.default_rng(0), 5, 2)))
-    assert "the pairwise bounds" in sentences.checks(gap)
+    assert "The pairwise bounds" in sentences.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] == gap.dispersion
-    monkeypatch.setattr(sys.modules["fedgram.theory.explain"], "FEW", 249)  # not the function of that name
+    monkeypatch.setattr(
+        sys.modules["fedgram.theory.explain"], "MAX_PAIR_COST", 249
+    )  # not the function of that name
     assert "bounds" not in sentences.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] is None
     assert explanation_document(gap.prediction, gap)["bounds_hold"] is None

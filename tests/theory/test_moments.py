@@ -37,7 +37,7 @@ def test_one_site_has_moments_but_nothing_to_average(tmp_path):
     np.testing.assert_array_equal(Moments.load(tmp_path / "alone.json").covariance, alone.covariance)
     for ask in (predict, correct):
         with pytest.raises(
-            InputError, match=f"at least two clients, but there is only '{name}'; add"
+            InputError, match=f"at least two clients, but there is only '{name}'. Add"
         ) as caught:
             ask(alone)
         assert (caught.value.client, caught.value.field) == (name, "clients")
@@ -94,7 +94,9 @@ def test_merging_keeps_clients_that_only_one_side_has():
 def test_merging_different_targets_is_refused():
     data = sample()
     first = Moments.from_arrays(data, target_names=("a", "b", "c"))
-    with pytest.raises(InputError, match="different targets: a, b, c and a, b, d; make both of the same"):
+    with pytest.raises(
+        InputError, match=r"different targets: a, b, c and a, b, d\. Compute both from the same"
+    ):
         first.merged(Moments.from_arrays(data, target_names=("a", "b", "d")))
 
 
@@ -188,10 +190,10 @@ def broken(**change):
         (broken(mean="none"), "list of numbers", "y", "mean"),
         (broken(mean=[1, True]), "list of numbers", "y", "mean"),
         (broken(count=2), "needs at least 3", "y", "count"),
-        (broken(count=50.5), "client 'y' is 50.5, but it must be a whole number; correct it", "y", "count"),
+        (broken(count=50.5), "client 'y' is 50.5, but it must be a whole number", "y", "count"),
         (broken(name="x"), "more than once", "x", "clients"),
-        (broken(name=""), "Client number 2 has no name; give it one", None, "name"),
-        (broken(name=3), "The name of client number 2 must be text, not 3; put it in quotes", None, "name"),
+        (broken(name=""), "Client number 2 has no name. Add one", None, "name"),
+        (broken(name=3), "The name of client number 2 must be text, not 3. Put it in quotes", None, "name"),
         (broken(weight=1), "has no weight but others do", "x", "weight"),
         (GOOD | {"clients": []}, "list of objects", None, "clients"),
         (GOOD | {"targets": ["a", "a"]}, "more than once", None, "targets"),
@@ -250,7 +252,7 @@ def test_a_missing_file_and_an_unwritable_place(tmp_path):
         ([1, -1, 1], "positive"),
         ([1, 0, 1], "positive"),
         ([1, np.nan, 1], "positive"),
-        ([1e200, 1e-200, 1], "nothing beside the largest"),
+        ([1e200, 1e-200, 1], "300 orders of magnitude below the largest"),
     ],
 )
 def test_bad_weights_are_refused(weights, words):
@@ -265,9 +267,9 @@ def test_bad_arrays_are_refused():
     bad[3, 1], flat[:, 0] = np.nan, 7.0
     with pytest.raises(InputError, match=r"Client 'b'.*row 4, column 2"):
         Moments.from_arrays({"a": good, "b": bad})
-    with pytest.raises(InputError, match="The target 'target 1' is constant at client 'b'"):
+    with pytest.raises(InputError, match="Target 'target 1' is constant at client 'b'"):
         Moments.from_arrays({"a": good, "b": flat})
-    with pytest.raises(InputError, match="The target 'x' is constant at client 'b'"):
+    with pytest.raises(InputError, match="Target 'x' is constant at client 'b'"):
         Moments.from_arrays({"a": good, "b": flat}, target_names=["x", "y"])
     with pytest.raises(InputError, match="same number of targets"):
         Moments.from_arrays({"a": good, "b": good[:, :1]})
@@ -280,11 +282,11 @@ def test_bad_arrays_are_refused():
 
 def test_targets_without_finite_squares_are_refused_in_one_sentence():
     huge = {client: 1e160 * rows for client, rows in sample().items()}
-    with pytest.raises(InputError, match="of the targets are too large to compute with; give"):
+    with pytest.raises(InputError, match=r"of the targets are too large to compute with\. Rescale"):
         Moments.from_arrays(huge)
     with pytest.raises(InputError, match=r"of the targets \(u, v, w\) are too large"):
         Moments.from_arrays(huge, target_names=["u", "v", "w"])
-    with pytest.raises(InputError, match="a list or a dict of arrays, one for each client, not NoneType"):
+    with pytest.raises(InputError, match="a list or dict of arrays, one per client, not NoneType"):
         Moments.from_arrays(None)
 
 
@@ -342,7 +344,7 @@ def test_moments_of_many_problems_are_neither_saved_nor_merged(tmp_path):
         (lambda: many.merged(one), "merged"),
         (lambda: one.merged(many), "merged"),
     ):
-        with pytest.raises(InputError, match=rf"leading axes \(5,\), and cannot be {done}; take those"):
+        with pytest.raises(InputError, match=rf"leading axes \(5,\), cannot be {done}. Pass those"):
             refused()
     assert not list(tmp_path.iterdir())
 
@@ -362,7 +364,7 @@ def test_clients_whose_names_differ_by_blanks_are_refused():
 @pytest.mark.parametrize("shape", [(0, 2), (2, 0)])
 def test_moments_of_nobody_or_of_nothing_are_refused(shape):
     clients, targets = shape
-    with pytest.raises(InputError, match="with one of each at least"):
+    with pytest.raises(InputError, match="with at least one of each"):
         Moments(np.full(clients, 9.0), np.zeros(shape), np.zeros((*shape, targets)))
 
 
@@ -387,7 +389,7 @@ def test_weights_may_be_given_by_name():
     by_name = Moments.from_arrays(data, client_weights={"site 2": 1, "site 0": 2, "site 1": 5})
     np.testing.assert_array_equal(by_name.client_weights, [2 / 8, 5 / 8, 1 / 8])
     assert by_name.weighted(dict.fromkeys(data, 1)).client_weights.tolist() == [1 / 3] * 3
-    with pytest.raises(InputError, match="There is no client 'nobody'; the clients are 'site 0', 'site 1'"):
+    with pytest.raises(InputError, match=r"Unknown client 'nobody'\. The clients are 'site 0', 'site 1'"):
         by_name.weighted({"nobody": 1})
     with pytest.raises(InputError, match="Client 'site 1' has no weight"):
         by_name.weighted({"site 0": 1, "site 2": 1})
@@ -399,8 +401,8 @@ def test_weights_by_rows_stay_so_when_other_parts_are_replaced(count):
     moments = Moments(count, np.zeros((clients, 1)), np.ones((clients, 1, 1)))
     for _ in range(3):
         moments = replace(moments, mean=moments.mean + 1)
-    assert moments.weighed_by_rows
-    assert not moments.weighted([1, *count[1:]]).weighed_by_rows or count[0] == 1
+    assert moments.is_weighted_by_rows
+    assert not moments.weighted([1, *count[1:]]).is_weighted_by_rows or count[0] == 1
 
 
 @pytest.mark.parametrize("values", [np.array([["2020-02-03"], ["2020-02-04"]], "M8[D]"), [[1j], [2j]]])

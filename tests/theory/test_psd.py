@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedgram import InputError
 from fedgram._util.arrays import as_finite_array
 from fedgram.theory.geometry import psd
-from tests.helpers.instances import covariances, rotations
+from tests.helpers.instances import covariances, mp_sqrt, rotations, to_float, transport
 
 SEEDS = st.integers(0, 10_000)
 
@@ -63,7 +63,7 @@ def test_closest_factor_is_the_projection_of_lemma_1(seed, size, extra):
     shared = head @ head.T
     closest = psd.closest_factor(head, gram)
     np.testing.assert_allclose(closest @ closest.T, gram, atol=1e-13)
-    np.testing.assert_allclose(closest, psd.transport(shared, gram) @ head, atol=1e-6)
+    np.testing.assert_allclose(closest, transport(shared, gram) @ head, atol=1e-6)
     assert np.linalg.norm(closest - head) == pytest.approx(psd.distance(shared, gram), rel=1e-6)
     for turn in rotations(rng, 20, size=size + extra):
         assert np.linalg.norm(closest @ turn - head) >= np.linalg.norm(closest - head) - 1e-12
@@ -73,27 +73,25 @@ def test_closest_factor_is_the_projection_of_lemma_1(seed, size, extra):
 @settings(max_examples=40, deadline=None)
 def test_transport_maps_one_gram_to_the_other(seed, size):
     gram, target = covariances(np.random.default_rng(seed), 2, size=size)
-    carried = psd.transport(gram, target)
+    carried = transport(gram, target)
     np.testing.assert_allclose(carried @ gram @ carried, target, atol=1e-13)
     assert np.linalg.eigvalsh(carried)[0] > 0
-    np.testing.assert_allclose(psd.transport(gram, gram), np.eye(size), atol=1e-13)
+    np.testing.assert_allclose(transport(gram, gram), np.eye(size), atol=1e-13)
 
 
 def test_transport_against_forty_digits():
     gram, target = covariances(np.random.default_rng(3), 2, size=3)
     with mpmath.workdps(40):
-        from tests.helpers.instances import mp_sqrt, to_float
-
         root = mp_sqrt(mpmath.matrix(gram.tolist()))
         middle = mp_sqrt(root * mpmath.matrix(target.tolist()) * root)
         exact = to_float(root**-1 * middle * root**-1)
-    assert psd.relative_error(psd.transport(gram, target), exact) < 1e-13
+    assert psd.relative_error(transport(gram, target), exact) < 1e-13
 
 
 def test_batches_equal_loops():
     rng = np.random.default_rng(4)
     grams, targets = covariances(rng, 2, 3, size=4), covariances(rng, 2, 3, size=4)
-    for function in (psd.distance, psd.transport, psd.closest_factor):
+    for function in (psd.distance, transport, psd.closest_factor):
         stacked = function(grams, targets)
         for index in np.ndindex(2, 3):
             np.testing.assert_allclose(stacked[index], function(grams[index], targets[index]), rtol=1e-13)
@@ -185,7 +183,7 @@ def test_what_is_not_numbers_is_refused_in_a_sentence(values, sentence):
 @pytest.mark.parametrize(
     ("head", "sentence"),
     [
-        (np.ones((2, 1)), "The head has 1 feature for 2 targets; it needs at least as many"),
+        (np.ones((2, 1)), "The head has 1 feature for 2 targets. It needs at least as many"),
         (np.ones((3, 5)), r"The head must have shape \(..., 2, features\), one row per target, not \(3, 5\)"),
         (np.ones(5), r"The head must have shape .* not \(5,\)"),
     ],

@@ -110,7 +110,7 @@ def test_inputs_and_targets_must_match():
 
 def test_a_head_needs_as_many_features_as_targets():
     for refused in (lambda: closest_head(np.ones((2, 1)), np.eye(2)), lambda: align(*np.ones((2, 2, 1)))):
-        with pytest.raises(InputError, match="1 feature for 2 targets; it needs at least as many"):
+        with pytest.raises(InputError, match=r"1 feature for 2 targets\. It needs at least as many"):
             refused()
 
 
@@ -132,22 +132,22 @@ def test_targets_are_rows():
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match=r"The head has shape \(2, 5\) and the broadcast \(2, 4\); both"):
+    with pytest.raises(InputError, match=r"The head has shape \(2, 5\) and the broadcast \(2, 4\)\. Both"):
         align(np.ones((2, 5)), np.ones((2, 4)))
-    with pytest.raises(InputError, match=r"The head has shape \(5,\) and the broadcast \(5,\); both"):
+    with pytest.raises(InputError, match=r"The head has shape \(5,\) and the broadcast \(5,\)\. Both"):
         align(np.ones(5), np.ones(5))
     with pytest.raises(InputError, match=r"The head must have shape \(..., 3, features\)"):
         closest_head(np.ones((2, 5)), np.eye(3))
     with pytest.raises(InputError, match="gram must be square"):
         closest_head(np.ones((2, 5)), np.ones((2, 3)))
-    with pytest.raises(InputError, match=r"do not fit together: head \(3,\), broadcast \(2,\); give"):
+    with pytest.raises(InputError, match=r"do not fit together: head \(3,\), broadcast \(2,\)\. Pass"):
         align(np.ones((3, 2, 5)), np.ones((2, 2, 5)))
-    with pytest.raises(InputError, match=r"do not fit together: broadcast \(3,\), gram \(2,\); give"):
+    with pytest.raises(InputError, match=r"do not fit together: broadcast \(3,\), gram \(2,\)\. Pass"):
         closest_head(np.ones((3, 2, 5)), np.array([np.eye(2)] * 2))
     u, y, _, _ = client(9)
     with pytest.raises(InputError, match=r"broadcast must have shape \(rows, columns\), not \(3, 2, 5\)"):
         solve(u, y, np.ones((3, 2, 5)), PENALTY)
-    with pytest.raises(InputError, match="The head has 5 features but the layer gives 4"):
+    with pytest.raises(InputError, match="The head has 5 features but the layer has 4"):
         unshrink(np.ones((2, 5)), np.ones((4, 6)), PENALTY)
     with pytest.raises(InputError, match="layer_weight has a value that is not finite"):
         unshrink(np.ones((2, 5)), np.full((5, 6), np.nan), PENALTY)
@@ -160,7 +160,9 @@ def test_a_number_is_no_penalty():
         lambda: solve(u, y, broadcast, 0.1),
         lambda: unshrink(broadcast, np.ones((broadcast.shape[1], 6)), 0.1),
     ):
-        with pytest.raises(InputError, match=r"This takes a Penalty, not float: Penalty\(features="):
+        with pytest.raises(
+            InputError, match=r"penalty= expects Penalty, got float\. Build it with Penalty\(features="
+        ):
             refused()
 
 

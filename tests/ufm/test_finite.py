@@ -28,6 +28,7 @@ from fedgram.ufm.finite import (
     symmetric_basis,
 )
 from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
+from tests.helpers.instances import transport
 
 
 def clients_of(family: str, count: int = 4, seed: int = 0) -> Clients:
@@ -136,7 +137,7 @@ def test_one_step_contracts_by_the_smallest_rate(family: str, share: float) -> N
     within = average(clients.client_weights, clients.covariance)
     rates = theory.contraction_rates(within, PENALTY)
     h = share / (2 * rates.max(axis=(-1, -2)))
-    jacobian = update_of(clients, h, 1).linearised(psd.sqrt(phi(within, PENALTY)))[1]
+    jacobian = update_of(clients, h, 1).linearize(psd.sqrt(phi(within, PENALTY)))[1]
     spectrum = np.sort((1 - 2 * h[:, None, None] * rates)[(..., *np.triu_indices(3))])
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(jacobian).real), spectrum, atol=1e-12)
     norm = np.linalg.norm(jacobian, ord=2, axis=(-1, -2))
@@ -173,7 +174,7 @@ def test_wide_heads_have_the_same_gram_map() -> None:
     gram = psd.gram(wide)
     np.testing.assert_allclose(psd.gram(update.next_head(wide)), update.next_gram(gram), rtol=1e-12)
     np.testing.assert_allclose(
-        update.linearised(wide)[1], update.linearised(psd.sqrt(gram))[1], rtol=1e-9, atol=1e-12
+        update.linearize(wide)[1], update.linearize(psd.sqrt(gram))[1], rtol=1e-9, atol=1e-12
     )
 
 
@@ -191,7 +192,7 @@ def test_jacobian_against_differences(family: str, rate: float, steps: int) -> N
     clients = clients_of(family)
     update, basis = update_of(clients, rate, steps), symmetric_basis(3)
     gram = within_gram(clients)
-    image, jacobian = update.linearised(psd.sqrt(gram))
+    image, jacobian = update.linearize(psd.sqrt(gram))
     np.testing.assert_allclose(image, update.next_gram(gram), rtol=1e-12, atol=1e-14)
     columns = [directional(update.next_gram, gram, direction, 1e-6) for direction in basis]
     quotient = np.einsum("aij,bnij->nab", basis, columns)
@@ -203,14 +204,14 @@ def test_batch_equals_loop() -> None:
     head = instances.initial_heads(np.random.default_rng(1), 3)
     grid = ProfiledUpdate(clients.covariance[:, None], clients.client_weights[:, None], PENALTY, rates, 20)
     together, solved = iterate(grid, head[:, None]), newton(grid)
-    jacobian = grid.linearised(solved.head)[1]
+    jacobian = grid.linearize(solved.head)[1]
     for i, j in product(range(3), range(2)):
         alone = ProfiledUpdate(clients.covariance[i], clients.client_weights[i], PENALTY, rates[j], 20)
         single = iterate(alone, head[i])
         np.testing.assert_allclose(together.head[i, j], single.head, rtol=1e-12, atol=1e-14)
         assert together.rounds[i, j] == single.rounds
         np.testing.assert_allclose(solved.gram[i, j], newton(alone).gram, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(jacobian[i, j], alone.linearised(solved.head[i, j])[1], atol=1e-14)
+        np.testing.assert_allclose(jacobian[i, j], alone.linearize(solved.head[i, j])[1], atol=1e-14)
 
 
 # ---- expansions in h = ηE ----
@@ -315,7 +316,7 @@ def test_the_derivative_of_the_gram_map_is_its_first_order_expansion(family: str
     operator = np.einsum("aij,nbij->nab", basis, moved)
 
     def error(h: float) -> Array:
-        jacobian = update_of(clients, h / steps, steps).linearised(wide_heads)[1]
+        jacobian = update_of(clients, h / steps, steps).linearize(wide_heads)[1]
         return psd.frobenius(jacobian - (np.eye(6) - 2 * h * operator))
 
     np.testing.assert_allclose(order_of(error), 2.0, atol=0.05)
@@ -382,7 +383,7 @@ def test_spectral_radius_is_first_order_exact(family: str, steps: int) -> None:
     clients, horizons = clients_of(family), np.array([1e-3, 1e-2])
     theta = theory.contraction(average(clients.client_weights, clients.covariance), PENALTY)
     updates = [update_of(clients, h / steps, steps) for h in horizons]
-    radius = np.array([spectral_radius(u.linearised(newton(u).head)[1]) for u in updates])
+    radius = np.array([spectral_radius(u.linearize(newton(u).head)[1]) for u in updates])
     assert (radius < 1).all()
     error = np.abs(radius - (1 - 2 * horizons[:, None] * theta))
     np.testing.assert_allclose(np.log10(error[1] / error[0]), 2.0, atol=0.05)
@@ -435,7 +436,7 @@ def test_return_errors_are_those_of_the_worst_client_of_each_problem() -> None:
     assert errors.gram.shape == errors.selection.shape == (3,)
     for k, head in enumerate(heads):
         grams, returned = phi(clients.covariance[k], PENALTY), update.client_heads(heads)[k]
-        closest = psd.transport(head @ head.T, grams) @ head
+        closest = transport(head @ head.T, grams) @ head
         off_gram = np.linalg.norm(returned @ transpose(returned) - grams, axis=(1, 2))
         off_head = np.linalg.norm(returned - closest, axis=(1, 2))
         assert errors.gram[k] == pytest.approx((off_gram / np.linalg.norm(grams, axis=(1, 2))).max())

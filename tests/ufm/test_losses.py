@@ -37,7 +37,7 @@ def stacked_losses():
         "joint": Joint(sample, PENALTY, broadcast),
         "joint proximal": Joint(sample, PENALTY, broadcast, 0.4),
         "joint corrected": CorrectedJoint(sample, PENALTY, broadcast, 0.4, deficit=deficit),
-        "joint rotated": Joint(sample.rotated(), PENALTY, broadcast, 0.4),
+        "joint rotated": Joint(sample.compress(), PENALTY, broadcast, 0.4),
     }
 
 
@@ -64,19 +64,11 @@ def test_gradient_matches_central_differences_in_every_variable(loss):
         np.testing.assert_allclose(loss.gradient(points) @ variable, slope, rtol=1e-7, atol=1e-8)
 
 
-def test_hessian_product_is_the_complex_step_derivative_of_the_gradient(loss):
-    points, direction = random_points(loss), random_points(loss, 8)
-    slope = loss.gradient(points + 1j * STEP * direction).imag / STEP
-    np.testing.assert_allclose(loss.hessian_product(points, direction), slope, rtol=1e-11, atol=1e-13)
-
-
-def test_dense_hessian_is_the_operator_and_symmetric(loss):
+def test_hessian_is_the_complex_step_derivative_of_the_gradient_and_symmetric(loss):
     points = random_points(loss)
     dense = loss.hessian(points)
-    columns = [
-        loss.hessian_product(points, np.broadcast_to(e, points.shape)) for e in np.eye(points.shape[-1])
-    ]
-    np.testing.assert_allclose(dense, np.stack(columns, axis=-1), rtol=1e-12, atol=1e-13)
+    columns = [loss.gradient(points + 1j * STEP * unit).imag / STEP for unit in np.eye(points.shape[-1])]
+    np.testing.assert_allclose(dense, np.stack(columns, axis=-1), rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(dense, np.swapaxes(dense, -1, -2), rtol=1e-12, atol=1e-14)
 
 
@@ -98,7 +90,9 @@ def test_excess_keeps_digits_where_the_value_has_none():
     optimum = closest_head(loss.broadcast, phi(loss.covariance, PENALTY))
     step = 1e-9 * random_points(loss)
     excess = loss.excess(loss.start(optimum) + step)
-    curvature = 0.5 * np.einsum("mi,mi->m", step, loss.hessian_product(loss.start(optimum), step))
+    curvature = 0.5 * np.einsum(
+        "mi,mi->m", step, (loss.hessian(loss.start(optimum)) @ step[..., None])[..., 0]
+    )
     np.testing.assert_allclose(excess, curvature, rtol=1e-5)
     assert (excess < 0.1 * np.finfo(float).eps * loss.floor).all()
 
@@ -160,7 +154,7 @@ def test_joint_value_is_the_equation_written_out():
 
 def test_rotated_sample_keeps_moments_in_one_more_direction_than_targets():
     _, targets = moments_and_targets()
-    plain, rotated = Sample.from_targets(targets), Sample.from_targets(targets).rotated()
+    plain, rotated = Sample.from_targets(targets), Sample.from_targets(targets).compress()
     assert rotated.targets.shape == (CLIENTS, TARGETS, TARGETS + 1)
     np.testing.assert_allclose(rotated.mean, plain.mean, rtol=1e-13)
     np.testing.assert_allclose(rotated.covariance, plain.covariance, rtol=1e-13, atol=1e-14)

@@ -13,7 +13,7 @@ from fedgram.theory.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.rounds import aligned, exact, joint_step, proximal, run_rounds, together, unregularised
+from fedgram.ufm.rounds import aligned, exact, proximal, run_rounds, together, unregularized
 from fedgram.ufm.solvers import adam, gradient_descent, lbfgs
 
 
@@ -73,7 +73,7 @@ def test_proximal_rounds_end_at_the_papers_error(fixed, weight, error):
 
 def test_unregularised_rounds_end_at_the_papers_error_and_alignment_removes_it(fixed):
     instance, prediction = fixed
-    local = unregularised(profiled_clients(instance), lbfgs)
+    local = unregularized(profiled_clients(instance), lbfgs)
     plain, turned = (
         run_rounds(instance.head, each, instance.moments.client_weights, 18)
         for each in (local, aligned(local))
@@ -88,7 +88,7 @@ def test_joint_and_profiled_proximal_rounds_agree():
     prediction = predict(instance.moments, instance.penalty)
     head, grams, weights = instance.head[0], prediction.grams[0], instance.moments.client_weights[0]
     joint = [
-        Joint(Sample.from_targets(each).rotated(), instance.penalty, head) for each in instance.targets[0]
+        Joint(Sample.from_targets(each).compress(), instance.penalty, head) for each in instance.targets[0]
     ]
     grams_of = [
         run_rounds(head, proximal(clients, grams, 1e-2), weights, 4).grams
@@ -106,7 +106,7 @@ def test_a_stack_of_federations_trains_as_each_alone():
     clients = [
         Joint(Sample.from_targets(each), instance.penalty, instance.head[2]) for each in instance.targets[2]
     ]
-    alone = run_rounds(instance.head[2], aligned(unregularised(clients, solver)), weights[2], 3)
+    alone = run_rounds(instance.head[2], aligned(unregularized(clients, solver)), weights[2], 3)
     np.testing.assert_allclose(rounds.grams[:, 2], alone.grams, rtol=1e-9)
 
 
@@ -119,6 +119,18 @@ def test_one_profiled_step_per_round_descends_the_averaged_objective(fixed):
     once = gradient_descent(within, within.start(instance.head), steps=1, rate=0.2)
     np.testing.assert_allclose(rounds.heads[1], once.head, rtol=1e-13)
     assert psd.relative_error(rounds.grams[-1], prediction.within) < 1e-10
+
+
+def joint_step(clients, points, client_weights, rate):
+    """Take one gradient step per client in (W, b, H_m), then average (W, b): points (..., M, n).
+
+    All points share (W, b), before and after. It is gradient descent on the pooled loss, eq. (2), at this
+    rate for (W, b) and at rate / p_m for H_m (Appendix G.1).
+    """
+    head, bias, features = clients.split(points - rate * clients.gradient(points))
+    shared = average(client_weights, head)[..., None, :, :]
+    offset = np.einsum("...m,...mc->...c", client_weights, bias)[..., None, :]
+    return clients.join(np.broadcast_to(shared, head.shape), np.broadcast_to(offset, bias.shape), features)
 
 
 def random_joint_state():
@@ -158,7 +170,7 @@ def test_joint_step_is_gradient_descent_on_the_pooled_loss():
 
 def test_joint_steps_converge_to_the_centralized_gram(fixed):
     instance, prediction = fixed
-    clients = Joint(Sample.from_targets(instance.targets).rotated(), instance.penalty, instance.head)
+    clients = Joint(Sample.from_targets(instance.targets).compress(), instance.penalty, instance.head)
     points = clients.start(instance.head[None])
     for _ in range(20000):
         points = joint_step(clients, points, instance.moments.client_weights, 0.5)

@@ -42,7 +42,7 @@ def one_client(targets=3, width=5, seed=0):
 @pytest.mark.parametrize(("targets", "width"), SELECTION_SIZES)
 def test_joint_proximal_minimisers_select_the_closest_optimal_head(targets, width):
     loss, selected = one_client(targets, width)
-    loss = replace(loss, sample=loss.sample.rotated())
+    loss = replace(loss, sample=loss.sample.compress())
     weights = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5]
     path = proximal_path(loss, weights)
     error = np.array([psd.relative_error(solution.head, selected) for solution in path])
@@ -60,7 +60,7 @@ def test_selection_inequality_bounds_the_excess_loss_along_the_path():
 
 def test_a_path_of_one_small_weight_reaches_the_same_head_as_a_fine_grid():
     loss, _ = one_client(2, 4)
-    loss = replace(loss, sample=loss.sample.rotated())
+    loss = replace(loss, sample=loss.sample.compress())
     fine = proximal_path(loss, 10.0 ** np.arange(0, -6.1, -0.25))[-1]
     once = proximal_path(loss, [1e-6])[-1]
     np.testing.assert_allclose(once.head, fine.head, atol=1e-7)
@@ -68,7 +68,7 @@ def test_a_path_of_one_small_weight_reaches_the_same_head_as_a_fine_grid():
 
 def test_rotating_the_samples_changes_no_gradient_step():
     loss, _ = one_client(3, 5)
-    rotated = replace(loss, sample=loss.sample.rotated())
+    rotated = replace(loss, sample=loss.sample.compress())
     assert rotated.start(loss.broadcast).size < loss.start(loss.broadcast).size / 4
     plain, turned = (gradient_descent(each, each.start(loss.broadcast), 50, 0.3) for each in (loss, rotated))
     np.testing.assert_allclose(turned.head, plain.head, rtol=1e-12)
@@ -78,7 +78,7 @@ def test_rotating_the_samples_changes_no_gradient_step():
 
 def test_rotating_the_samples_changes_no_minimiser():
     loss, _ = one_client(3, 5)
-    rotated = replace(loss, sample=loss.sample.rotated())
+    rotated = replace(loss, sample=loss.sample.compress())
     plain, turned = (proximal_path(each, [1.0, 1e-2, 1e-4])[-1] for each in (loss, rotated))
     np.testing.assert_allclose(turned.head, plain.head, atol=1e-8)
     (_, bias, features), (_, bias_, features_) = loss.split(plain.point), rotated.split(turned.point)

@@ -34,7 +34,7 @@ def test_what_has_no_names_is_in_order():
 def test_other_columns_are_refused(names, client):
     others = {"north": NORTH, "south": SOUTH.rename(columns={"v": "w"})}
     with pytest.raises(
-        InputError, match=f"targets of client '{client}' are in the columns .* needed"
+        InputError, match=f"targets of client '{client}' have columns .* instead of"
     ) as caught:
         Moments.from_arrays(others, target_names=names)
     assert (caught.value.client, caught.value.field) == (client, "targets")
@@ -42,7 +42,7 @@ def test_other_columns_are_refused(names, client):
 
 def test_masked_values_are_refused_and_masks_of_nothing_are_not():
     masked, whole = (np.ma.masked_less(NORTH.to_numpy(), limit) for limit in (0, -99))
-    words = "has masked values; leave their rows out or fill them first"
+    words = "has masked values. Drop their rows or fill them first"
     with pytest.raises(InputError, match=f"The target array of client 'a' {words}"):
         Moments.from_arrays({"a": masked, "b": whole})
     with pytest.raises(InputError, match="The inputs of client 'b' have masked values"):

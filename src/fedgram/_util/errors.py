@@ -1,12 +1,26 @@
-"""What can go wrong, said once: bad input, and a computation that fell short of its accuracy."""
+"""Exceptions for invalid input and missed accuracy, and a type check."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Input that cannot be used: one sentence saying what is wrong, where, and what to do.
+    """Invalid input: the message says what is wrong, where, and how to fix it.
 
-    `client` and `field` name the place when there is one; programs read them, people read the sentence.
+    Parameters
+    ----------
+    message
+        At most two sentences for people.
+    client, field
+        The client and the input field at fault, for programs; None if there is none.
+
+    Examples
+    --------
+    >>> import fedgram
+    >>> try:
+    ...     fedgram.Penalty(features=-1.0)
+    ... except fedgram.InputError as error:
+    ...     print(error.field, "|", error)
+    lambda_h | lambda_h must be a positive number, not -1.0.
     """
 
     def __init__(self, message: str, *, client: str | None = None, field: str | None = None) -> None:
@@ -16,13 +30,21 @@ class InputError(ValueError):
         self.field = field
 
 
-def check_type(value: object, kind: type, made: str) -> None:
-    """Refuse what is not of a kind; made says how one comes by it."""
+class AccuracyError(ArithmeticError):
+    """A computation stopped before it reached the accuracy that its result needs.
+
+    Examples
+    --------
+    >>> import fedgram
+    >>> issubclass(fedgram.AccuracyError, ArithmeticError)
+    True
+    """
+
+
+def check_type(value: object, kind: type, caller: str, hint: str) -> None:
+    """Raise InputError unless `value` is of a kind; `hint` is the sentence that says how to get one."""
     if not isinstance(value, kind):
         raise InputError(
-            f"This takes a {kind.__name__}, not {type(value).__name__}: {made}.", field=kind.__name__.lower()
+            f"{caller} expects {kind.__name__}, got {type(value).__name__}. {hint}.",
+            field=kind.__name__.lower(),
         )
-
-
-class AccuracyError(ArithmeticError):
-    """A computation that stopped before it reached its accuracy."""

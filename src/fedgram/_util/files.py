@@ -16,9 +16,9 @@ from fedgram._util.errors import InputError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A path to write to beside `path`, which it replaces at the end; after an error nothing has changed.
+    """Yield a temporary path that replaces `path` at the end; an error leaves `path` as it was.
 
-    Each draft has a name of its own, because two processes may write the same path at a time.
+    Each temporary file has a random name, because two processes may write the same path at a time.
     """
     draft = path.parent / f".{path.name}.{secrets.token_hex(4)}.draft"
     try:
@@ -29,15 +29,15 @@ def atomic_write(path: Path) -> Iterator[Path]:
             draft.unlink()
 
 
-def remove_temporary_files(folder: Path, of: str | None = None) -> None:
-    """Remove what killed processes left in a folder, of all its files or of one; for their only writer."""
-    name = "*" if of is None else glob.escape(of)
-    for left in folder.glob(f".{name}.{'[0-9a-f]' * 8}.draft"):
-        left.unlink(missing_ok=True)
+def remove_temporary_files(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files of killed processes, of one file or of all; call it as the only writer."""
+    pattern = "*" if name is None else glob.escape(name)
+    for path in folder.glob(f".{pattern}.{'[0-9a-f]' * 8}.draft"):
+        path.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all; pipes and devices are written to, links followed."""
+    """Write a file atomically; write to pipes and devices directly, and follow links."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
@@ -55,13 +55,13 @@ def write_json(path: str | Path, document: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON document in a file, or one sentence about why there is none."""
+    """Read a JSON document."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError(f"'{path}' is not a text file, so it cannot be JSON.", field=str(path)) from None
+        raise InputError(f"Cannot parse '{path}' as JSON: it is not a text file.", field=str(path)) from None
     if not text.strip():
         raise InputError(f"'{path}' is empty.", field=str(path))
     try:
@@ -72,7 +72,5 @@ def read_json(path: str | Path) -> Any:
             field=str(path),
         ) from None
     except (ValueError, RecursionError):
-        raise InputError(
-            f"Cannot parse '{path}' as JSON: number or nesting too large.",
-            field=str(path),
-        ) from None
+        message = f"Cannot parse '{path}' as JSON: number or nesting too large."
+        raise InputError(message, field=str(path)) from None

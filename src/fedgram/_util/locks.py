@@ -1,75 +1,65 @@
-"""Folders that one process holds alone, so that a command given twice cannot mix what both write."""
+"""Lock folders so that one process at a time writes to each."""
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from fedgram._util.errors import InputError
 
-try:
-    import fcntl
-except ImportError:  # Windows, where nobody is kept out
-    fcntl = None  # type: ignore[assignment]
+LOCK_FILE = ".lock"
+
+# Errors of file systems without locks, such as some network mounts. There folders stay unlocked.
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def lock_folders(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold folders, or refuse; the system frees them however the process ends.
+    """Lock folders, or fail at once if another process holds one of them.
 
-    They are made, and removed again if nothing was written.
+    Create missing folders, and remove them again if nothing was written. The operating system frees the
+    locks however the process ends.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for folder in folders:
-            held.enter_context(_made(folder))
-            if fcntl is not None:
-                held.enter_context(_held(folder))
+            stack.enter_context(_lock(folder, timeout=0))
         yield
 
 
 @contextmanager
 def wait_for_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder that others hold for moments only, after them."""
-    with _made(folder), _held(folder, wait=True) if fcntl is not None else nullcontext():
+    """Lock a folder as soon as no other process holds it."""
+    with _lock(folder, timeout=-1):
         yield
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+def _lock(folder: Path, timeout: float) -> Iterator[None]:
+    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        raise InputError(
+            f"Another process writes to '{folder}'. Wait for it, or choose another folder.", field=str(folder)
+        ) from None
     except OSError as error:
-        raise InputError(
-            f"Cannot write to '{folder}' ({error.strerror}); choose another folder.", field=str(folder)
-        ) from None
+        if error.errno not in UNSUPPORTED:
+            raise InputError(
+                f"Cannot write to '{folder}': {error.strerror}. Choose another folder.", field=str(folder)
+            ) from None
     try:
         yield
     finally:
-        for each in new:
-            with suppress(OSError):  # it is not empty
+        # Before the release: a process that waits then sees that its file is gone, and opens a new one.
+        with suppress(OSError):  # Windows cannot remove an open file; there `release` does it
+            (folder / LOCK_FILE).unlink()
+        lock.release()
+        for each in created:
+            with suppress(OSError):  # not empty
                 each.rmdir()
-
-
-@contextmanager
-def _held(folder: Path, wait: bool = False) -> Iterator[None]:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        _lock(opened, folder, wait)
-        yield
-    finally:
-        os.close(opened)
-
-
-def _lock(opened: int, folder: Path, wait: bool) -> None:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise InputError(
-            f"Another process writes to '{folder}': wait for it, or choose another folder.",
-            field=str(folder),
-        ) from None
-    except OSError:  # a file system without locks
-        return

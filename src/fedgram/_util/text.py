@@ -1,4 +1,4 @@
-"""Counts, seeds, lists and suggestions as people write them."""
+"""Format counts, seeds, lists and suggestions as text."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 
 
 def pluralize(number: int, noun: str = "run") -> str:
-    """'1 run' or '1,234 runs'."""
+    """Format '1 run' or '1,234 runs'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def split_names(text: str) -> list[str]:
-    """What a text names with commas; what has a comma itself stands in quotes."""
+    """Split a list at commas; quotes protect commas inside a name."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return [name for line in lines for part in line if (name := part.strip())]
 
 
-def as_names(given: Any) -> tuple[str, ...]:
-    """Names as text; one alone may stand without a list, and may be a number."""
-    alone = isinstance(given, str) or not isinstance(given, Iterable)
-    return (str(given),) if alone else tuple(map(str, given))
+def as_names(names: Any) -> tuple[str, ...]:
+    """Convert one name or several, texts or numbers, to a tuple of texts."""
+    is_single = isinstance(names, str) or not isinstance(names, Iterable)
+    return (str(names),) if is_single else tuple(map(str, names))
 
 
 def quote_list(names: Sequence[str]) -> str:
-    """Names in quotes, the first twenty of them."""
+    """Quote names, the first twenty of them, and join them with commas."""
     return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def dropped_rows_message(rows: int) -> str:
-    """What is said of rows that lack a value."""
-    return f"Left out for a missing value: {pluralize(rows, 'row')}."
+    """Format the log line about rows that lack a value."""
+    return f"Dropped {pluralize(rows, 'row')} with a missing value."
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """How a sentence about an unknown name ends: "; did you mean 'x'?" where x is near, else "."."""
+    """Format the end of a message about an unknown name: "; did you mean 'x'?", or "." if none is similar."""
     near = get_close_matches(name.lower(), list(names), n=1)
     return f"; did you mean '{near[0]}'?" if near else "."
 
 
 def describe_seeds(seeds: Collection[int]) -> str:
-    """'seed 0', 'seeds 0, 3', and 'seeds 0 to 4' for more than two without a gap."""
+    """Format 'seed 0', 'seeds 0, 3', or 'seeds 0 to 4' for three or more without a gap."""
     first, last = min(seeds), max(seeds)
     if first == last:
         return f"seed {first}"

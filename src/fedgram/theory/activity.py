@@ -1,4 +1,4 @@
-"""Whether penalties leave clients active in every direction of their targets, and in which they do not."""
+"""Check whether clients are active in every target direction: λ_min(Σ_m) > λ_H λ_W."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgram.theory.penalty import Penalty
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """Whether λ_min(Σ_m) > λ_H λ_W at each client: the fully active regime of Section 3.
+    """Smallest eigenvalue of each client covariance, compared with λ_H λ_W (Section 3).
 
     eigenvalue (..., M), the smallest of each covariance; direction (..., M, C), its eigenvector;
     threshold λ_H λ_W.
@@ -25,7 +25,7 @@ class Activity:
 
     @classmethod
     def from_covariance(cls, covariance: Array, penalty: Penalty) -> Activity:
-        """Activity of client covariances (..., M, C, C)."""
+        """Compare client covariances (..., M, C, C) with the threshold."""
         eigenvalues, basis = np.linalg.eigh(covariance)
         return cls(eigenvalues[..., 0], basis[..., :, 0], penalty.threshold)
 
@@ -36,11 +36,11 @@ class Activity:
 
     @property
     def active(self) -> Array:
-        """Clients whose optimal Gram is positive definite, (..., M)."""
+        """Whether the optimal Gram of each client is positive definite, (..., M)."""
         return self.margin > 0
 
     def notes(self, subjects: Sequence[str], targets: tuple[str, ...]) -> tuple[str, ...]:
-        """A sentence for each of M subjects ("Client 'a' is") that is not fully active, and why."""
+        """Format a note on each of M subjects ("Client 'a' is") that is not fully active."""
         eigenvalue = self.eigenvalue.reshape(-1, len(subjects))
         direction = self.direction.reshape(*eigenvalue.shape, -1)
         worst = eigenvalue.argmin(axis=0)  # over leading axes
@@ -52,16 +52,16 @@ class Activity:
 
     def _note(self, subject: str, eigenvalue: float, where: str) -> str:
         smallest = float(self.eigenvalue.min())
-        remedy = f"a product below {smallest:.6g}" if smallest > 0 else "no positive product"
+        remedy = f"A product below {smallest:.6g}" if smallest > 0 else "No positive product"
         whom = "every client" if self.eigenvalue.shape[-1] > 1 else "them"
         return (
             f"{subject} not fully active: along {where} the target variance {max(eigenvalue, 0.0):.6g} does "
-            f"not exceed lambda_h * lambda_w = {self.threshold:.6g}; {remedy} would make {whom} active."
+            f"not exceed lambda_h * lambda_w = {self.threshold:.6g}. {remedy} would make {whom} active."
         )
 
 
 def describe_direction(direction: Array, targets: tuple[str, ...]) -> str:
-    """A target direction in words: its leading targets with their loadings."""
+    """Format a target direction (C,) as its leading targets with their loadings."""
     order = np.argsort(-np.abs(direction))
     if abs(direction[order[0]]) > 0.99:
         return f"target '{targets[order[0]]}'"

@@ -1,4 +1,4 @@
-"""Why federated averaging ends away from centralized training: three positive-semidefinite terms."""
+"""Split the gap to centralized training into three terms: G_cen - G_⋆ = M_μ + M_Σ + M_A."""
 
 from __future__ import annotations
 
@@ -17,23 +17,47 @@ from fedgram.theory.predict import Prediction
 
 TERMS = ("mean", "covariance", "averaging")
 
-# What rounding makes of the three terms at the most, as a multiple of ‖G_cen‖, where φ does not enlarge it.
+# Largest rounding of the three terms relative to ‖G_cen‖, where φ does not enlarge it.
 ROUNDING = 1e-12
 
-# Pairs of clients are visited unasked while M² (6 + C²), which the time goes with, is below this: seconds.
-FEW = 1e7
+# Documents and sentences visit all pairs of clients while M² (6 + C²) is below this: a few seconds.
+MAX_PAIR_COST = 1e7
 
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, and where it comes from.
+    """Gap G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, split by cause and by client.
 
-    mean M_μ (client means differ), covariance M_Σ (client covariances differ, and the optimal Gram is concave
-    in them), averaging M_A (heads are averaged, not Grams), (..., C, C) each. scale ‖G_cen‖_F (...), beside
-    which rounding is judged; relative ‖G_cen - G_⋆‖_F / ‖G_cen‖_F (...). variance Σ p_m d²(G_⋆, G_m) (...),
-    equal to tr M_A by eq. (12). smallest_eigenvalue (..., 3) of each term. by_client (..., 3, M): the part of
-    each trace that is due to each client. scatter_residual (...): how far M_A is from the scatter of the
-    selected heads, relative to ‖G_cen‖_F. prediction is what was explained.
+    Parameters
+    ----------
+    mean
+        M_μ, because client means differ, (..., C, C).
+    covariance
+        M_Σ, because client covariances differ and φ is concave in them, (..., C, C).
+    averaging
+        M_A, because heads are averaged, not Grams, (..., C, C).
+    relative
+        ‖G_cen - G_⋆‖_F / ‖G_cen‖_F, (...).
+    scale
+        ‖G_cen‖_F, (...), the unit of rounding.
+    variance
+        Σ p_m d²(G_⋆, G_m), (...), equal to tr M_A by eq. (12).
+    smallest_eigenvalue
+        Smallest eigenvalue of each term, (..., 3).
+    by_client
+        Part of each trace due to each client, (..., 3, M).
+    scatter_residual
+        Distance of M_A from the scatter of the selected heads, relative to ‖G_cen‖_F, (...).
+    prediction
+        The explained prediction.
+
+    Examples
+    --------
+    >>> from fedgram import Moments, Penalty, explain, predict
+    >>> moments = Moments(count=[9, 9], mean=[[-1.0], [1.0]], covariance=[[[1.0]], [[1.0]]])
+    >>> gap = explain(predict(moments, Penalty(features=0.25, head=0.25)))
+    >>> gap.traces.round(4).tolist(), gap.client_shares.round(4).tolist()
+    ([0.4142, 0.0, 0.0], [0.5, 0.5])
     """
 
     mean: Array
@@ -54,7 +78,7 @@ class Gap:
 
     @property
     def traces(self) -> Array:
-        """Traces of the three terms in the order mean, covariance, averaging, (..., 3)."""
+        """Traces of the terms mean, covariance and averaging, (..., 3)."""
         return np.stack([psd.trace(getattr(self, term)) for term in TERMS], axis=-1)
 
     @property
@@ -64,12 +88,12 @@ class Gap:
 
     @property
     def one_sided(self) -> Array:
-        """Whether no trace of a term is negative, so that shares have a meaning, (...)."""
+        """Whether no trace of a term is negative, so that shares are defined, (...)."""
         return np.all(self.traces >= -self.rounding[..., None], axis=-1)
 
     @cached_property
     def rounding(self) -> Array:
-        """How large the terms may be by rounding alone, (...): what φ makes of that of the moments."""
+        """Largest size of the terms due to rounding alone, (...)."""
         moments, penalty = self.prediction.moments, self.prediction.penalty
         operations = len(moments.clients) + 4 * len(moments.targets)
         variance = operations * EPS * psd.frobenius(moments.pooled.covariance)
@@ -80,14 +104,14 @@ class Gap:
 
     @property
     def negligible(self) -> Array:
-        """Whether federated averaging ends where centralized training does, up to rounding, (...)."""
+        """Whether the gap is rounding, (...)."""
         return self.relative * self.scale <= self.rounding
 
     @property
     def few_pairs(self) -> bool:
-        """Whether there are few enough clients to visit all pairs unasked, for documents and sentences."""
+        """Whether visiting all pairs of clients takes a few seconds at most."""
         moments = self.prediction.moments
-        return len(moments.clients) ** 2 * (6 + len(moments.targets) ** 2) <= FEW
+        return len(moments.clients) ** 2 * (6 + len(moments.targets) ** 2) <= MAX_PAIR_COST
 
     @cached_property
     def dispersion(self) -> Array:
@@ -128,22 +152,46 @@ class Gap:
         return below & (spread <= 2 * self.dispersion + self.rounding)
 
     def _shares(self, parts: Array) -> Array:
-        """Parts of the trace (..., K) as fractions of it; with a negative term there is no whole to share."""
+        """Divide parts (..., K) of the trace by it; NaN if a term is negative."""
         shares = np.where(self.one_sided[..., None], _fractions(parts, self.trace[..., None]), np.nan)
         return np.where(self.negligible[..., None], 0.0, shares)
 
 
 def explain(prediction: Prediction) -> Gap:
-    """Split the distance to centralized training into its three causes, eq. (11)."""
-    check_type(prediction, Prediction, "predict(moments, penalty) makes one")
-    client_weights, grams, star = prediction.moments.client_weights, prediction.grams, prediction.barycenter
+    """Split the gap to centralized training into its three causes, eq. (11).
+
+    Parameters
+    ----------
+    prediction
+        Result of `predict`.
+
+    Returns
+    -------
+    Gap
+        The three terms, (..., C, C) each, and the part of each client.
+
+    Raises
+    ------
+    InputError
+        If `prediction` is not a Prediction.
+
+    Examples
+    --------
+    >>> from fedgram import Moments, Penalty, explain, predict
+    >>> moments = Moments(count=[9, 9], mean=[[0.0], [0.0]], covariance=[[[1.0]], [[9.0]]])
+    >>> gap = explain(predict(moments, Penalty(features=0.25, head=0.25)))
+    >>> gap.shares.round(4).tolist()
+    [0.0, 0.6007, 0.3993]
+    """
+    check_type(prediction, Prediction, "explain()", "Build it with predict(moments, penalty)")
+    client_weights, grams, limit = prediction.moments.client_weights, prediction.grams, prediction.barycenter
     arithmetic = average(client_weights, grams)
     terms = {
         "mean": prediction.centralized - prediction.within,
         "covariance": prediction.within - arithmetic,
-        "averaging": arithmetic - star.gram,
+        "averaging": arithmetic - limit.gram,
     }
-    displacement = psd.closest_factor(star.factor[..., None, :, :], grams) - star.factor[..., None, :, :]
+    displacement = psd.closest_factor(limit.factor[..., None, :, :], grams) - limit.factor[..., None, :, :]
     scatter = average(client_weights, displacement @ transpose(displacement))  # eq. (16) at the limit
     scale = psd.frobenius(prediction.centralized)
     return Gap(
@@ -162,7 +210,7 @@ def pairwise_dispersion(grams: Array, client_weights: Array) -> Array:
     """D = Σ_{m<n} p_m p_n d²(G_m, G_n), eq. (17): grams (..., M, C, C), client_weights (..., M) -> (...)."""
     factors = psd.factor(grams)
     total = np.zeros(grams.shape[:-3])
-    for m in range(grams.shape[-3] - 1):  # all pairs at once would not fit into memory for many clients
+    for m in range(grams.shape[-3] - 1):  # all pairs at once need too much memory for many clients
         squared = psd.factor_distance(factors[..., m, None, :, :], factors[..., m + 1 :, :, :]) ** 2
         total += client_weights[..., m] * (client_weights[..., m + 1 :] * squared).sum(axis=-1)
     return total

@@ -4,9 +4,8 @@ With u the output of a shared backbone (D numbers) and y the targets (C numbers)
 
     n, Σu, Σy, Σuuᵀ, Σuyᵀ, Σyyᵀ
 
-over its rows. The totals give the ridge head that pooling the rows would give, whatever the partition, and the
-squared error of any head on the rows behind the sums. Only totals are needed, so the exchange can run under
-secure aggregation.
+over its rows. The totals give the ridge head of the pooled rows, whatever the partition, and the squared
+error of any head on them. Only totals are needed, so the exchange can run under secure aggregation.
 """
 
 from __future__ import annotations
@@ -69,7 +68,8 @@ class FeatureSums:
     >>> rng = np.random.default_rng(0)
     >>> u = rng.standard_normal((50, 3))
     >>> y = u @ np.array([[1.0], [2.0], [0.0]]) + 4.0
-    >>> sites = FeatureSums.stack([FeatureSums.from_rows(u[:20], y[:20]), FeatureSums.from_rows(u[20:], y[20:])])
+    >>> parts = [FeatureSums.from_rows(u[:20], y[:20]), FeatureSums.from_rows(u[20:], y[20:])]
+    >>> sites = FeatureSums.stack(parts)
     >>> head = sites.total().ridge(0.0)
     >>> head.weight.round(6).tolist(), head.bias.round(6).tolist()
     ([[1.0, 2.0, 0.0]], [4.0])
@@ -88,10 +88,10 @@ class FeatureSums:
         u, y = as_finite_array(features, "features"), as_finite_array(targets, "targets")
         if u.ndim != 2 or y.ndim != 2 or len(u) != len(y):
             raise InputError(
-                f"features and targets must have shapes (rows, D) and (rows, C), not {u.shape} and {y.shape}.",
+                f"features and targets must have shapes (N, D) and (N, C), not {u.shape} and {y.shape}.",
                 field="features",
             )
-        return cls(np.float64(len(u)), u.sum(0), y.sum(0), u.T @ u, u.T @ y, y.T @ y)
+        return cls(np.array(float(len(u))), u.sum(0), y.sum(0), u.T @ u, u.T @ y, y.T @ y)
 
     @classmethod
     def stack(cls, sites: list[FeatureSums]) -> FeatureSums:

@@ -1,4 +1,4 @@
-"""Target moments of clients: all that the prediction needs to know about their data."""
+"""Target moments of clients: row count N_m, mean μ_m and covariance Σ_m (1/N)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,31 @@ from fedgram.theory import moments_file, validation
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average, normalize_weights, order_weights
 
-MADE = "Moments.from_arrays makes it of arrays, read_moments of tables"
+BUILD_HINT = "Build it with Moments.from_arrays or read_moments"
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """Moments of the pooled data, eqs. (3)-(5).
+    """Moments of the pooled data, eqs. (3)-(5); read them from `Moments.pooled`.
 
-    mean μ_g (..., C); within Σ_within, between Σ_μ and covariance Σ_cen = within + between, (..., C, C).
+    Parameters
+    ----------
+    mean
+        μ_g, (..., C).
+    within
+        Σ_within = Σ_m p_m Σ_m, (..., C, C).
+    between
+        Σ_μ = Σ_m p_m d_m d_mᵀ with d_m = μ_m - μ_g, (..., C, C).
+
+    Examples
+    --------
+    >>> from fedgram import Moments
+    >>> moments = Moments(count=[50, 50], mean=[[0.0], [2.0]], covariance=[[[1.0]], [[3.0]]])
+    >>> pooled = moments.pooled
+    >>> pooled.mean.tolist(), pooled.within.tolist(), pooled.between.tolist()
+    ([1.0], [[2.0]], [[1.0]])
+    >>> pooled.covariance.tolist()
+    [[3.0]]
     """
 
     mean: Array
@@ -35,18 +52,45 @@ class Pooled:
 
     @property
     def covariance(self) -> Array:
-        """Σ_cen = Σ_within + Σ_μ, eq. (5)."""
+        """Σ_cen = Σ_within + Σ_μ, eq. (5), (..., C, C)."""
         return self.within + self.between
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, target mean and target covariance (1/N) of each of M clients with C targets; of one, at a site.
+    """Row count, target mean and target covariance (1/N) of M clients with C targets.
 
-    count (M,); mean (..., M, C); covariance (..., M, C, C); client_weights (..., M), or a dict by name,
-    scaled to sum to one; N_m/N when left out. Leading axes hold independent problems of one size, with the
-    same counts; what is given without them is the same in all. Only moments without them can be saved or
-    merged.
+    Leading axes index independent problems with the same counts; arrays without them are shared by all
+    problems. Moments with leading axes cannot be saved or merged.
+
+    Parameters
+    ----------
+    count
+        Rows of each client, (M,), each at least C + 1.
+    mean
+        Target means, (..., M, C).
+    covariance
+        Target covariances, (..., M, C, C), positive semidefinite.
+    clients, targets
+        Names, M and C of them; "client 1", "target 1" and so on by default.
+    client_weights
+        Positive weights, (..., M) or a dict by client name, scaled to sum to one; N_m/N by default.
+
+    Raises
+    ------
+    InputError
+        If shapes, names, counts or numbers are not valid.
+
+    Examples
+    --------
+    >>> from fedgram import Moments
+    >>> moments = Moments(
+    ...     count=[30, 10], mean=[[0.0], [4.0]], covariance=[[[1.0]], [[1.0]]], clients=("oslo", "bergen")
+    ... )
+    >>> moments.client_weights.tolist(), moments.targets
+    ([0.75, 0.25], ('target 1',))
+    >>> moments.pooled.mean.tolist()
+    [1.0]
     """
 
     count: Array
@@ -54,15 +98,13 @@ class Moments:
     covariance: Array
     clients: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
-    client_weights: Array = None  # type: ignore[assignment]  # filled in below
+    client_weights: Array = None  # type: ignore[assignment]  # set in __post_init__
 
     def __post_init__(self) -> None:
         mean = as_float_array(self.mean, "mean")
         if mean.ndim < 2 or 0 in mean.shape[-2:]:
-            raise InputError(
-                f"mean must have shape (clients, targets), with one of each at least, not {mean.shape}.",
-                field="mean",
-            )
+            message = f"mean must have shape (clients, targets), with at least one of each, not {mean.shape}."
+            raise InputError(message, field="mean")
         clients, targets = mean.shape[-2:]
         fill = {
             "count": as_float_array(self.count, "count"),
@@ -78,12 +120,11 @@ class Moments:
         covariance = validation.check_covariance(self.covariance, self.clients, targets)
         given: Any = self.count if self.client_weights is None else self.client_weights
         weights = order_weights(given, self.clients) if isinstance(given, Mapping) else given
-        self._fill_problems(mean, covariance, normalize_weights(weights, clients))
+        self._broadcast_problems(mean, covariance, normalize_weights(weights, clients))
         with np.errstate(over="ignore", invalid="ignore"):
             validation.check_range(psd.frobenius(self.pooled.covariance), self.targets)
 
-    def _fill_problems(self, mean: Array, covariance: Array, client_weights: Array) -> None:
-        """Keep the three with the leading axes of all, so that problems can be counted and told apart."""
+    def _broadcast_problems(self, mean: Array, covariance: Array, client_weights: Array) -> None:
         batch = common_batch(
             mean=mean.shape[:-2], covariance=covariance.shape[:-3], client_weights=client_weights.shape[:-1]
         )
@@ -99,12 +140,37 @@ class Moments:
         target_names: str | Sequence[str] = (),
         client_weights: Any = None,
     ) -> Moments:
-        """Moments of raw targets: one (N_m, C) array per client, in a list or a dict by client name.
+        """Compute moments of raw targets.
 
-        Of data frames the columns have names, and are taken in one order.
+        Parameters
+        ----------
+        targets
+            One (N_m, C) array or data frame per client, in a list or a dict by client name. Columns of data
+            frames are matched by name.
+        target_names
+            Names of the C targets; those of the first data frame by default.
+        client_weights
+            As in `Moments`.
+
+        Returns
+        -------
+        Moments
+            Moments of M clients.
+
+        Raises
+        ------
+        InputError
+            If targets are not finite, constant, or too few rows.
+
+        Examples
+        --------
+        >>> from fedgram import Moments
+        >>> moments = Moments.from_arrays({"a": [[0.0], [2.0]], "b": [[1.0], [5.0], [3.0]]})
+        >>> moments.count.tolist(), moments.mean.tolist()
+        ([2.0, 3.0], [[1.0], [3.0]])
         """
         if not isinstance(targets, Mapping):
-            targets = {f"client {m + 1}": values for m, values in enumerate(_each(targets))}
+            targets = {f"client {m + 1}": values for m, values in enumerate(_iterate_clients(targets))}
         clients = tuple(map(str, targets))
         validation.check_names(clients, len(targets), "client")  # 1 and '1' are one name
         values, names = frames.align_columns(
@@ -115,7 +181,7 @@ class Moments:
         if len(widths) > 1:
             raise InputError("All clients must have the same number of targets.", field="targets")
         count = np.array([len(array) for array in arrays], dtype=np.float64)
-        validation.check_counts(count, clients, max(widths, default=0))  # no rows have no mean
+        validation.check_counts(count, clients, max(widths, default=0))  # before the means: no rows have none
         pairs = [_mean_and_covariance(array) for array in arrays]
         validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
         return cls(
@@ -129,19 +195,19 @@ class Moments:
 
     @classmethod
     def load(cls, path: str | Path) -> Moments:
-        """Moments from a file of format `fedgram-moments/1`."""
-        return cls(**moments_file.moments_fields(path))
+        """Read a file of format `fedgram-moments/1`."""
+        return cls(**moments_file.read_fields(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the moments file that `load` and other programs read."""
+        """Write a file of format `fedgram-moments/1`."""
         write_json(path, self.document())
 
     def document(self) -> dict[str, Any]:
-        """The moments file as plain lists and numbers; weights stand in it only if they are not N_m/N."""
+        """Convert to the JSON document of `save`; it has weights only if they differ from N_m/N."""
         validation.check_one_problem(self.mean.shape[:-2], "saved")
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
-            | ({} if self.weighed_by_rows else {"weight": float(weight)})
+            | ({} if self.is_weighted_by_rows else {"weight": float(weight)})
             for name, count, mean, covariance, weight in zip(
                 self.clients, self.count, self.mean, self.covariance, self.client_weights, strict=True
             )
@@ -150,58 +216,77 @@ class Moments:
 
     @cached_property
     def pooled(self) -> Pooled:
-        """Moments of all clients' data together, under the client weights."""
+        """Moments of the pooled data under the client weights."""
         between = np.einsum("...m,...mi,...mj->...ij", self.client_weights, self.offset, self.offset)
-        return Pooled(
-            self._averaged(self.mean), average(self.client_weights, self.covariance), psd.symmetric(between)
-        )
+        within = average(self.client_weights, self.covariance)
+        return Pooled(self._average(self.mean), within, psd.symmetric(between))
 
     @cached_property
     def offset(self) -> Array:
-        """d_m = μ_m - μ_g, (..., M, C); centered twice, so that a common offset costs no digits."""
-        away = self.mean - self._averaged(self.mean)[..., None, :]
-        return away - self._averaged(away)[..., None, :]
+        """d_m = μ_m - μ_g, (..., M, C); centered twice to keep precision at large common offsets."""
+        away = self.mean - self._average(self.mean)[..., None, :]
+        return away - self._average(away)[..., None, :]
 
-    def _averaged(self, vectors: Array) -> Array:
+    def _average(self, vectors: Array) -> Array:
         """Σ_m p_m x_m: (..., M, C) -> (..., C)."""
         return np.einsum("...m,...mc->...c", self.client_weights, vectors)
 
     @property
-    def weighed_by_rows(self) -> bool:
+    def is_weighted_by_rows(self) -> bool:
         """Whether the client weights are N_m/N."""
         by_rows = normalize_weights(self.count, len(self.clients))
-        return np.allclose(self.client_weights, by_rows, rtol=1e-14, atol=0)  # once scaled to one, or twice
+        return np.allclose(
+            self.client_weights, by_rows, rtol=1e-14, atol=0
+        )  # scaling to one twice rounds differently
 
     def weighted(self, client_weights: Any) -> Moments:
-        """The same moments under other client weights."""
+        """Replace the client weights, (..., M) or a dict by client name."""
         return replace(self, client_weights=client_weights)
 
     def merged(self, *others: Moments) -> Moments:
-        """Moments of the union of disjoint samples; clients of the same name become one.
+        """Combine moments of disjoint samples; clients of the same name become one.
 
-        Exact and stable: the means differ by their difference, not by sums of squares. Client weights
-        become N_m/N. The others' targets are taken by name, in the order of these.
+        Parameters
+        ----------
+        others
+            Moments with the same targets, in any order.
+
+        Returns
+        -------
+        Moments
+            Moments of all rows, with client weights N_m/N and the targets in the order of `self`.
+
+        Raises
+        ------
+        InputError
+            If the targets differ, or moments have leading axes.
+
+        Examples
+        --------
+        >>> from fedgram import Moments
+        >>> first = Moments.from_arrays({"a": [[0.0], [2.0]]})
+        >>> merged = first.merged(Moments.from_arrays({"a": [[4.0], [6.0]]}))
+        >>> merged.count.tolist(), merged.mean.tolist(), merged.covariance.tolist()
+        ([4.0], [[3.0]], [[[5.0]]])
         """
         parts: dict[str, tuple[float, Array, Array]] = {}
         for given in (self, *others):
-            check_type(given, Moments, MADE)
-            moments = given._in_order(self.targets)
+            check_type(given, Moments, "Moments.merged()", BUILD_HINT)
+            moments = given._reorder_targets(self.targets)
             validation.check_one_problem(moments.mean.shape[:-2], "merged")
-            for name, *part in zip(
-                moments.clients, moments.count, moments.mean, moments.covariance, strict=True
-            ):
+            columns = moments.clients, moments.count, moments.mean, moments.covariance
+            for name, *part in zip(*columns, strict=True):
                 parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
         count, mean, covariance = (np.array(values) for values in zip(*parts.values(), strict=True))
         return Moments(count, mean, covariance, tuple(parts), self.targets)
 
-    def _in_order(self, targets: tuple[str, ...]) -> Moments:
-        """The same moments with their targets in this order."""
+    def _reorder_targets(self, targets: tuple[str, ...]) -> Moments:
         if self.targets == targets:
             return self
         if sorted(self.targets) != sorted(targets):
             raise InputError(
-                f"These moments have different targets: {', '.join(targets)} and {', '.join(self.targets)}; "
-                "make both of the same targets, under the same names.",
+                f"These moments have different targets: {', '.join(targets)} and {', '.join(self.targets)}. "
+                "Compute both from the same targets, under the same names.",
                 field="targets",
             )
         order = [self.targets.index(name) for name in targets]
@@ -209,16 +294,23 @@ class Moments:
         return replace(self, mean=self.mean[..., order], covariance=covariance, targets=targets)
 
 
-def check_federation(moments: Moments) -> None:
-    """Refuse what is not the moments of at least two clients."""
-    check_type(moments, Moments, MADE)
-    validation.check_federation(moments.clients)
+def check_federation(moments: Moments, caller: str) -> None:
+    """Raise InputError unless `moments` are Moments of at least two clients."""
+    check_type(moments, Moments, caller, BUILD_HINT)
+    if len(moments.clients) < 2:
+        (alone,) = moments.clients
+        raise InputError(
+            f"A federation needs at least two clients, but there is only '{alone}'. Add the moments or the "
+            "rows of others.",
+            client=alone,
+            field="clients",
+        )
 
 
 def _merge(
     part: tuple[float, Array, Array], count: float, mean: Array, covariance: Array
 ) -> tuple[float, Array, Array]:
-    """Chan's pairwise update of (N, μ, Σ), from the larger part: a step nearly to the other end rounds."""
+    """Merge (N, μ, Σ) of two samples by Chan's update, from the larger one: its step rounds less."""
     other = (count, mean, covariance)
     (most, large, wide), (least, small, narrow) = (part, other) if part[0] >= count else (other, part)
     total = most + least
@@ -226,22 +318,22 @@ def _merge(
     return total, large + share * step, rest * wide + share * narrow + share * rest * np.outer(step, step)
 
 
-def _each(targets: Any) -> Iterator[Any]:
+def _iterate_clients(targets: Any) -> Iterator[Any]:
     try:
         return iter(targets)
     except TypeError:
         raise InputError(
-            f"Targets are a list or a dict of arrays, one for each client, not {type(targets).__name__}.",
+            f"targets must be a list or dict of arrays, one per client, not {type(targets).__name__}.",
             field="targets",
         ) from None
 
 
 def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:
-    """Mean (C,) and covariance (1/N) (C, C) of rows (N, C); large offsets cost no digits.
+    """Mean (C,) and covariance (1/N) (C, C) of rows (N, C).
 
-    Rows are centered twice: with many of them the first mean is off by more than rounding.
+    Center twice: the mean of many rows with a large offset is off by more than rounding.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
         first = targets.mean(axis=0)
         centered = targets - first
         rest = centered.mean(axis=0)

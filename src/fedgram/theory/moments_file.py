@@ -1,10 +1,9 @@
-"""The moments file that programs exchange: JSON, format `fedgram-moments/1`.
+"""Read moments files: JSON of format `fedgram-moments/1`.
 
     {"format": "fedgram-moments/1", "targets": [names],
      "clients": [{"name", "count", "mean": [C], "covariance": [[C]], "weight": optional}]}
 
-Reading checks the shape of the document and names the client and field at fault; whether the numbers
-make sense is checked by `Moments`.
+Reading checks the structure; `Moments` checks the numbers.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ FORMAT = "fedgram-moments/1"
 
 
 def read_matrix(path: str | Path) -> Any:
-    """A JSON matrix as a float array (C, C); squareness and definiteness are for the caller to check."""
-    return _numbers(read_json(path), f"The matrix in '{path}'", dimensions=2)
+    """Read a JSON matrix; the caller checks that it is square and definite."""
+    return _parse_numbers(read_json(path), f"The matrix in '{path}'", dimensions=2)
 
 
-def moments_fields(path: str | Path) -> dict[str, Any]:
-    """Keyword arguments of `Moments` from a moments file."""
+def read_fields(path: str | Path) -> dict[str, Any]:
+    """Read the keyword arguments of `Moments`."""
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else None
         raise InputError(
-            f"'{path}' is not a moments file: its format is {found!r}, not '{FORMAT}'; "
-            "make one with 'fedgram moments'.",
+            f"'{path}' is not a moments file: its format is {found!r}, not '{FORMAT}'. "
+            "Write one with 'fedgram moments'.",
             field="format",
         )
     targets = document.get("targets")
@@ -42,37 +41,37 @@ def moments_fields(path: str | Path) -> dict[str, Any]:
     clients = document.get("clients")
     if not (isinstance(clients, list) and all(isinstance(client, dict) for client in clients) and clients):
         raise InputError(f"'clients' in '{path}' must be a list of objects.", field="clients")
-    parsed = [_client(client, number, len(targets)) for number, client in enumerate(clients, start=1)]
+    parsed = [_parse_client(client, number, len(targets)) for number, client in enumerate(clients, start=1)]
     return {
         "clients": tuple(client["name"] for client in parsed),
         "targets": tuple(targets),
-        **{
-            field: np.array([client[field] for client in parsed]) for field in ("count", "mean", "covariance")
-        },
-        "client_weights": _weights(parsed),
+        "count": np.array([client["count"] for client in parsed]),
+        "mean": np.array([client["mean"] for client in parsed]),
+        "covariance": np.array([client["covariance"] for client in parsed]),
+        "client_weights": _collect_weights(parsed),
     }
 
 
-def _client(client: dict[str, Any], number: int, targets: int) -> dict[str, Any]:
+def _parse_client(client: dict[str, Any], number: int, targets: int) -> dict[str, Any]:
     name = client.get("name")
     if name is None or name == "":
-        raise InputError(f"Client number {number} has no name; give it one.", field="name")
+        raise InputError(f"Client number {number} has no name. Add one.", field="name")
     if not isinstance(name, str):
         raise InputError(
-            f"The name of client number {number} must be text, not {json.dumps(name)}; put it in quotes.",
+            f"The name of client number {number} must be text, not {json.dumps(name)}. Put it in quotes.",
             field="name",
         )
     fields: dict[str, Any] = {"name": name}
     for field, dimensions in (("count", 0), ("mean", 1), ("covariance", 2), ("weight", 0)):
         if field in client:
-            fields[field] = _field(client[field], name, field, dimensions, targets)
+            fields[field] = _parse_field(client[field], name, field, dimensions, targets)
         elif field != "weight":
             raise InputError(f"Client '{name}' has no '{field}'.", client=name, field=field)
     return fields
 
 
-def _field(value: Any, client: str, field: str, dimensions: int, targets: int) -> Any:
-    array = _numbers(value, f"The {field} of client '{client}'", dimensions, client=client, field=field)
+def _parse_field(value: Any, client: str, field: str, dimensions: int, targets: int) -> Any:
+    array = _parse_numbers(value, f"The {field} of client '{client}'", dimensions, client=client, field=field)
     if array.shape != (targets,) * dimensions:
         wanted = " by ".join([str(targets)] * dimensions)
         found = " by ".join(str(size) for size in array.shape)
@@ -84,17 +83,17 @@ def _field(value: Any, client: str, field: str, dimensions: int, targets: int) -
     return array
 
 
-def _numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:
+def _parse_numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:
     def refuse() -> NoReturn:
         kind = ("a number", "a list of numbers", "a list of equally long lists of numbers")[dimensions]
         raise InputError(f"{what} must be {kind}.", **place)
 
-    def numeric(item: Any) -> bool:
+    def is_numeric(item: Any) -> bool:
         if isinstance(item, list):
-            return all(numeric(entry) for entry in item)
+            return all(is_numeric(entry) for entry in item)
         return isinstance(item, int | float) and not isinstance(item, bool)
 
-    if not numeric(value):
+    if not is_numeric(value):
         refuse()
     try:
         array = np.array(value, dtype=np.float64)
@@ -105,13 +104,13 @@ def _numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:
     return array
 
 
-def _weights(clients: list[dict[str, Any]]) -> Any:
+def _collect_weights(clients: list[dict[str, Any]]) -> Any:
     missing = [client["name"] for client in clients if "weight" not in client]
     if not missing:
         return np.array([client["weight"] for client in clients])
     if len(missing) < len(clients):
         raise InputError(
-            f"Client '{missing[0]}' has no weight but others do; give a weight to all clients or to none.",
+            f"Client '{missing[0]}' has no weight but others do. Set a weight for all clients or for none.",
             client=missing[0],
             field="weight",
         )

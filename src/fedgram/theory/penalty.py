@@ -1,4 +1,4 @@
-"""The two penalties of the local objective, which theory and training share."""
+"""Feature and head penalties of the local objective, eq. (1)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,33 @@ import numpy as np
 from fedgram._util.arrays import as_float
 from fedgram._util.errors import InputError, check_type
 
+# λ_H λ_W and sqrt(λ_H / λ_W) are above this and below its inverse, so that their powers stay finite.
 LEAST = 1e-60
-"""Products and roots of ratios of penalties are larger, and smaller than its inverse: powers stay finite."""
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """Feature and head penalties of the local objective, eq. (1): λ_H = features, λ_W = head."""
+    """Feature and head penalties of the local objective, eq. (1).
+
+    Parameters
+    ----------
+    features
+        λ_H, positive.
+    head
+        λ_W, positive.
+
+    Raises
+    ------
+    InputError
+        If a penalty is not a positive number, or too large or small to compute with.
+
+    Examples
+    --------
+    >>> from fedgram import Penalty
+    >>> penalty = Penalty(features=0.04, head=0.01)
+    >>> penalty.scale, penalty.threshold
+    (2.0, 0.0004)
+    """
 
     features: float = 0.01
     head: float = 0.01
@@ -25,25 +45,25 @@ class Penalty:
             value = getattr(self, name)
             if not 0 < as_float(value) < np.inf:
                 raise InputError(f"{flag} must be a positive number, not {value}.", field=flag)
-            object.__setattr__(self, name, float(value))  # NumPy's would be multiplied in their own type
+            object.__setattr__(self, name, float(value))  # NumPy would multiply float32 in float32
         if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):
             raise InputError(
-                f"lambda_h = {self.features:g} and lambda_w = {self.head:g} are out of range: their product "
-                f"and the root of their ratio must lie within {LEAST:g} and {1 / LEAST:g}.",
+                f"lambda_h = {self.features:g} and lambda_w = {self.head:g} are out of range. Their product "
+                f"and the root of their ratio must be between {LEAST:g} and {1 / LEAST:g}.",
                 field="lambda_h",
             )
 
     @classmethod
     def or_default(cls, penalty: Penalty | None) -> Penalty:
-        """The one that was given, or the default."""
+        """Return `penalty`, or the default for None."""
         if penalty is None:
             return cls()
-        check_type(penalty, cls, "Penalty(features=0.01, head=0.01) makes one")
+        check_type(penalty, cls, "penalty=", "Build it with Penalty(features=0.01, head=0.01)")
         return penalty
 
     @property
     def threshold(self) -> float:
-        """λ_H λ_W: target variance at or below this is not worth a feature."""
+        """λ_H λ_W: directions with at most this target variance are inactive."""
         return self.features * self.head
 
     @property

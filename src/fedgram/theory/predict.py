@@ -1,4 +1,4 @@
-"""Where federated averaging of a shared head ends, from each client's target moments alone."""
+"""Predict the limit of federated averaging from client target moments."""
 
 from __future__ import annotations
 
@@ -17,16 +17,36 @@ from fedgram.theory.geometry.weights import average
 from fedgram.theory.moments import Moments, check_federation
 from fedgram.theory.penalty import Penalty
 
-# A variance below this fraction of the largest covariance is the rounding of others.
-NOTHING = 1e-13
+# A variance below this fraction of the largest covariance is rounding.
+NEGLIGIBLE_VARIANCE = 1e-13
 
 
 def phi(covariance: Array, penalty: Penalty) -> Array:
-    """Optimal head Gram φ(T) = α T^(1/2) - λ_H I, eq. (7); inactive eigenvalues are clipped to 0.
+    """Optimal head Gram φ(T) = α T^(1/2) - λ_H I with negative eigenvalues clipped to 0, eq. (7).
 
-    covariance (..., C, C) -> (..., C, C).
+    Parameters
+    ----------
+    covariance
+        Target covariances T, (..., C, C).
+    penalty
+        λ_H and λ_W; α = sqrt(λ_H / λ_W).
+
+    Returns
+    -------
+    ndarray
+        Grams, (..., C, C).
+
+    Raises
+    ------
+    InputError
+        If a covariance is not finite, square and symmetric.
+
+    Examples
+    --------
+    >>> from fedgram import Penalty, phi
+    >>> phi([[4.0, 0.0], [0.0, 0.25]], Penalty(features=1.0, head=1.0)).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
     """
-
     penalty = Penalty.or_default(penalty)
 
     def optimum(variance: Array) -> Array:
@@ -38,7 +58,7 @@ def phi(covariance: Array, penalty: Penalty) -> Array:
 
 
 def local_optimum(covariance: Array, penalty: Penalty) -> Array:
-    """L⋆: the least value of the local objective, inactive eigenvalues included. (..., C, C) -> (...)."""
+    """Minimum L⋆ of the local objective, inactive eigenvalues included: (..., C, C) -> (...)."""
     variance = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
     active = np.sqrt(penalty.threshold * variance) - 0.5 * penalty.threshold
     return np.where(variance > penalty.threshold, active, 0.5 * variance).sum(axis=-1)
@@ -56,7 +76,7 @@ def profiled_objective(head: Array, covariance: Array, penalty: Penalty) -> Arra
 
 
 def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple[Array, Array]:
-    """Bias and features that minimise the local objective at a fixed head, Section 4.1.
+    """Bias and features that minimize the local objective at a fixed head, Section 4.1.
 
     head (..., C, P), targets (..., C, N) -> bias μ (..., C), features Wᵀ A⁻¹ (Y - μ 1ᵀ) (..., P, N).
     """
@@ -67,10 +87,32 @@ def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The end of federated averaging under the selection rule, beside centralized training.
+    """Limit of federated averaging under the selection rule, and optimum of centralized training.
 
-    grams G_m (..., M, C, C); barycenter G_⋆ with its residual; within G_within and centralized G_cen
-    (..., C, C); loss_optimum L⋆_m (..., M); activity of each client.
+    Parameters
+    ----------
+    moments, penalty
+        The input of `predict`.
+    activity
+        Smallest covariance eigenvalue of each client, compared with λ_H λ_W.
+    grams
+        Optimal Gram G_m of each client, (..., M, C, C).
+    barycenter
+        Limit G_⋆ with its residual.
+    within
+        G_within = φ(Σ_within), (..., C, C).
+    centralized
+        G_cen = φ(Σ_cen), (..., C, C).
+    loss_optimum
+        Minimum L⋆_m of each local objective, (..., M).
+
+    Examples
+    --------
+    >>> from fedgram import Moments, Penalty, predict
+    >>> moments = Moments(count=[9, 9], mean=[[-1.0], [1.0]], covariance=[[[1.0]], [[1.0]]])
+    >>> prediction = predict(moments, Penalty(features=0.25, head=0.25))
+    >>> prediction.fully_active, prediction.grams.tolist()
+    (True, [[[0.75]], [[0.75]]])
     """
 
     moments: Moments
@@ -84,7 +126,7 @@ class Prediction:
 
     @property
     def fully_active(self) -> bool:
-        """Whether every client is fully active, so that the paper's theorems apply as they stand."""
+        """Whether every client is fully active, as the theorems assume."""
         return bool(self.activity.active.all())
 
     @property
@@ -94,18 +136,18 @@ class Prediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers do not say by themselves, in sentences; empty in the fully active regime."""
+        """Caveats as sentences; empty in the fully active regime."""
         return self.client_notes + self.common_notes
 
     @property
     def client_notes(self) -> tuple[str, ...]:
-        """The notes that are of one client each: those that are not fully active."""
+        """One note for each client that is not fully active."""
         clients = [f"Client '{name}' is" for name in self.moments.clients]
         return self.activity.notes(clients, self.moments.targets)
 
     @property
     def common_notes(self) -> tuple[str, ...]:
-        """The notes that are of all clients."""
+        """Notes that concern all clients."""
         if self.fully_active:
             return ()
         clipped = "Inactive directions were clipped: the three terms of the gap need not be positive."
@@ -114,17 +156,15 @@ class Prediction:
         return clipped, "No client is active in every direction, so the limit may depend on the start."
 
     def trajectory(self, initial: Any, rounds: int) -> Array:
-        """Predicted Grams of the shared head over rounds 0..T from one Gram (C, C): (T + 1, ..., C, C)."""
+        """Predict Grams of the shared head in rounds 0..T from an initial Gram (C, C): (T + 1, ..., C, C)."""
         if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
-            raise InputError(
-                f"The number of rounds must be a whole number, 0 or more, not {rounds}.", field="rounds"
-            )
+            raise InputError(f"rounds must be a whole number, 0 or more, not {rounds}.", field="rounds")
         head = initial_head(initial, len(self.moments.targets))
         return trajectory(head, self.grams, self.moments.client_weights, int(rounds))
 
 
 def initial_head(gram: Any, targets: int) -> Array:
-    """A head (C, C) with this positive definite Gram (C, C), for C targets."""
+    """Return a head (C, C) with a positive definite Gram (C, C), for C targets."""
     checked = psd.check_psd(gram, "The initial Gram", definite=True)
     if checked.shape != (targets, targets):
         raise InputError(f"The initial Gram must be {targets} by {targets}.", field="initial")
@@ -134,16 +174,42 @@ def initial_head(gram: Any, targets: int) -> Array:
 def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     """Predict the limit of federated averaging and the optimum of centralized training.
 
-    Clients that are not fully active are computed with φ clipped at zero and named in `notes`; a
-    direction in which no client is active is refused, because no limit is defined there, and so are
-    pooled data that are active in none, because nothing can be measured by a centralized Gram of zero.
+    Clients that are not fully active count with φ clipped at zero; `Prediction.notes` names them.
+
+    Parameters
+    ----------
+    moments
+        Target moments of at least two clients.
+    penalty
+        λ_H and λ_W; `Penalty()` by default.
+
+    Returns
+    -------
+    Prediction
+        Client Grams, barycenter and centralized Gram, (..., C, C) each.
+
+    Raises
+    ------
+    InputError
+        If no client is active along some direction, so that the limit is not defined, or if the centralized
+        Gram is zero.
+
+    Examples
+    --------
+    >>> from fedgram import Moments, Penalty, predict
+    >>> moments = Moments(count=[9, 9], mean=[[-1.0], [1.0]], covariance=[[[1.0]], [[1.0]]])
+    >>> prediction = predict(moments, Penalty(features=0.25, head=0.25))
+    >>> prediction.barycenter.gram.round(4).tolist(), prediction.centralized.round(4).tolist()
+    ([[0.75]], [[1.1642]])
+    >>> round(float(prediction.relative_gap), 4)
+    0.3558
     """
-    check_federation(moments)
+    check_federation(moments, "predict()")
     penalty = Penalty.or_default(penalty)
     grams = phi(moments.covariance, penalty)
-    _refuse_if_undefined(grams, moments, penalty)
+    _check_limit(grams, moments, penalty)
     centralized = phi(moments.pooled.covariance, penalty)
-    refuse_if_zero(centralized, moments, penalty)
+    check_centralized(centralized, moments, penalty)
     return Prediction(
         moments=moments,
         penalty=penalty,
@@ -156,68 +222,64 @@ def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
     )
 
 
-def _refuse_if_undefined(grams: Array, moments: Moments, penalty: Penalty) -> None:
-    definite = _definite(weighted := average(moments.client_weights, grams))
+def _check_limit(grams: Array, moments: Moments, penalty: Penalty) -> None:
+    definite = _is_definite(weighted := average(moments.client_weights, grams))
     if not definite.all():
         at = np.unravel_index(np.argmin(definite), definite.shape)
         direction = np.linalg.eigh(weighted[at])[1][:, 0]
-        raise _undefined(at, direction, bool(_definite(grams[at].mean(axis=0))), moments, penalty)
+        is_light = bool(_is_definite(grams[at].mean(axis=0)))
+        raise _undefined_limit_error(at, direction, is_light, moments, penalty)
 
 
-def _definite(gram: Array) -> Array:
+def _is_definite(gram: Array) -> Array:
     """Whether Grams (..., C, C) are definite by more than rounding, (...)."""
     values = np.linalg.eigvalsh(gram)
     return np.asarray(values[..., 0] > 4 * gram.shape[-1] * EPS * values[..., -1])
 
 
-def _undefined(
-    at: tuple[Any, ...], direction: Array, light: bool, moments: Moments, penalty: Penalty
+def _undefined_limit_error(
+    at: tuple[Any, ...], direction: Array, is_light: bool, moments: Moments, penalty: Penalty
 ) -> InputError:
-    """Why there is no limit along a direction (C,): light if only the weights of active clients are."""
+    """Build the error about a direction (C,) without a limit; is_light if only weights are too small."""
     covariance, where = moments.covariance[at], describe_direction(direction, moments.targets)
     variance = np.einsum("i,mij,j->m", direction, covariance, direction)
     best = int(variance.argmax())
     client, largest = moments.clients[best], float(np.abs(covariance).max())
-    if light:
+    if is_light:
         return InputError(
-            f"Along {where} only light clients are active, as '{client}' with a weight of "
-            f"{moments.client_weights[at][best]:.3g}, which rounding loses beside the others; give them "
-            "larger weights, or leave out the target.",
+            f"Along {where} only clients of negligible weight are active, such as '{client}' with "
+            f"{moments.client_weights[at][best]:.3g}. Increase their weights, or drop the target.",
             client=client,
             field="weight",
         )
     return InputError(
         f"No client is active along {where}: the largest target variance there, {variance[best]:.6g} at "
-        f"client '{client}', {_too_little(variance[best], largest, penalty)}",
+        f"client '{client}', {_variance_hint(variance[best], largest, penalty)}",
         client=client,
         field="covariance",
     )
 
 
-def refuse_if_zero(centralized: Array, moments: Moments, penalty: Penalty) -> None:
-    """Refuse pooled data that are active in no direction, though a light client may be.
-
-    A centralized Gram of zero is no scale for the gap, and nothing that a correction could reach.
-    """
+def check_centralized(centralized: Array, moments: Moments, penalty: Penalty) -> None:
+    """Raise InputError if a centralized Gram (..., C, C) is zero: no gap is relative to it."""
     active = centralized.any(axis=(-1, -2))
     if active.all():
         return
     largest = np.linalg.eigvalsh(moments.pooled.covariance)[..., -1][~active].min()
     raise InputError(
         f"The pooled data are active in no direction: their largest variance, {largest:.6g}, does not exceed "
-        f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
+        f"lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties.",
         field="covariance",
     )
 
 
-def _too_little(variance: float, largest: float, penalty: Penalty) -> str:
-    """Why so much variance in a direction is not enough beside the largest covariance, and what helps."""
-    if variance <= NOTHING * largest:
+def _variance_hint(variance: float, largest: float, penalty: Penalty) -> str:
+    if variance <= NEGLIGIBLE_VARIANCE * largest:
         return (
-            f"is zero beside the largest covariance, {largest:.6g}, up to rounding; leave out a target that "
-            "others determine, or give all targets a common scale."
+            f"is rounding relative to the largest covariance, {largest:.6g}. Drop a target that others "
+            "determine, or give all targets a common scale."
         )
     return (
-        f"does not exceed lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties or leave out "
-        "the target."
+        f"does not exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties or drop the "
+        "target."
     )

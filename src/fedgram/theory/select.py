@@ -1,7 +1,7 @@
-"""The selection rule, made to hold after ordinary training: by aligning a head, or by solving for it.
+"""Apply the selection rule after training: align a head, or solve for it.
 
-Both leave the client's predictions and penalties as good as it had them and return the head closest to
-the broadcast. The exact rule itself, Π of eq. (8), is `closest_head`.
+`closest_head` is the exact rule Π, eq. (8). `align` and `solve` return the head closest to the broadcast
+among those that keep the client's predictions and penalties.
 """
 
 from __future__ import annotations
@@ -18,12 +18,36 @@ from fedgram.theory.geometry.psd import closest_factor, transpose
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi, regularized_gram
 
-# An eigenvalue of W Wᵀ below this fraction of λ_H: the head leaves that direction of the targets alone.
+# Fraction of λ_H below which the head ignores an eigendirection of W Wᵀ.
 NEGLIGIBLE = 1e-2
 
 
 def closest_head(broadcast: Array, gram: Array) -> Array:
-    """Π(W), eq. (8): the head with this Gram (..., C, C) closest to the broadcast (..., C, P), P ≥ C."""
+    """Find the head with a given Gram closest to the broadcast: Π(W), eq. (8).
+
+    Parameters
+    ----------
+    broadcast
+        Head W, (..., C, P) with P ≥ C.
+    gram
+        Gram, (..., C, C), positive semidefinite.
+
+    Returns
+    -------
+    ndarray
+        Head U with U Uᵀ = gram, (..., C, P).
+
+    Raises
+    ------
+    InputError
+        If shapes do not match, values are not finite, or the Gram is not symmetric.
+
+    Examples
+    --------
+    >>> from fedgram import closest_head
+    >>> closest_head([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[4.0, 0.0], [0.0, 9.0]]).tolist()
+    [[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]
+    """
     head, gram = as_finite_array(broadcast, "broadcast"), psd.check_symmetric(gram, "gram")
     common_batch(broadcast=head.shape[:-2], gram=gram.shape[:-2])
     return closest_factor(head, gram)
@@ -31,13 +55,13 @@ def closest_head(broadcast: Array, gram: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """rotation Q (..., P, P), orthogonal, and head Ŵ Q (..., C, P), closest to the broadcast."""
+    """Orthogonal rotation Q (..., P, P), and head Ŵ Q (..., C, P) closest to the broadcast."""
 
     rotation: Array
     head: Array
 
     def layer(self, weight: Array, bias: Array) -> tuple[Array, Array]:
-        """The feature layer u ↦ weight u + bias followed by Qᵀ, so that predictions stay the same.
+        """Rotate the feature layer u ↦ weight u + bias by Qᵀ, so that predictions stay the same.
 
         weight (..., P, D), bias (..., P) -> the same shapes.
         """
@@ -46,16 +70,39 @@ class Alignment:
 
 
 def align(head: Array, broadcast: Array) -> Alignment:
-    """Q = argmin ‖Ŵ Q - W‖_F over orthogonal Q (Appendix F.5): heads (..., C, P) each.
+    """Rotate a head toward the broadcast: Q = argmin ‖Ŵ Q - W‖_F over orthogonal Q (Appendix F.5).
 
-    Q is unique on the heads' row spaces only; there it is the polar factor of Ŵᵀ W, and the completion
-    takes one orthogonal complement to the other. Works in C dimensions, P is touched by two QRs.
+    Q is unique on the heads' row spaces only; it maps one orthogonal complement to the other.
+
+    Parameters
+    ----------
+    head
+        Trained head Ŵ, (..., C, P) with P ≥ C.
+    broadcast
+        Head W, (..., C, P).
+
+    Returns
+    -------
+    Alignment
+        rotation Q, (..., P, P), and head Ŵ Q, (..., C, P).
+
+    Raises
+    ------
+    InputError
+        If shapes do not match, or values are not finite.
+
+    Examples
+    --------
+    >>> from fedgram import align
+    >>> aligned = align([[0.0, 2.0]], [[1.0, 0.0]])
+    >>> abs(aligned.head).round(12).tolist()
+    [[2.0, 0.0]]
     """
     head, broadcast = as_finite_array(head, "head"), as_finite_array(broadcast, "broadcast")
     if head.ndim < 2 or head.shape[-2:] != broadcast.shape[-2:]:
         raise InputError(
-            f"The head has shape {head.shape} and the broadcast {broadcast.shape}; both must have shape "
-            "(..., targets, features), of as many of each.",
+            f"The head has shape {head.shape} and the broadcast {broadcast.shape}. Both must have the same "
+            "shape (..., targets, features).",
             field="broadcast",
         )
     rows = head.shape[-2]
@@ -71,11 +118,11 @@ def align(head: Array, broadcast: Array) -> Alignment:
 
 @dataclass(frozen=True, eq=False)
 class SolvedReturn:
-    """The exact minimiser of a client's loss over its last feature layer, head and both biases.
+    """Exact minimizer of a client's loss over its last feature layer, head and both biases.
 
-    head W (C, P) closest to the broadcast, bias μ (C,); the feature layer u ↦ layer_weight u + layer_bias
-    with shapes (P, D) and (P,); explained Ŝ (C, C), the target covariance that the inputs u explain;
-    clipped, how many directions of Ŝ (with the correction) were not active.
+    head W (C, P) closest to the broadcast; bias μ (C,); feature layer u ↦ layer_weight u + layer_bias with
+    shapes (P, D) and (P,); explained Ŝ (C, C), the target covariance that the inputs u explain; clipped, the
+    number of inactive directions of Ŝ + deficit.
     """
 
     head: Array
@@ -95,33 +142,66 @@ def solve(
     trained: Array | None = None,
     weak: float | None = None,
 ) -> SolvedReturn:
-    """Solve for the last layers on frozen inputs u of the last feature layer.
+    """Solve for the last layers of a client on frozen inputs u of its last feature layer.
 
-    inputs (N, D), targets (N, C), broadcast (C, P); deficit γ (Σ_cen - Σ_m) (C, C) adds the moment
-    correction. With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the
-    profiled loss is F(W; Ŝ + deficit) + const, so W Wᵀ = φ(Ŝ + deficit) and the features are
-    Wᵀ A⁻¹ B (u - ū). Where several maps fit as well, B is the one closest to `trained` (C, D), the map that
-    training found (`unshrunk`), or else the smallest; directions of u below the fraction `weak` of the
-    strongest stay as they are there.
+    With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the profiled loss is
+    F(W; Ŝ + deficit) + const. Hence W Wᵀ = φ(Ŝ + deficit), and the features are Wᵀ A⁻¹ B (u - ū).
+
+    Parameters
+    ----------
+    inputs
+        Inputs u of the last feature layer, (N, D).
+    targets
+        Targets, (N, C).
+    broadcast
+        Broadcast head, (C, P) with P ≥ C.
+    penalty
+        λ_H and λ_W.
+    deficit
+        γ (Σ_cen - Σ_m), (C, C), for the moment correction.
+    trained
+        Map (C, D) that training found (`unshrink`). Of several best maps, B is the closest to it; by default
+        the smallest.
+    weak
+        Directions of u below this fraction of the strongest keep their trained map.
+
+    Returns
+    -------
+    SolvedReturn
+        Head (C, P), bias (C,), layer_weight (P, D) and layer_bias (P,).
+
+    Raises
+    ------
+    InputError
+        If shapes do not match, or values are not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedgram import Penalty, solve
+    >>> inputs = np.array([[-1.0], [1.0], [3.0]])
+    >>> solved = solve(inputs, 3 * inputs, np.array([[1.0]]), Penalty(features=0.01, head=0.01))
+    >>> solved.bias.tolist(), solved.explained.round(4).tolist()
+    ([3.0], [[24.0]])
+    >>> (solved.head @ solved.layer_weight).round(4).tolist()
+    [[2.9939]]
     """
     penalty = Penalty.or_default(penalty)
-    inputs, targets, broadcast = (
-        _matrix(values, name)
-        for values, name in ((inputs, "inputs"), (targets, "targets"), (broadcast, "broadcast"))
-    )
+    inputs, targets = _matrix(inputs, "inputs"), _matrix(targets, "targets")
+    broadcast = _matrix(broadcast, "broadcast")
     if len(inputs) != len(targets):
         raise InputError(f"There are {len(inputs)} inputs but {len(targets)} targets.", field="inputs")
     center, bias = inputs.mean(axis=0), targets.mean(axis=0)
-    maps = (targets.shape[1], inputs.shape[1])
-    before = (
-        np.zeros(maps) if trained is None else _shaped(as_finite_array(trained, "trained"), maps, "trained")
-    )
+    shape = (targets.shape[1], inputs.shape[1])
+    before = np.zeros(shape) if trained is None else as_finite_array(trained, "trained")
+    _check_shape(before, shape, "trained")
     rest = targets - bias - (inputs - center) @ before.T
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
     added = np.zeros_like(explained) if deficit is None else psd.check_symmetric(deficit, "deficit")
-    desired = explained + _shaped(added, explained.shape, "deficit")
+    _check_shape(added, explained.shape, "deficit")
+    desired = explained + added
     head = closest_head(broadcast, phi(desired, penalty))
     weight = head.T @ np.linalg.solve(regularized_gram(head, penalty), fitted)
     clipped = int((np.linalg.eigvalsh(psd.symmetric(desired)) <= penalty.threshold).sum())
@@ -129,16 +209,40 @@ def solve(
 
 
 def unshrink(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
-    """The map B whose optimal features Wᵀ A⁻¹ B u trained layers give: A (W Wᵀ)⁻¹ W L.
+    """Undo the shrinkage of trained layers: the map B = A (W Wᵀ)⁻¹ W L whose optimal features they compute.
 
-    head W (C, P), layer_weight L (P, D) -> (C, D). Predictions W L u are B u less what the penalties cost.
-    A direction that the head hardly uses is blown up by no more than about 1 / NEGLIGIBLE.
+    Directions that the head hardly uses grow by at most about 1 / NEGLIGIBLE.
+
+    Parameters
+    ----------
+    head
+        Head W, (C, P).
+    layer_weight
+        Weight L of the last feature layer, (P, D).
+    penalty
+        λ_H and λ_W; A = W Wᵀ + λ_H I.
+
+    Returns
+    -------
+    ndarray
+        Map B, (C, D).
+
+    Raises
+    ------
+    InputError
+        If shapes do not match, or values are not finite.
+
+    Examples
+    --------
+    >>> from fedgram import Penalty, unshrink
+    >>> unshrink([[2.0]], [[3.0]], Penalty(features=1.0, head=1.0)).tolist()
+    [[7.5]]
     """
     penalty, head = Penalty.or_default(penalty), _matrix(head, "head")
     layer_weight = _matrix(layer_weight, "layer_weight")
     if head.shape[1] != len(layer_weight):
         raise InputError(
-            f"The head has {head.shape[1]} features but the layer gives {len(layer_weight)}.",
+            f"The head has {head.shape[1]} features but the layer has {len(layer_weight)}.",
             field="layer_weight",
         )
     values, basis = np.linalg.eigh(psd.gram(head))
@@ -146,14 +250,12 @@ def unshrink(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
 
 
-def _shaped(array: Array, shape: tuple[int, ...], name: str) -> Array:
+def _check_shape(array: Array, shape: tuple[int, ...], name: str) -> None:
     if array.shape != shape:
         raise InputError(f"{name} must have shape {shape} for these rows, not {array.shape}.", field=name)
-    return array
 
 
 def _matrix(values: Any, name: str) -> Array:
-    """One client's matrix as finite float64."""
     array = as_finite_array(values, name)
     if array.ndim != 2 or not len(array):
         raise InputError(f"{name} must have shape (rows, columns), not {array.shape}.", field=name)

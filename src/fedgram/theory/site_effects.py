@@ -24,7 +24,7 @@ from fedgram._util.arrays import Array
 from fedgram.theory.geometry.psd import symmetric
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 
-# Rows of a site that count as much as the shared head, in the half-octave grid that is searched; inf: no effect.
+# Searched strengths, in rows; inf switches an effect off.
 STRENGTHS: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0, np.inf)
 
 

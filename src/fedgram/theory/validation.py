@@ -1,4 +1,4 @@
-"""Checks of client moments: each failure is one sentence that names the client and the field."""
+"""Check client moments; errors name the client and the field."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedgram._util.text import pluralize
 from fedgram.theory.geometry import psd
 
 
-def constant_target(client: str, target: str) -> InputError:
-    """What is said of a target that does not vary."""
+def constant_target_error(client: str, target: str) -> InputError:
+    """Build the error about a target that does not vary."""
     return InputError(
-        f"The target '{target}' is constant at client '{client}', so it cannot be predicted; leave out the "
-        "target or the client.",
+        f"Target '{target}' is constant at client '{client}', so it cannot be predicted. Drop the target or "
+        "the client.",
         client=client,
         field=target,
     )
 
 
 def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
-    """Raw targets of one client as finite float64 (N, C), none of them constant; names as far as known."""
+    """Return one client's targets as finite float64 (N, C); `names` may be empty."""
     array = as_float_array(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
         raise InputError(
@@ -36,66 +36,56 @@ def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
     if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(
-            f"Client '{client}' has a target that is not finite, in row {row + 1}, column {column + 1}; "
-            "drop or fill it first.",
+            f"Client '{client}' has a target that is not finite, in row {row + 1}, column {column + 1}. "
+            "Drop or fill it first.",
             client=client,
             field="targets",
         )
     constant = np.flatnonzero((array == array[:1]).all(axis=0)) if len(array) > 1 else np.array([])
     if constant.size:
-        raise constant_target(client, dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}"))
+        raise constant_target_error(
+            client, dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}")
+        )
     return array
 
 
 def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
-    """Names of clients or targets: as many as expected, each once, and not again with a blank more."""
+    """Check the number of names, and that they differ by more than blanks."""
     if len(names) != expected:
         raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
-    repeated = next(
-        (name for name, times in Counter(str(name).strip() for name in names).items() if times > 1), None
-    )
+    times = Counter(str(name).strip() for name in names)
+    repeated = next((name for name in times if times[name] > 1), None)
     if repeated is not None:
         raise InputError(
-            f"The {kind} name '{repeated}' appears more than once, perhaps with blanks around it; give each "
+            f"The {kind} name '{repeated}' appears more than once, perhaps with blanks around it. Give each "
             f"{kind} its own name.",
             client=repeated if kind == "client" else None,
             field=f"{kind}s",
         )
 
 
-def check_federation(clients: tuple[str, ...]) -> None:
-    """At least two clients: one alone writes and sends its moments, but has nothing to average."""
-    if len(clients) < 2:
-        raise InputError(
-            f"A federation needs at least two clients, but there is only '{clients[0]}'; add the moments or "
-            "the rows of others.",
-            client=clients[0],
-            field="clients",
-        )
-
-
 def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
-    """Whole counts (M,), each at least C + 1: fewer rows cannot have a covariance of full rank."""
+    """Check counts (M,): whole, and at least C + 1, as a covariance of full rank needs."""
     if count.shape != (len(clients),):
         raise InputError(f"There are {len(clients)} clients but {count.size} counts.", field="count")
     for client, rows in zip(clients, count, strict=True):
         if not (np.isfinite(rows) and rows == int(rows)):
             raise InputError(
-                f"The count of client '{client}' is {rows:.15g}, but it must be a whole number; correct it.",
+                f"The count of client '{client}' is {rows:.15g}, but it must be a whole number.",
                 client=client,
                 field="count",
             )
         if rows < targets + 1:
             raise InputError(
                 f"Client '{client}' has {pluralize(int(rows), 'row')}, but it needs at least {targets + 1}, "
-                "one more than targets; add rows, use fewer targets, or leave the client out.",
+                "one more than targets. Add rows, use fewer targets, or drop the client.",
                 client=client,
                 field="count",
             )
 
 
 def check_mean(mean: Array, clients: tuple[str, ...]) -> None:
-    """Finite means (..., M, C)."""
+    """Check that means (..., M, C) are finite."""
     bad = np.argwhere(~np.isfinite(mean))
     if bad.size:
         client = clients[bad[0][-2]]
@@ -105,38 +95,40 @@ def check_mean(mean: Array, clients: tuple[str, ...]) -> None:
 
 
 def check_range(norm: Array, targets: tuple[str, ...]) -> None:
-    """Pooled covariances whose norm (...) is a number: those of larger targets have no finite squares."""
+    """Check that the norms (...) of pooled covariances did not overflow."""
     if not np.isfinite(norm).all():
         of = f" ({', '.join(targets)})" if targets else ""
         raise InputError(
-            f"The means or covariances of the targets{of} are too large to compute with; give the targets a "
-            "smaller unit.",
+            f"The means or covariances of the targets{of} are too large to compute with. Rescale the "
+            "targets.",
             field="mean",
         )
 
 
-def check_one_problem(batch: tuple[int, ...], done: str) -> None:
-    """No leading axes: a file has a place for one mean and covariance of each client."""
+def check_one_problem(batch: tuple[int, ...], action: str) -> None:
+    """Check that there are no leading axes."""
     if batch:
         raise InputError(
-            f"These moments hold many problems, with leading axes {batch}, and cannot be {done}; take those "
-            "of one problem.",
+            f"Moments of several problems, with leading axes {batch}, cannot be {action}. Pass those of one "
+            "problem.",
             field="mean",
         )
 
 
 def check_covariance(covariance: Any, clients: tuple[str, ...], targets: int) -> Array:
-    """Symmetric semidefinite covariances (..., M, C, C)."""
+    """Return symmetric semidefinite covariances (..., M, C, C)."""
     array = as_float_array(covariance, "covariance")
     if array.shape[-3:] != (len(clients), targets, targets):
         raise InputError(
             f"covariance must have shape (..., {len(clients)}, {targets}, {targets}), not {array.shape}.",
             field="covariance",
         )
-    return np.stack([_checked_client(array[..., m, :, :], name) for m, name in enumerate(clients)], axis=-3)
+    return np.stack(
+        [_check_client_covariance(array[..., m, :, :], name) for m, name in enumerate(clients)], axis=-3
+    )
 
 
-def _checked_client(covariance: Array, client: str) -> Array:
+def _check_client_covariance(covariance: Array, client: str) -> Array:
     try:
         return psd.check_psd(covariance, f"The covariance of client '{client}'")
     except InputError as error:

@@ -1,8 +1,8 @@
-"""Finitely many profiled steps per round: the server update Φ of Theorem 2 and its derivative.
+"""Server update Φ of finitely many profiled steps (Theorem 2), and its fixed point.
 
-A profiled step minimises the local loss over features and bias at the current head, then takes one
-full-batch gradient step on the head. The server's Gram depends on the broadcast's Gram only, yet every
-map here works on heads: E steps on a factor keep a digit more than products of E multipliers.
+A profiled step minimizes the local loss over features and bias at the current head, then takes one full-batch
+gradient step on the head. Maps act on heads, not Grams: E steps on a factor keep a digit more than products
+of E multipliers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def profiled_step(head: Array, covariance: Array, rate: Array, penalty: Penalty)
 
 
 def lift(head: Array, direction: Array) -> Array:
-    """½ X G⁻¹ W: the tangent V of the head with V Wᵀ + W Vᵀ = X.
+    """Tangent V = ½ X G⁻¹ W of the head, with V Wᵀ + W Vᵀ = X.
 
     head (..., C, P) of full row rank, symmetric direction (..., C, C) -> (..., C, P).
     """
@@ -39,7 +39,7 @@ def lift(head: Array, direction: Array) -> Array:
 
 
 def symmetric_basis(size: int) -> Array:
-    """An orthonormal basis of Sym(C) in the Frobenius inner product: (C (C + 1)/2, C, C)."""
+    """Orthonormal basis of Sym(C) in the Frobenius inner product, (C (C + 1)/2, C, C)."""
     rows, columns = np.triu_indices(size)
     basis = np.zeros((len(rows), size, size))
     entry = np.where(rows == columns, 1.0, np.sqrt(0.5))
@@ -53,7 +53,7 @@ class ProfiledUpdate:
     """The server update Φ_{η,E}: E profiled steps of rate η at every client, then averaging.
 
     covariance Σ_m (..., M, C, C), each above λ_H λ_W; client_weights p_m (..., M), scaled to sum to one;
-    rate η (...); steps E. Leading axes broadcast, so that instances and rates make a grid.
+    rate η (...); steps E. Leading axes broadcast, so instances and rates can form a grid.
     """
 
     covariance: Array
@@ -83,7 +83,7 @@ class ProfiledUpdate:
         return average(self.client_weights, self.covariance)
 
     def client_heads(self, head: Array) -> Array:
-        """What the clients return, GD_η^E[F_m](W): head (..., C, P) -> (..., M, C, P)."""
+        """Returned heads GD_η^E[F_m](W): head (..., C, P) -> (..., M, C, P)."""
         rate = self.rate[..., None, None, None]
         heads = head[..., None, :, :]
         for _ in range(self.steps):
@@ -101,9 +101,9 @@ class ProfiledUpdate:
     def push_forward(self, head: Array, tangents: Array) -> tuple[Array, Array]:
         """Φ(W) and DΦ(W)[V]: head (..., C, P), D tangents (..., D, C, P) -> the same shapes.
 
-        Each head step is differentiated as it is taken: D(Λ W)[V] = DΛ[V Wᵀ + W Vᵀ] W + Λ V.
+        The derivative of each head step is D(Λ W)[V] = DΛ[V Wᵀ + W Vᵀ] W + Λ V.
         """
-        # Axes are (..., client, tangent, C, P); the head itself has one tangent axis of length 1.
+        # Axes are (..., client, tangent, C, P); the tangent axis of the head has length 1.
         covariance, rate = self.covariance[..., None, :, :], 2.0 * self.rate[..., None, None, None, None]
         heads, moves = head[..., None, None, :, :], tangents[..., None, :, :, :]
         for _ in range(self.steps):
@@ -115,7 +115,7 @@ class ProfiledUpdate:
         pushed = np.einsum("...m,...mdij->...dij", self.client_weights, moves)
         return average(self.client_weights, heads[..., 0, :, :]), pushed
 
-    def linearised(self, head: Array) -> tuple[Array, Array]:
+    def linearize(self, head: Array) -> tuple[Array, Array]:
         """Φ^G and its Jacobian DΦ^G at G = W Wᵀ, exact up to rounding.
 
         head (..., C, P) of full row rank -> (..., C, C) and (..., D, D), the latter in the orthonormal
@@ -127,8 +127,8 @@ class ProfiledUpdate:
         jacobian = np.einsum("aij,...bij->...ab", basis, half + transpose(half))
         return psd.gram(moved), jacobian
 
-    def at(self, index: Array) -> ProfiledUpdate:
-        """The updates at flat positions (B,) of the leading axes, as one axis."""
+    def take(self, index: Array) -> ProfiledUpdate:
+        """Select updates at flat positions (B,) of the leading axes."""
         return replace(
             self,
             covariance=self.covariance.reshape(-1, *self.covariance.shape[-3:])[index],
@@ -144,7 +144,7 @@ def spectral_radius(jacobian: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ReturnErrors:
-    """How far the clients' returns are from the selection rule, the worst client of each problem.
+    """Distance of returned heads from the selection rule, for the worst client of each problem.
 
     gram (...): ‖U_m U_mᵀ - G_m‖ / ‖G_m‖; selection (...): ‖U_m - Π_m(W)‖ / ‖Π_m(W)‖, both Frobenius.
     """
@@ -154,7 +154,7 @@ class ReturnErrors:
 
 
 def return_errors(update: ProfiledUpdate, head: Array) -> ReturnErrors:
-    """Compare the clients' returns for a broadcast head (..., C, P) with optimal and with closest heads."""
+    """Compare returned heads for a broadcast (..., C, P) with optimal Grams and closest heads."""
     returned = update.client_heads(head)
     optima = phi(update.covariance, update.penalty)
     closest = psd.closest_factor(head[..., None, :, :], optima)
@@ -168,7 +168,7 @@ def _check_schedule(rate: Array, steps: int) -> None:
     if not (np.isfinite(rate).all() and (rate > 0).all()):
         raise InputError("Every learning rate must be a finite positive number.", field="rate")
     if steps < 1:
-        raise InputError(f"There must be at least one local step, not {steps}.", field="steps")
+        raise InputError(f"steps must be at least 1, not {steps}.", field="steps")
 
 
 def _check_active(covariance: Array, penalty: Penalty) -> None:
@@ -176,20 +176,21 @@ def _check_active(covariance: Array, penalty: Penalty) -> None:
     if smallest <= penalty.threshold:
         raise InputError(
             f"Finite steps need fully active clients, but a target variance of {smallest:.6g} does not "
-            f"exceed lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
+            f"exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties.",
             field="covariance",
         )
 
 
+# Absolute change of the server Gram in a round below which a fixed point counts as found.
 RESIDUAL = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
 class FixedPoint:
-    """A Gram that a round leaves in place, and how nearly.
+    """Fixed point of a round, and its accuracy.
 
-    gram G_{η,E} (..., C, C); head (..., C, P), a factor of it; residual (...), the absolute Frobenius
-    change of the server Gram in a round; rounds (...) run, or linear solves for Newton's method.
+    gram G_{η,E} (..., C, C); head (..., C, P), a factor of it; residual (...), the absolute Frobenius change
+    of the server Gram in a round; rounds (...), or linear solves of Newton's method.
     """
 
     gram: Array
@@ -199,21 +200,21 @@ class FixedPoint:
 
     @property
     def converged(self) -> Array:
-        """Whether the server Gram changed by less than 1e-13, (...)."""
+        """Whether a round changes the server Gram by less than 1e-13, (...)."""
         return self.residual < RESIDUAL
 
 
 def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> FixedPoint:
     """Run rounds from head (..., C, P) until each server Gram changes by less than 1e-13.
 
-    A problem leaves the batch in the round in which it converges, so its count is its own.
+    A problem leaves the batch when it converges, so `rounds` counts each by itself.
     """
     batch = update.rate.shape
     heads = np.broadcast_to(head, batch + head.shape[-2:]).reshape(-1, *head.shape[-2:]).copy()
     residual = np.full(len(heads), np.inf)
     rounds = np.zeros(len(heads), dtype=int)
     left = np.arange(len(heads))
-    running = update.at(left)
+    running = update.take(left)
     while left.size and rounds.max() < max_rounds:
         moved = running.next_head(heads[left])
         residual[left] = psd.frobenius(psd.gram(moved) - psd.gram(heads[left]))
@@ -222,29 +223,29 @@ def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> F
         done = residual[left] < RESIDUAL
         if done.any():
             left = left[~done]
-            running = update.at(left)
+            running = update.take(left)
     heads = heads.reshape(batch + head.shape[-2:])
     return FixedPoint(psd.gram(heads), heads, residual.reshape(batch), rounds.reshape(batch))
 
 
 def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
-    """Solve Φ^G(G) = G from G_within until no residual falls any more; heads are (..., C, C).
+    """Solve Φ^G(G) = G from G_within until no residual falls; heads are (..., C, C).
 
-    A residual below 1e-13 is no reason to stop: at ηE = 1e-4 the Gram may still be 1e-9 away. A problem
-    whose residual rises keeps its best head, and `converged` tells whether that is good enough.
+    It does not stop at a residual of 1e-13: at ηE = 1e-4 the Gram may still be 1e-9 away. A problem whose
+    residual rises keeps its best head.
     """
     head = best = psd.sqrt(phi(update.within, update.penalty))
     residual = np.full(update.rate.shape, np.inf)
     solves = np.zeros(update.rate.shape, dtype=int)
     for _ in range(max_solves):
-        moved, jacobian = update.linearised(head)
+        moved, jacobian = update.linearize(head)
         change = moved - psd.gram(head)
         fell = psd.frobenius(change) < residual
         if not fell.any():
             break
         residual = np.where(fell, psd.frobenius(change), residual)
         best = np.where(fell[..., None, None], head, best)
-        # Stepping on the head keeps the Gram positive, (W + V)(W + V)ᵀ, however long the step.
+        # A step on the head keeps the Gram (W + V)(W + V)ᵀ positive, however long it is.
         head = np.where(fell[..., None, None], head + lift(head, _newton_step(change, jacobian)), best)
         solves += fell
     return FixedPoint(psd.gram(best), best, residual, solves)

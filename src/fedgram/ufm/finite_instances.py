@@ -1,7 +1,7 @@
-"""Random clients for the checks of finite profiled steps (Appendix G.4), N independent instances at a time.
+"""Random clients for the checks of finite profiled steps (Appendix G.4).
 
-All use λ_H = λ_W = 0.1, four clients and three targets. The paper gives neither seeds nor weights: client
-weights are Dirichlet(2), the generator is the caller's.
+All use λ_H = λ_W = 0.1, four clients and three targets. The paper gives no weights; ours are Dirichlet(2).
+The leading axis N indexes independent instances.
 """
 
 from __future__ import annotations
@@ -48,51 +48,51 @@ def initial_heads(rng: np.random.Generator, instances: int, features: int = TARG
 
 
 def generic(rng: np.random.Generator, instances: int) -> Clients:
-    """Every client its own Haar eigenbasis, eigenvalues uniform in [0.3, 3]."""
+    """Draw clients with independent Haar eigenbases and eigenvalues uniform in [0.3, 3]."""
     covariance = random_covariances(rng, (instances, CLIENTS), TARGETS, VARIANCES)
     return Clients(covariance, _client_weights(rng, instances))
 
 
 def repeated(rng: np.random.Generator, instances: int) -> Clients:
-    """Generic clients moved by a congruence to a Σ_within with a double eigenvalue, still not commuting."""
+    """Draw generic clients, moved by a congruence to a Σ_within with a double eigenvalue."""
     clients = generic(rng, instances)
     spectrum = rng.uniform(*VARIANCES, (instances, TARGETS))
     spectrum[:, 1] = spectrum[:, 0]
     within = average(clients.client_weights, clients.covariance)
-    # L L_within⁻¹ takes L_within L_withinᵀ = Σ_within to L Lᵀ, the Σ_within that we want.
+    # L L_within⁻¹ maps L_within L_withinᵀ = Σ_within to the wanted Σ_within, L Lᵀ.
     wanted = random_orthogonal(rng, (instances,), TARGETS) * np.sqrt(spectrum)[:, None, :]
     move = (wanted @ np.linalg.inv(np.linalg.cholesky(within)))[:, None]
     return Clients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
 
 
 def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
-    """Every client has a variance 1 to 20 % above λ_H λ_W, along directions that nearly agree.
+    """Draw clients with a variance 1 to 20 % above λ_H λ_W, along nearly equal directions.
 
-    Were they independent, Σ_within would have no weak direction; were they equal, it would decouple.
+    Independent directions would leave Σ_within without a weak direction; equal ones would decouple it.
     """
     spectrum = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
     spectrum[..., 0] = PENALTY.threshold * rng.uniform(1.01, 1.2, (instances, CLIENTS))
     frame = rng.standard_normal((instances, CLIENTS, TARGETS, TARGETS))
     frame[..., 0] = random_orthogonal(rng, (instances, 1), TARGETS)[..., 0] + 0.03 * frame[..., 0]
-    return Clients(_assembled(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
+    return Clients(_assemble(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
 
 
 def commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
-    """One Haar eigenbasis for all clients, eigenvalues uniform in [0.3, 3]: every Δ_i is negative."""
+    """Draw clients with one Haar eigenbasis and eigenvalues uniform in [0.3, 3]; every Δ_i is negative."""
     return _commuting(rng, rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS)))
 
 
 def commuting_both_signs(rng: np.random.Generator, instances: int) -> CommutingClients:
-    """Commuting clients whose first eigenvalues lie between 1.1 and 1.7 λ_H λ_W.
+    """Draw commuting clients whose first eigenvalues are between 1.1 and 1.7 λ_H λ_W.
 
-    Their mean is below 16/9 λ_H λ_W, so that Δ_1 > 0 in eq. (24), while the other Δ_i are negative.
+    Their mean is below 16/9 λ_H λ_W, so Δ_1 > 0 in eq. (24), while the other Δ_i are negative.
     """
     eigenvalues = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
     eigenvalues[..., 0] = PENALTY.threshold * rng.uniform(1.1, 1.7, (instances, CLIENTS))
     return _commuting(rng, eigenvalues)
 
 
-# The families of the stability check with the number of instances of each: 52 in all.
+# Families of the stability check, and the number of instances of each: 52 in total.
 FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] = {
     "generic": (generic, 20),
     "repeated": (repeated, 16),
@@ -103,7 +103,7 @@ FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] =
 def _commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
     instances = len(eigenvalues)
     basis = random_orthogonal(rng, (instances,), TARGETS)
-    covariance = _assembled(basis[:, None], eigenvalues)
+    covariance = _assemble(basis[:, None], eigenvalues)
     return CommutingClients(covariance, _client_weights(rng, instances), basis, eigenvalues)
 
 
@@ -111,6 +111,6 @@ def _client_weights(rng: np.random.Generator, instances: int) -> Array:
     return rng.dirichlet(np.full(CLIENTS, 2.0), instances)
 
 
-def _assembled(basis: Array, spectrum: Array) -> Array:
+def _assemble(basis: Array, spectrum: Array) -> Array:
     """U diag(λ) Uᵀ: basis (..., C, C), spectrum (..., C) -> (..., C, C)."""
     return psd.symmetric((basis * spectrum[..., None, :]) @ transpose(basis))

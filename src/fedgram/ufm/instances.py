@@ -1,6 +1,6 @@
-"""The instances on which Appendix D checks the theory: one fixed, the others random.
+"""Fixed and random instances of the checks in Appendix D.
 
-Every random draw takes its generator as an argument. Leading axes hold independent instances.
+Leading axes index independent instances.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ GAP_SIZES = tuple(product((2, 3, 5, 8), (2, 4, 8)))
 
 @dataclass(frozen=True, eq=False)
 class FederatedInstance:
-    """M clients with samples, and the head that the server broadcasts first.
+    """M clients with samples, and the first broadcast head.
 
-    moments, equal to the samples' own; targets (..., M, C, N); head W_0 (..., C, P); penalty.
+    moments of the samples; targets (..., M, C, N); head W_0 (..., C, P); penalty.
     """
 
     moments: Moments
@@ -46,9 +46,9 @@ class FederatedInstance:
 
 @dataclass(frozen=True, eq=False)
 class ClientInstance:
-    """One client with its sample, and the head that is broadcast to it.
+    """One client with its sample, and the broadcast head.
 
-    covariance (..., C, C), equal to the sample's own; targets (..., C, N); broadcast (..., C, P); penalty.
+    covariance (..., C, C) of the sample; targets (..., C, N); broadcast (..., C, P); penalty.
     """
 
     covariance: Array
@@ -58,18 +58,18 @@ class ClientInstance:
 
 
 def fixed_instance() -> FederatedInstance:
-    """The instance of Figure 2: C = P = 2, M = 3, N_m = 256, λ_H = λ_W = 0.1 (Appendix D.1)."""
-    covariance = np.stack([_turned(-40, (3.0, 0.11)), _turned(10, (1.1, 0.45)), _turned(55, (2.4, 0.13))])
+    """Build the instance of Figure 2: C = P = 2, M = 3, N_m = 256, λ_H = λ_W = 0.1 (Appendix D.1)."""
+    covariance = np.stack([_rotate(-40, (3.0, 0.11)), _rotate(10, (1.1, 0.45)), _rotate(55, (2.4, 0.13))])
     mean = np.array([[0.0, -2.2], [0.0, 0.0], [0.0, 2.2]])
     targets = targets_with_moments(np.random.default_rng(0), mean, covariance, 256)
     moments = Moments(count=np.full(3, 256), mean=mean, covariance=covariance)
-    return FederatedInstance(moments, targets, psd.sqrt(_turned(100, (2.5, 0.09))), WEAK)
+    return FederatedInstance(moments, targets, psd.sqrt(_rotate(100, (2.5, 0.09))), WEAK)
 
 
 def selection_instances(
     rng: np.random.Generator, targets: int, width: int, instances: int = 128
 ) -> ClientInstance:
-    """Clients of Appendix D.2: C = targets, P = width, N = 64; leading axis (instances,).
+    """Draw clients of Appendix D.2: C = targets, P = width, N = 64; leading axis (instances,).
 
     Covariance eigenvalues uniform in [2, 5], singular values of the broadcast uniform in [0.7, 1.5].
     """
@@ -84,9 +84,9 @@ def selection_instances(
 def barycenter_instances(
     rng: np.random.Generator, targets: int, clients: int, instances: int = 16
 ) -> FederatedInstance:
-    """Federations of Appendix D.3, and with 32 instances of D.5: P = 2C, N_m = 2C; leading axis (instances,).
+    """Draw federations of Appendix D.3, or D.5 with 32 instances: P = N_m = 2C; leading axis (instances,).
 
-    Eigenvalues of G_m uniform in [0.4, 4] and Σ_m = (G_m + I)², so that φ(Σ_m) = G_m; Dirichlet(2) weights.
+    Eigenvalues of G_m are uniform in [0.4, 4], and Σ_m = (G_m + I)², so φ(Σ_m) = G_m; Dirichlet(2) weights.
     """
     shape = (instances, clients)
     shifted = random_covariances(rng, shape, targets, (0.4, 4.0)) + np.eye(targets)
@@ -103,9 +103,9 @@ def barycenter_instances(
 
 
 def gap_instances(rng: np.random.Generator, instances: int = 512) -> list[Moments]:
-    """The random instances of Appendix D.4, panels (f) and (g), stacked by size.
+    """Draw the instances of Appendix D.4, panels (f) and (g), stacked by size.
 
-    The twelve sizes of `GAP_SIZES` take turns, so that the first ones get one instance more.
+    The twelve sizes of `GAP_SIZES` take turns, so the first ones may get one instance more.
     """
     shares = [len(range(turn, instances, len(GAP_SIZES))) for turn in range(len(GAP_SIZES))]
     return [gap_moments(rng, *size, share) for size, share in zip(GAP_SIZES, shares, strict=True)]
@@ -118,35 +118,34 @@ def gap_moments(
     instances: int = 256,
     interval: tuple[float, float] = (0.25, 3.0),
 ) -> Moments:
-    """Moments of one size of Appendix D.4 with Dirichlet(2) weights; leading axis (instances,).
+    """Draw moments of one size of Appendix D.4 with Dirichlet(2) weights; leading axis (instances,).
 
-    Covariance eigenvalues uniform in the interval; for the margin sweep it is (κ λ_H λ_W, 3).
+    Covariance eigenvalues are uniform in the interval; for the margin sweep it is (κ λ_H λ_W, 3).
     """
     client_weights = rng.dirichlet(np.full(clients, 2.0), instances)
     return _random_moments(rng, targets, clients, client_weights, interval)
 
 
 def sweep_moments(rng: np.random.Generator) -> Moments:
-    """Base moments of the controlled sweeps of Appendix D.4, panels (a) and (b): C = 3, M = 4."""
+    """Draw base moments of the controlled sweeps of Appendix D.4, panels (a) and (b): C = 3, M = 4."""
     return _random_moments(rng, 3, 4, rng.uniform(0.5, 1.5, 4), (0.3, 3.0))
 
 
 def scale_means(moments: Moments, strength: float) -> Moments:
-    """Client means moved to μ_g + s (μ_m - μ_g); equal means at s = 0."""
+    """Move client means to μ_g + s (μ_m - μ_g); they are equal at s = 0."""
     return replace(moments, mean=moments.pooled.mean[..., None, :] + strength * moments.offset)
 
 
 def scale_covariances(moments: Moments, strength: float) -> Moments:
-    """Client covariances moved to Σ_within + s (Σ_m - Σ_within); equal covariances at s = 0."""
+    """Move client covariances to Σ_within + s (Σ_m - Σ_within); they are equal at s = 0."""
     within = moments.pooled.within[..., None, :, :]
     return replace(moments, covariance=within + strength * (moments.covariance - within))
 
 
 def targets_with_moments(rng: np.random.Generator, mean: Array, covariance: Array, count: int) -> Array:
-    """Random targets (..., C, N) whose mean (..., C) and covariance (1/N) (..., C, C) are exact.
+    """Draw targets (..., C, N) with exact mean (..., C) and covariance (1/N) (..., C, C).
 
-    A Gaussian draw is centered and whitened, by an orthonormal basis of its rows, before the moments are
-    applied: they hold to rounding, not on average.
+    A Gaussian draw is centered and whitened first, so the moments are exact up to rounding.
     """
     size = mean.shape[-1]
     if count < size + 1:
@@ -157,9 +156,9 @@ def targets_with_moments(rng: np.random.Generator, mean: Array, covariance: Arra
 
 
 def random_orthogonal(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
-    """Haar-distributed orthogonal matrices (*shape, size, size).
+    """Draw Haar-distributed orthogonal matrices (*shape, size, size).
 
-    The signs make the QR factorisation unique; without them its bases are not uniformly distributed.
+    The signs make the QR factorization unique; without them the distribution is not uniform.
     """
     basis, upper = np.linalg.qr(rng.standard_normal((*shape, size, size)))
     return basis * np.sign(np.einsum("...ii->...i", upper))[..., None, :]
@@ -168,14 +167,14 @@ def random_orthogonal(rng: np.random.Generator, shape: tuple[int, ...], size: in
 def random_covariances(
     rng: np.random.Generator, shape: tuple[int, ...], size: int, interval: tuple[float, float]
 ) -> Array:
-    """Matrices (*shape, size, size) with Haar eigenbases and eigenvalues uniform in the interval."""
+    """Draw matrices (*shape, size, size) with Haar eigenbases and eigenvalues uniform in the interval."""
     basis = random_orthogonal(rng, shape, size)
     values = rng.uniform(*interval, (*shape, 1, size))
     return psd.symmetric((basis * values) @ transpose(basis))
 
 
 def least_commutator(covariance: Array) -> Array:
-    """Least ‖Σ_m Σ_n - Σ_n Σ_m‖ / ‖Σ_m‖ ‖Σ_n‖ over pairs of clients: (N, M, C, C) -> (N,)."""
+    """Smallest ‖Σ_m Σ_n - Σ_n Σ_m‖ / ‖Σ_m‖ ‖Σ_n‖ over pairs of clients: (N, M, C, C) -> (N,)."""
     first, second = np.triu_indices(covariance.shape[-3], k=1)
     one, two = covariance[:, first], covariance[:, second]
     size = psd.frobenius(one) * psd.frobenius(two)
@@ -185,7 +184,7 @@ def least_commutator(covariance: Array) -> Array:
 def _random_moments(
     rng: np.random.Generator, targets: int, clients: int, client_weights: Array, interval: tuple[float, float]
 ) -> Moments:
-    """Standard-normal means and random covariances, client_weights (..., M); counts only bound their rank."""
+    """Draw standard-normal means and random covariances for client_weights (..., M)."""
     shape = client_weights.shape
     return Moments(
         count=np.full(clients, targets + 1),
@@ -195,7 +194,7 @@ def _random_moments(
     )
 
 
-def _turned(degrees: float, values: tuple[float, float]) -> Array:
+def _rotate(degrees: float, values: tuple[float, float]) -> Array:
     """R_θ diag(values) R_θᵀ for the planar rotation through θ degrees, (2, 2)."""
     angle = np.deg2rad(degrees)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

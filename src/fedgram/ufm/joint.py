@@ -1,4 +1,4 @@
-"""The local loss of the unconstrained feature model, eq. (1), jointly over head, bias and features."""
+"""Local loss of the unconstrained feature model over head, bias and features, eq. (1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fedgram.ufm.profiled import (
     Profiled,
     fit_gradient,
     fit_hessian,
-    fit_hessian_product,
     two_sided,
     two_sided_transposed,
 )
@@ -37,20 +36,20 @@ class Joint:
     proximal: float = 0.0
 
     def join(self, head: Array, bias: Array, features: Array) -> Array:
-        """W (..., C, P), b (..., C) and H (..., P, K) as one point (..., n)."""
+        """Join W (..., C, P), b (..., C) and H (..., P, K) to one point (..., n)."""
         batch = bias.shape[:-1]
         return np.concatenate([head.reshape(*batch, -1), bias, features.reshape(*batch, -1)], axis=-1)
 
     def split(self, point: Array) -> tuple[Array, Array, Array]:
-        """W (..., C, P), b (..., C) and H (..., P, K) of a point (..., n)."""
+        """Split a point (..., n) into W (..., C, P), b (..., C) and H (..., P, K)."""
         w, b, h = (point[..., block] for block in self._blocks)
         targets, width = self.broadcast.shape[-2:]
         return w.reshape(*b.shape[:-1], targets, width), b, h.reshape(*b.shape[:-1], width, -1)
 
     def start(self, head: Array) -> Array:
-        """The best points with this head, b = μ and H = Wᵀ A⁻¹ (Y - μ 1ᵀ), Section 4.1.
+        """Optimal points for a head: b = μ and H = Wᵀ A⁻¹ (Y - μ 1ᵀ), Section 4.1.
 
-        head (..., C, P), with the sample's leading axes or 1 in their place -> (..., n).
+        head (..., C, P) with leading axes that broadcast to the sample's -> (..., n).
         """
         mean = self.sample.mean
         solved = np.linalg.solve(regularized_gram(head, self.penalty), self.sample.centered)
@@ -62,11 +61,11 @@ class Joint:
 
     @cached_property
     def profile(self) -> Profiled:
-        """This loss with bias and features minimised out, eq. (6)."""
+        """This loss minimized over bias and features, eq. (6)."""
         return Profiled(self.sample.covariance, self.penalty, self.broadcast, self.proximal)
 
     def value(self, point: Array) -> Array:
-        """The loss as written, (...)."""
+        """Loss, (...)."""
         head, bias, features = self.split(point)
         error = psd.frobenius(self._residual(head, bias, features)) ** 2
         size = self.penalty.features * psd.frobenius(features) ** 2
@@ -75,10 +74,10 @@ class Joint:
         return 0.5 * ((error + size) / self.sample.count + ridge + proximity)
 
     def excess(self, point: Array) -> Array:
-        """The loss less `profile.floor`, as a sum of nonnegative terms that lose no digits, (...).
+        """Loss minus `profile.floor`, as a sum of nonnegative terms that lose no digits, (...).
 
-        The profile's excess, λ_H/2 (b - μ)ᵀ A⁻¹ (b - μ), and the distance of H from the ridge-optimal
-        features at (W, b) in the metric (WᵀW + λ_H I)/2N.
+        The terms are the profile's excess, λ_H/2 (b - μ)ᵀ A⁻¹ (b - μ), and the distance of H from the
+        ridge-optimal features at (W, b) in the metric (WᵀW + λ_H I)/2N.
         """
         head, bias, features = self.split(point)
         inverse = np.linalg.inv(regularized_gram(head, self.penalty))
@@ -101,22 +100,8 @@ class Joint:
             transpose(head) @ residual + shrink,
         )
 
-    def hessian_product(self, point: Array, direction: Array) -> Array:
-        """The Hessian applied to a direction (..., n)."""
-        (head, bias, features), (head_step, bias_step, features_step) = map(self.split, (point, direction))
-        count, ones = self.sample.count, self.sample.ones
-        residual = self._residual(head, bias, features) / count
-        change = (head_step @ features + head @ features_step + outer(bias_step, ones)) / count  # δR/N
-        pull = (self.penalty.head + self.proximal) * head_step
-        shrink = (self.penalty.features / count) * features_step
-        return self.join(
-            change @ transpose(features) + residual @ transpose(features_step) + pull,
-            (change @ ones[..., None])[..., 0],
-            transpose(head) @ change + transpose(head_step) @ residual + shrink,
-        )
-
     def hessian(self, point: Array) -> Array:
-        """The Hessian as a matrix (..., n, n): `hessian_product` block by block."""
+        """Hessian as a matrix (..., n, n)."""
         head, bias, features = self.split(point)
         count, ones = self.sample.count, self.sample.ones
         eye_c, eye_p, eye_k = (np.eye(size) for size in (*head.shape[-2:], features.shape[-1]))
@@ -138,7 +123,7 @@ class Joint:
 
     @cached_property
     def _blocks(self) -> tuple[slice, slice, slice]:
-        """Where W, b and H lie in a point."""
+        """Slices of W, b and H in a point."""
         targets, width = self.broadcast.shape[-2:]
         middle, end = targets * width, targets * (width + 1)
         return slice(middle), slice(middle, end), slice(end, None)
@@ -165,26 +150,18 @@ class CorrectedJoint(Joint):
         return Profiled(covariance, self.penalty, self.broadcast, self.proximal)
 
     def value(self, point: Array) -> Array:
-        """The loss as written, (...)."""
+        """Loss, (...)."""
         return super().value(point) + correction_value(self.head(point), self.deficit, self.penalty)
 
     def gradient(self, point: Array) -> Array:
-        """That of `Joint`, with γ ∇C_m added to its head part, (..., n)."""
+        """Gradient of `Joint` plus γ ∇C_m in its head part, (..., n)."""
         gradient = super().gradient(point)
         correction = fit_gradient(self.head(point), self.deficit, self.penalty)
         gradient[..., self._blocks[0]] += self.profile.start(correction)
         return gradient
 
-    def hessian_product(self, point: Array, direction: Array) -> Array:
-        """The Hessian applied to a direction (..., n)."""
-        product = super().hessian_product(point, direction)
-        heads = self.head(point), self.head(direction)
-        correction = fit_hessian_product(*heads, self.deficit, self.penalty)
-        product[..., self._blocks[0]] += self.profile.start(correction)
-        return product
-
     def hessian(self, point: Array) -> Array:
-        """The Hessian as a matrix (..., n, n)."""
+        """Hessian as a matrix (..., n, n)."""
         hessian = super().hessian(point)
         head = self._blocks[0]
         hessian[..., head, head] += fit_hessian(self.head(point), self.deficit, self.penalty)
@@ -193,10 +170,10 @@ class CorrectedJoint(Joint):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A client's targets, written in K orthonormal directions of its N samples.
+    """A client's targets in K orthonormal directions of its N samples.
 
-    targets Y (..., C, K); ones (..., K), the all-ones vector in the same directions; count N. In the
-    samples' own basis K = N and ones = 1.
+    targets Y (..., C, K); ones (..., K), the all-ones vector in the same directions; count N. In the standard
+    basis K = N and ones = 1.
     """
 
     targets: Array
@@ -205,7 +182,7 @@ class Sample:
 
     @classmethod
     def from_targets(cls, targets: Array) -> Sample:
-        """The sample of raw targets (..., C, N)."""
+        """Build the sample of raw targets (..., C, N)."""
         return cls(targets, np.ones((*targets.shape[:-2], targets.shape[-1])), targets.shape[-1])
 
     @cached_property
@@ -223,12 +200,12 @@ class Sample:
         """Σ = (Y - μ 1ᵀ)(Y - μ 1ᵀ)ᵀ / N, (..., C, C)."""
         return psd.symmetric(self.centered @ transpose(self.centered)) / self.count
 
-    def rotated(self) -> Sample:
-        """The same sample in the C + 1 directions that 1 and the targets span.
+    def compress(self) -> Sample:
+        """Express the sample in the C + 1 directions that 1 and the targets span.
 
         With Q orthogonal, eq. (1) at (W, b, H) for targets Y is eq. (1) at (W, b, H Q) for Y Q and 1ᵀ Q. The
-        directions left out hold no targets: there ridge-optimal features are zero, and so are the gradient
-        and the mixed second derivatives, so that no gradient or Newton step ever leaves zero.
+        other directions have no targets: their optimal features, gradient and mixed second derivatives are
+        zero, so no gradient or Newton step leaves zero.
         """
         span = np.concatenate([self.ones[..., :, None], transpose(self.centered)], axis=-1)
         basis, _ = np.linalg.qr(span)

@@ -1,7 +1,7 @@
-"""The profiled local loss, eq. (6): the unconstrained feature model as a function of the head alone.
+"""Profiled local loss as a function of the head alone, eq. (6).
 
-Bias and features are minimised out in closed form. Losses here and in `joint` are functions of one flat
-point (..., n), so that any solver takes either. Leading axes hold independent clients or instances.
+Bias and features are minimized in closed form. Losses here and in `joint` are functions of one flat point
+(..., n), so solvers accept both. Leading axes index independent clients or instances.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedgram.theory.predict import profiled_objective, regularized_gram
 class Profiled:
     """F(W; T) + ρ/2 ‖W - W_t‖², eq. (6) with the proximal term; n = C P.
 
-    covariance T (..., C, C): Σ_m, or (1 - γ) Σ_m + γ Σ_cen under the correction γ C_m, because F is affine
-    in T; broadcast W_t (..., C, P); proximal ρ.
+    covariance T (..., C, C): Σ_m, or (1 - γ) Σ_m + γ Σ_cen under the correction γ C_m; broadcast W_t
+    (..., C, P); proximal ρ.
     """
 
     covariance: Array
@@ -32,23 +32,23 @@ class Profiled:
     proximal: float = 0.0
 
     def start(self, head: Array) -> Array:
-        """The head (..., C, P) as a point (..., n)."""
+        """Flatten a head (..., C, P) to a point (..., n)."""
         return head.reshape(*head.shape[:-2], -1)
 
     def head(self, point: Array) -> Array:
-        """The point (..., n) as a head (..., C, P)."""
+        """Reshape a point (..., n) to a head (..., C, P)."""
         return point.reshape(*point.shape[:-1], *self.broadcast.shape[-2:])
 
     def value(self, point: Array) -> Array:
-        """The loss as written, (...)."""
+        """Loss, (...)."""
         head = self.head(point)
         return profiled_objective(head, self.covariance, self.penalty) + self._proximity(head)
 
     def excess(self, point: Array) -> Array:
-        """The loss less `floor`: λ_W/2 tr((S - A) A⁻¹ (S - A)) + ρ/2 ‖W - W_t‖² with S = α T^(1/2).
+        """Loss minus `floor`: λ_W/2 tr((S - A) A⁻¹ (S - A)) + ρ/2 ‖W - W_t‖² with S = α T^(1/2).
 
-        Near the optimum F differs from its minimum by less than its own rounding. This form keeps those
-        digits, by which a trust-region method judges its steps: with `value` it stops at gradients of 1e-8.
+        Near the optimum F differs from its minimum by less than rounding. This form keeps the digits that a
+        trust-region method needs: with `value` it stops at gradients of 1e-8.
         """
         head = self.head(point)
         gram = regularized_gram(head, self.penalty)
@@ -58,7 +58,7 @@ class Profiled:
 
     @cached_property
     def floor(self) -> Array:
-        """λ_W tr S - λ_H λ_W C/2: the minimum L⋆ of F where T is fully active, else a lower bound, (...)."""
+        """λ_W tr S - λ_H λ_W C/2, (...): minimum L⋆ of F where T is fully active, else a lower bound."""
         size = self.covariance.shape[-1]
         return self.penalty.head * psd.trace(self._optimal_gram) - 0.5 * self.penalty.threshold * size
 
@@ -68,14 +68,8 @@ class Profiled:
         fit = fit_gradient(head, self.covariance, self.penalty)
         return self.start(fit + self.penalty.head * head + self.proximal * (head - self.broadcast))
 
-    def hessian_product(self, point: Array, direction: Array) -> Array:
-        """The Hessian applied to a direction (..., n)."""
-        head, moved = self.head(point), self.head(direction)
-        fit = fit_hessian_product(head, moved, self.covariance, self.penalty)
-        return self.start(fit + (self.penalty.head + self.proximal) * moved)
-
     def hessian(self, point: Array) -> Array:
-        """The Hessian as a matrix (..., n, n)."""
+        """Hessian as a matrix (..., n, n)."""
         fit = fit_hessian(self.head(point), self.covariance, self.penalty)
         return fit + (self.penalty.head + self.proximal) * np.eye(fit.shape[-1])
 
@@ -94,23 +88,10 @@ def fit_gradient(head: Array, covariance: Array, penalty: Penalty) -> Array:
     return -penalty.features * (inverse @ covariance @ inverse @ head)
 
 
-def fit_hessian_product(head: Array, moved: Array, covariance: Array, penalty: Penalty) -> Array:
-    """Derivative of `fit_gradient` along moved = δW: (..., C, P) each -> (..., C, P).
-
-    With B = A⁻¹, K = B T B and δA = δW Wᵀ + W δWᵀ it is λ_H (B δA K W + K δA B W - K δW).
-    """
-    inverse = np.linalg.inv(regularized_gram(head, penalty))
-    curved = inverse @ covariance @ inverse
-    turned = moved @ transpose(head) + head @ transpose(moved)
-    return penalty.features * (
-        inverse @ turned @ curved @ head + curved @ turned @ inverse @ head - curved @ moved
-    )
-
-
 def fit_hessian(head: Array, covariance: Array, penalty: Penalty) -> Array:
-    """`fit_hessian_product` as a matrix (..., C P, C P) on row-major heads.
+    """Hessian of λ_H/2 tr(T A⁻¹) as a matrix (..., C P, C P) on row-major heads.
 
-    Multiplied out, it is B δW WᵀKW + BW δWᵀ KW + K δW WᵀBW + KW δWᵀ BW - K δW, times λ_H.
+    With B = A⁻¹ and K = B T B, it maps δW to λ_H (B δW WᵀKW + BW δWᵀ KW + K δW WᵀBW + KW δWᵀ BW - K δW).
     """
     inverse = np.linalg.inv(regularized_gram(head, penalty))
     curved = inverse @ covariance @ inverse

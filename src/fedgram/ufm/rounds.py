@@ -1,7 +1,7 @@
-"""Communication rounds in the unconstrained feature model: broadcast, train locally, average.
+"""Communication rounds in the unconstrained feature model: broadcast, train, average.
 
-How clients train is a function `Local` from the broadcast head to the heads they return. The bias needs no
-rounds: every local optimum has b = μ_m, so the shared bias is μ_g from round 1 on (Theorem 1).
+W_{t+1} = Σ_m p_m W̃_{m,t}, where a function `Local` maps the broadcast head W_t to the returned heads W̃_{m,t}.
+The bias needs no rounds: every local optimum has b = μ_m, so the shared bias is μ_g from round 1 (Theorem 1).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.select import align, closest_head
-from fedgram.ufm.joint import Joint
 from fedgram.ufm.solvers import Loss, Solution, trust_exact
 
 Local = Callable[[Array], Array]
@@ -24,7 +23,7 @@ Local = Callable[[Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """Shared heads W_t (T + 1, ..., C, P) of rounds 0..T and the heads returned in each (T, ..., M, C, P)."""
+    """Shared heads W_t (T + 1, ..., C, P) of rounds 0..T, and returned heads (T, ..., M, C, P)."""
 
     heads: Array
     returned: Array
@@ -36,7 +35,7 @@ class Rounds:
 
 
 def run_rounds(head: Array, local: Local, client_weights: Array, rounds: int) -> Rounds:
-    """W_{t+1} = Σ_m p_m W̃_{m,t} from a head (..., C, P), with client_weights (..., M)."""
+    """Run rounds from a head (..., C, P), with client_weights (..., M)."""
     heads, returned = [head], []
     for _ in range(rounds):
         returned.append(local(heads[-1]))
@@ -45,12 +44,12 @@ def run_rounds(head: Array, local: Local, client_weights: Array, rounds: int) ->
 
 
 def exact(grams: Array) -> Local:
-    """Clients that return their optimal head closest to the broadcast, eq. (8): grams (..., M, C, C)."""
+    """Return the optimal head closest to the broadcast, eq. (8): grams (..., M, C, C)."""
     return lambda broadcast: closest_head(broadcast[..., None, :, :], grams)
 
 
 def proximal(clients: Sequence[Loss], grams: Array, weight: float) -> Local:
-    """Clients that minimise their loss + ρ/2 ‖W - W_t‖² numerically from Π_m(W_t), for ρ = weight.
+    """Minimize each loss + ρ/2 ‖W - W_t‖² numerically from Π_m(W_t), for ρ = weight.
 
     grams (M, C, C), the optimal Grams that define Π_m.
     """
@@ -63,33 +62,21 @@ def proximal(clients: Sequence[Loss], grams: Array, weight: float) -> Local:
     return lambda broadcast: np.stack([train(broadcast, *pair) for pair in pairs])
 
 
-def unregularised(clients: Sequence[Loss], solver: Callable[[Loss, Array], Solution]) -> Local:
-    """Clients that minimise their loss one by one from the broadcast head with no selection at all."""
+def unregularized(clients: Sequence[Loss], solver: Callable[[Loss, Array], Solution]) -> Local:
+    """Minimize each loss from the broadcast head without selection."""
     return lambda broadcast: np.stack([solver(client, client.start(broadcast)).head for client in clients])
 
 
 def together(clients: Loss, solver: Callable[[Loss, Array], Solution]) -> Local:
-    """As `unregularised`, all at once: one loss with leading axes (..., M), and a solver that keeps them."""
+    """As `unregularized`, for one loss with leading axes (..., M) and a solver that keeps them."""
     return lambda broadcast: solver(clients, clients.start(broadcast[..., None, :, :])).head
 
 
 def aligned(local: Local) -> Local:
-    """The same clients, but each turns its head, by an orthogonal matrix, closest to the broadcast."""
+    """Rotate the heads of `local` toward the broadcast."""
 
-    def turned(broadcast: Array) -> Array:
+    def train(broadcast: Array) -> Array:
         heads = local(broadcast)
         return align(heads, np.broadcast_to(broadcast[..., None, :, :], heads.shape)).head
 
-    return turned
-
-
-def joint_step(clients: Joint, points: Array, client_weights: Array, rate: float) -> Array:
-    """One gradient step of every client in (W, b, H_m), then the average of (W, b): points (..., M, n).
-
-    All points share (W, b), before and after. It is gradient descent on the pooled loss, eq. (2), at this
-    rate for (W, b) and at rate / p_m for H_m (Appendix G.1).
-    """
-    head, bias, features = clients.split(points - rate * clients.gradient(points))
-    shared = average(client_weights, head)[..., None, :, :]
-    offset = np.einsum("...m,...mc->...c", client_weights, bias)[..., None, :]
-    return clients.join(np.broadcast_to(shared, head.shape), np.broadcast_to(offset, bias.shape), features)
+    return train

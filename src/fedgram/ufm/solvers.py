@@ -1,4 +1,4 @@
-"""Local training in the unconstrained feature model: from a starting point to the head a client returns."""
+"""Solvers for the local losses of the unconstrained feature model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedgram.ufm.profiled import Profiled
 TOLERANCE = 1e-9
 
 Loss = Profiled | Joint
-"""A local loss at points (..., n) that hold all its variables."""
+"""A local loss at points (..., n) of all its variables."""
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What local training returns.
+    """Result of local training.
 
-    head (..., C, P); point (..., n), all variables, from which another solve can start; gradient_norm (...)
-    of the loss there; iterations; stopped, the reason in words.
+    head (..., C, P); point (..., n), all variables; gradient_norm (...) of the loss at the point; iterations;
+    stopped, the reason as text.
     """
 
     head: Array
@@ -42,11 +42,11 @@ def trust_exact(loss: Loss, start: Array, tolerance: float = TOLERANCE) -> Solut
 
 
 def proximal_path(loss: Loss, weights: Sequence[float]) -> list[Solution]:
-    """Minimisers at decreasing proximal weights: first from the broadcast, then each from the one before."""
+    """Minimize at decreasing proximal weights: first from the broadcast, then from the previous minimizer."""
     point, path = loss.start(loss.broadcast), []
     for weight in weights:
-        # The valley along the optimal heads is only as steep as the weight, so that a gradient g leaves the
-        # head g / weight from its place in it.
+        # The loss is only as steep as the weight along the optimal heads: a gradient g leaves the head
+        # g / weight away from the minimizer.
         tolerance = min(TOLERANCE, 1e-6 * weight)
         path.append(trust_exact(replace(loss, proximal=weight), point, tolerance))
         point = path[-1].point
@@ -66,7 +66,7 @@ def adam(loss: Loss, start: Array, steps: int, rate: float = 0.02) -> Solution:
 
 
 def adam_path(loss: Loss, start: Array, rate: float = 0.02) -> Iterator[Array]:
-    """The points (..., n) of full-batch Adam after 0, 1, 2, ... steps, without end."""
+    """Yield the points (..., n) of full-batch Adam after 0, 1, 2, ... steps."""
     point, first, second = start, np.zeros_like(start), np.zeros_like(start)
     for step in count(1):
         yield point

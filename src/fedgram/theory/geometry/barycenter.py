@@ -1,7 +1,7 @@
-"""The Gram recursion of federated averaging under the selection rule, and its limit (Theorem 1).
+"""Gram recursion of federated averaging and its limit, the barycenter (Theorem 1).
 
-Written on factors: with G = A Aᵀ and G_m = B_m B_mᵀ, one round is A⁺ = Σ p_m B_m O_m, where O_m is the
-orthogonal polar factor of B_mᵀ A. It is the map of eq. (9) without any inverse.
+With G = A Aᵀ and G_m = B_m B_mᵀ, one round is A⁺ = Σ p_m B_m O_m, where O_m is the orthogonal polar factor of
+B_mᵀ A. This is the map of eq. (9) without an inverse.
 """
 
 from __future__ import annotations
@@ -21,20 +21,34 @@ from fedgram.theory.geometry.weights import average, normalize_weights
 
 # Up to this size the compiled solver is faster than LAPACK, for any number of clients (measured).
 COMPILED_SIZE = 8
-# From so many problems on, of matrices up to this size, solving them together is faster than one by one with
-# LAPACK, or compiled (measured), in stacks whose largest array has about this many entries.
-TOGETHER, TOGETHER_COMPILED, ENTRIES = (16, 6), (64, 4), 2**22
+# Least number of problems and largest size at which the batched solver is faster than LAPACK, or than the
+# compiled solver (measured). ENTRIES bounds the largest array of a batch.
+BATCHED, BATCHED_COMPILED, ENTRIES = (16, 6), (64, 4), 2**22
 
 Solver = Callable[[Array, Array], tuple[Array, float, int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Barycenter:
-    """The limit G_⋆ of the Gram recursion, with how well it is reached.
+    """Limit G_⋆ of the Gram recursion, and its accuracy.
 
-    gram (..., C, C); factor (..., C, C) with factor factorᵀ = gram; residual (...), the relative change
-    of the Gram that one more round makes; iterations (...), the rounds that Newton's method
-    played to get here.
+    Parameters
+    ----------
+    gram
+        G_⋆, (..., C, C).
+    factor
+        Head A with A Aᵀ = gram, (..., C, C).
+    residual
+        Relative change of the Gram in one more round, (...).
+    iterations
+        Rounds that Newton's method evaluated, (...).
+
+    Examples
+    --------
+    >>> from fedgram import barycenter
+    >>> found = barycenter([[[1.0]], [[9.0]]])
+    >>> bool(found.converged), found.message
+    (True, '')
     """
 
     gram: Array
@@ -44,18 +58,18 @@ class Barycenter:
 
     @property
     def converged(self) -> bool | Array:
-        """Whether one more round changes the Gram by rounding only (...)."""
+        """Whether one more round changes the Gram by rounding only, (...)."""
         return self.residual <= CONVERGED
 
     @property
     def message(self) -> str:
-        """What fell short, in a sentence; empty when all converged."""
+        """Warning about barycenters that did not converge; empty if all did."""
         missed = np.count_nonzero(np.logical_not(self.converged))
         if not missed:
             return ""
         return (
-            f"{missed} of {np.size(self.residual)} barycenters did not converge: one more round would still "
-            f"change a Gram by {np.max(self.residual):.1e} of its size."
+            f"{missed} of {np.size(self.residual)} barycenters did not converge: one more round would change "
+            f"a Gram by {np.max(self.residual):.1e} of its size."
         )
 
 
@@ -65,9 +79,9 @@ def next_head(head: Array, grams: Array, client_weights: Array) -> Array:
 
 
 def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) -> Array:
-    """Gram matrices of the shared head over rounds 0..T, eq. (9): (T + 1, ..., C, C).
+    """Grams of the shared head in rounds 0..T, eq. (9): (T + 1, ..., C, C).
 
-    head (..., C, P) is the broadcast of round 0; for a given Gram pass any factor of it.
+    head (..., C, P) is the broadcast of round 0, or any factor of its Gram.
     """
     head = np.asarray(head, dtype=np.float64)
     batch = np.broadcast_shapes(head.shape[:-2], grams.shape[:-3], client_weights.shape[:-1])
@@ -78,25 +92,45 @@ def trajectory(head: Array, grams: Array, client_weights: Array, rounds: int) ->
 
 
 def barycenter(grams: Any, client_weights: Any = None) -> Barycenter:
-    """Bures–Wasserstein barycenter of client Grams (..., M, C, C), eq. (10).
+    """Bures–Wasserstein barycenter of client Grams, eq. (10).
 
-    client_weights (..., M) are positive and need not sum to one; equal when left out.
+    Parameters
+    ----------
+    grams
+        Client Grams, (..., M, C, C), positive semidefinite.
+    client_weights
+        Positive weights, (..., M), scaled to sum to one; equal by default.
+
+    Returns
+    -------
+    Barycenter
+        Gram and factor, (..., C, C) each, with residual and iterations, (...).
+
+    Raises
+    ------
+    InputError
+        If Grams are not symmetric, finite and semidefinite, or weights are not positive.
+
+    Examples
+    --------
+    >>> from fedgram import barycenter
+    >>> barycenter([[[1.0, 0.0], [0.0, 4.0]], [[9.0, 0.0], [0.0, 4.0]]]).gram.round(12).tolist()
+    [[4.0, 0.0], [0.0, 4.0]]
     """
     grams = psd.check_symmetric(grams, "grams")
     if grams.ndim < 3 or grams.shape[-3] == 0:
         raise InputError(f"grams must have shape (..., clients, C, C), not {grams.shape}.", field="grams")
     clients = grams.shape[-3]
-    weights = (
-        np.full(clients, 1 / clients)
-        if client_weights is None
-        else normalize_weights(client_weights, clients)
-    )
-    factor, residual, rounds = solve(grams, weights)
+    if client_weights is None:
+        client_weights = np.full(clients, 1 / clients)
+    else:
+        client_weights = normalize_weights(client_weights, clients)
+    factor, residual, rounds = solve(grams, client_weights)
     return Barycenter(psd.gram(factor), factor, residual, rounds)
 
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | int]:
-    """Factors of barycenters (..., C, C), their residuals (...), and the rounds (...) played to get there."""
+    """Find factors of barycenters (..., C, C), residuals (...) and numbers of rounds (...)."""
     single = single_solver(grams.shape[-1])
     if grams.ndim == 3 and client_weights.ndim == 1:
         return single(grams, client_weights)
@@ -104,36 +138,36 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Number, Array | i
     clients, size = grams.shape[-3:-1]
     grams = np.broadcast_to(grams, (*batch, clients, size, size)).reshape(-1, clients, size, size)
     client_weights = np.broadcast_to(client_weights, (*batch, clients)).reshape(-1, clients)
-    least, largest = TOGETHER if single is newton_lapack.solve else TOGETHER_COMPILED
-    together = len(grams) >= least and size <= largest
-    factors, residuals, rounds = (solve_together if together else solve_each)(grams, client_weights)
+    least, largest = BATCHED if single is newton_lapack.solve else BATCHED_COMPILED
+    is_batched = len(grams) >= least and size <= largest
+    factors, residuals, rounds = (solve_batched if is_batched else solve_each)(grams, client_weights)
     return factors.reshape(*batch, size, size), residuals.reshape(batch), rounds.reshape(batch)
 
 
 @cache
 def single_solver(size: int) -> Solver:
-    """The solver of one problem of matrices (size, size): compiled if small and the extra `fast` is there."""
+    """Choose the solver of one problem: compiled if it is small and Numba is installed."""
     if size > COMPILED_SIZE:
         return newton_lapack.solve
     try:
-        from fedgram.theory.geometry.newton_numba import solve as compiled  # not before: Numba takes a while
+        from fedgram.theory.geometry.newton_numba import solve as compiled  # lazy: Numba takes a second
     except ImportError:
         return newton_lapack.solve
     return compiled
 
 
 def solve_each(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
-    """As `solve`, one problem after the other: grams (K, M, C, C), client_weights (K, M)."""
+    """Solve problem by problem: grams (K, M, C, C), client_weights (K, M)."""
     single = single_solver(grams.shape[-1])
     solutions = [single(*problem) for problem in zip(grams, client_weights, strict=True)]
     factors, residuals, rounds = ([solution[i] for solution in solutions] for i in range(3))
     return np.array(factors), np.array(residuals), np.array(rounds, dtype=int)
 
 
-def solve_together(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
-    """As `solve`, in stacks of bounded size: grams (K, M, C, C), client_weights (K, M)."""
+def solve_batched(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
+    """Solve in batches of bounded size: grams (K, M, C, C), client_weights (K, M)."""
     _, clients, size, _ = grams.shape
-    cuts = range(0, len(grams), max(TOGETHER[0], ENTRIES // (size**4 * clients)))[1:]
+    cuts = range(0, len(grams), max(BATCHED[0], ENTRIES // (size**4 * clients)))[1:]
     stacks = zip(np.split(grams, cuts), np.split(client_weights, cuts), strict=True)
     factors, residuals, rounds = zip(*(newton_batched.solve(*stack) for stack in stacks), strict=True)
     return np.concatenate(factors), np.concatenate(residuals), np.concatenate(rounds)

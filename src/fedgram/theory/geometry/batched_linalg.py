@@ -1,7 +1,7 @@
-"""Linear algebra for stacks of many small matrices, with the matrix axes first: (C, C, M, K) or (C, C, K).
+"""Linear algebra for batches of small matrices, (C, C, M, K) or (C, C, K).
 
-LAPACK costs microseconds to start on each little matrix, NumPy a nanosecond for each entry of a long axis.
-So here every operation runs along the stack, in the precision of its input.
+LAPACK takes microseconds to start on each matrix, NumPy a nanosecond per entry of a long axis. Hence the
+matrix axes come first, and operations run along the batch, in the precision of their input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry.psd import BENIGN
 
-# The least normal number in single precision, which keeps 0 / 0 away.
+# Smallest normal number in single precision; avoids 0 / 0.
 TINY = float(np.finfo(np.float32).tiny)
 SWEEPS = 20
 
@@ -29,9 +29,9 @@ def inner(one: Array, two: Array) -> Array:
 
 
 def cholesky(matrix: Array) -> tuple[Array, Array]:
-    """Lower triangular factors of matrices (C, C, M, K), and which of these are well-conditioned (M, K).
+    """Lower triangular factors (C, C, M, K), and whether each matrix is well-conditioned (M, K).
 
-    The others, the indefinite ones among them, get the identity.
+    Factors of ill-conditioned and indefinite matrices are the identity.
     """
     root, benign = np.zeros_like(matrix), np.ones(matrix.shape[2:], dtype=bool)
     for j in range(len(matrix)):
@@ -42,7 +42,7 @@ def cholesky(matrix: Array) -> tuple[Array, Array]:
 
 
 def inverse(matrix: Array) -> Array:
-    """Inverses of positive definite matrices (n, n, K), by Gauss–Jordan elimination in place."""
+    """Invert positive definite matrices (n, n, K) in place by Gauss–Jordan elimination."""
     for i in range(len(matrix)):
         column = matrix[:, i].copy()
         matrix[:, i] = 0
@@ -53,8 +53,8 @@ def inverse(matrix: Array) -> Array:
     return matrix
 
 
-def orthogonal(matrix: Array) -> Array:
-    """Matrices (C, C, M, K) that are orthogonal to some digits, made so to three times as many."""
+def orthogonalize(matrix: Array) -> Array:
+    """Orthogonalize nearly orthogonal matrices (C, C, M, K): three times as many correct digits."""
     square = np.einsum("jimk,jlmk->ilmk", matrix, matrix)
     identity = np.eye(len(matrix))[:, :, None, None]
     return products(matrix, 1.875 * identity - 1.25 * square + 0.375 * products(square, square))
@@ -63,8 +63,8 @@ def orthogonal(matrix: Array) -> Array:
 def svd(matrix: Array, right: Array, cosine: float) -> tuple[Array, Array, Array]:
     """X = U diag(s) Vᵀ: (C, C, M, K) -> U (C, C, M, K), s (C, M, K), V (C, C, M, K).
 
-    By one-sided Jacobi rotations from orthogonal matrices right, the fewer the nearer these are to V, until
-    a sweep has met no two columns at a larger cosine. That leaves about its square.
+    One-sided Jacobi rotations start from orthogonal matrices `right` near V. They end after a sweep in which
+    no two columns had a larger cosine; it leaves about its square.
     """
     size, scale = len(matrix), np.abs(matrix).max(axis=(0, 1)) + TINY  # fourth powers would underflow
     columns = np.concatenate((products(matrix / scale, right), right))  # X V above V, rotated together
@@ -77,7 +77,7 @@ def svd(matrix: Array, right: Array, cosine: float) -> tuple[Array, Array, Array
 
 
 def sweep(columns: Array) -> float:
-    """Make the upper halves of each two columns (2C, C, M, K) orthogonal; the largest cosine met."""
+    """Orthogonalize the upper halves of each pair of columns (2C, C, M, K); return the largest cosine."""
     size, largest = columns.shape[1], 0.0
     for first, second in combinations(range(size), 2):
         one, two = columns[:, first], columns[:, second]

@@ -1,13 +1,13 @@
-"""Many small barycenter problems at once: `newton.py` along the stack in single precision, refined in double.
+"""Newton's method for many small barycenters: single precision, refined in double.
 
-The refinement turns the clients' rotations O_m. With C_m = B_m O_m and A = Σ C_m, the barycenter is where
-every C_mᵀA is symmetric. To first order, turning each O_m by exp(K_m) moves A by δA = Σ C_m K_m and lowers
-the skew part of C_mᵀA by S_m[K_m] less that of C_mᵀδA, where S_m multiplies V_mᵀ K V_m by s_i + s_j. Hence
-K_m = S_m⁻¹[skew C_mᵀ(A + δA)], and H δA = Σ C_m S_m⁻¹[skew C_mᵀA], the gap of the next round, with the
-Hessian H of `newton.py`. S_m⁻¹ and H⁻¹ from single precision gain several digits a time.
+The refinement changes the clients' rotations O_m. With C_m = B_m O_m and A = Σ C_m, every C_mᵀA is symmetric
+at the barycenter. To first order, rotating O_m by exp(K_m) moves A by δA = Σ C_m K_m and lowers the skew part
+of C_mᵀA by S_m[K_m] less that of C_mᵀδA, where S_m multiplies V_mᵀ K V_m by s_i + s_j. Hence
+K_m = S_m⁻¹[skew C_mᵀ(A + δA)], and H δA = Σ C_m S_m⁻¹[skew C_mᵀA] with the Hessian H of `newton`. S_m⁻¹ and
+H⁻¹ from single precision gain several digits per step.
 
-What single precision is not up to, ill-conditioned and singular Grams, is left to `newton_single.py`.
-Matrix axes come first: heads are (C, C, K) for K problems, their clients (C, C, M, K).
+`newton_lapack` solves ill-conditioned and singular problems, for which single precision is too coarse. Heads
+are (C, C, K) for K problems, clients (C, C, M, K).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry import newton_lapack
-from fedgram.theory.geometry.batched_linalg import cholesky, inner, inverse, orthogonal, products, svd
+from fedgram.theory.geometry.batched_linalg import cholesky, inner, inverse, orthogonalize, products, svd
 from fedgram.theory.geometry.newton import FLOOR, Point, minimize, pairs
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
-# The residual that single precision has to reach, and the rounds it has for that.
+# Residual that single precision must reach, and the number of rounds it has for it.
 ROUGH, ROUGH_LIMIT = 1e-5, 8
 REFINEMENTS = 8
-# The least s_i + s_j, as a fraction of the largest s, that single precision knows well enough.
+# Smallest s_i + s_j, relative to the largest s, that single precision resolves.
 BENIGN = 1e-3
 
 
@@ -33,11 +33,11 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
     roots *= client_weights.T
     unit = np.sqrt(np.einsum("ijmk,ijmk->k", roots, roots))
     roots /= unit
-    with np.errstate(all="ignore"):  # what overflows does not count as found
+    with np.errstate(all="ignore"):  # `found` rejects problems that overflow
         rough = BatchedProblem(roots.astype(np.float32))
-        rough_rounds = rough.minimise()
+        rough_rounds = rough.minimize()
         point, refinements = refine(roots, rough)
-    found = benign.all(axis=0) & rough.resolved() & (point.residual <= 10 * FLOOR)
+    found = benign.all(axis=0) & rough.is_resolved() & (point.residual <= 10 * FLOOR)
     heads, residuals = (unit * point.head).transpose(2, 0, 1), np.asarray(point.residual)
     rounds = np.full(len(grams), rough_rounds + refinements)
     for k in np.flatnonzero(~found):
@@ -46,7 +46,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, Array, Array]:
 
 
 class BatchedProblem:
-    """A `newton.Problem` in single precision: roots B_m (C, C, M, K) of norm 1, the heads before them."""
+    """A `newton.NewtonProblem` in single precision: roots B_m (C, C, M, K) of norm 1, heads as client 0."""
 
     def __init__(self, roots: Array) -> None:
         self.roots = np.concatenate((roots[:, :, :1], roots), axis=2)
@@ -57,19 +57,19 @@ class BatchedProblem:
         self.cosine = 0.1
         self.inverse: Array | None = None
 
-    def minimise(self) -> int:
-        """Go where single precision gets, and return the rounds that took."""
+    def minimize(self) -> int:
+        """Converge as far as single precision allows; return the number of rounds."""
         first = self.play(np.broadcast_to(self.identity, self.roots[:, :, 0].shape))
         _, rounds = minimize(self, first.head + first.gap, ROUGH, ROUGH_LIMIT)
         return 1 + rounds
 
-    def resolved(self) -> Array:
+    def is_resolved(self) -> Array:
         """Whether all s_i + s_j of all clients are large enough for single precision (K,)."""
         singular = np.sort(self.singular[:, 1:], axis=0)
         return (singular[:2].sum(axis=0) > BENIGN * singular[-1]).all(axis=0)
 
     def play(self, head: Array) -> Point:
-        """One round from heads (C, C, K)."""
+        """Evaluate one round from heads (C, C, K)."""
         self.roots[:, :, 0] = head
         turned = np.einsum("jimk,jlk->ilmk", self.roots, head)
         self.left, self.singular, self.right = svd(turned, self.right, self.cosine)
@@ -81,9 +81,9 @@ class BatchedProblem:
         return Point(head, self.gap, residual)
 
     def step(self) -> Array:
-        """Newton's step (C, C, K) from the heads played last, or their gaps where it does not descend."""
+        """Newton steps (C, C, K) from the last heads, or their gaps where a step does not descend."""
         self.inverse = inverse(self.hessian())
-        step = applied(self.inverse, self.gap)
+        step = apply_matrix(self.inverse, self.gap)
         return np.where(inner(step, self.gap) > 0, step, self.gap)
 
     def hessian(self) -> Array:
@@ -97,8 +97,8 @@ class BatchedProblem:
         return hessian
 
 
-def applied(matrix: Array, head: Array) -> Array:
-    """Matrices (C², C², K) applied to heads (C, C, K)."""
+def apply_matrix(matrix: Array, head: Array) -> Array:
+    """Apply matrices (C², C², K) to heads (C, C, K)."""
     return np.einsum("abk,bk->ak", matrix, head.reshape(len(matrix), -1)).reshape(head.shape)
 
 
@@ -110,11 +110,11 @@ def gram_change(head: Array, gap: Array) -> Array:
 
 
 def refine(roots: Array, rough: BatchedProblem) -> tuple[Point, int]:
-    """The heads that rough has come to, in the precision of roots (C, C, M, K), and the rounds that takes."""
+    """Refine rough heads in the precision of roots (C, C, M, K); return the point and number of rounds."""
     rates = inverse_rates(rough.right[:, :, 1:], rough.singular[:, 1:])
     inverse_hessian = inverse(rough.hessian()) if rough.inverse is None else rough.inverse
     rotations = np.einsum("ijmk,ljmk->ilmk", rough.left[:, :, 1:], rough.right[:, :, 1:])
-    rotations = orthogonal(rotations.astype(roots.dtype))
+    rotations = orthogonalize(rotations.astype(roots.dtype))
     before, rounds = np.full(roots.shape[-1], np.inf), 0
     while True:
         turned = products(roots, rotations)
@@ -126,7 +126,7 @@ def refine(roots: Array, rough: BatchedProblem) -> tuple[Point, int]:
         if rounds == REFINEMENTS or not ((residual > FLOOR) & (residual < before / 2)).any():
             return Point(head, gap, residual), rounds
         before = residual
-        further = turn(rates, twist + skew_part(turned, applied(inverse_hessian, gap)), len(head))
+        further = turn(rates, twist + skew_part(turned, apply_matrix(inverse_hessian, gap)), len(head))
         rotations += products(rotations, further + 0.5 * products(further, further))
 
 
@@ -155,6 +155,6 @@ def inverse_rates(right: Array, singular: Array) -> Array:
 
 
 def inverse_sums(singular: Array) -> Array:
-    """1 / (s_i + s_j) for i < j (P, M, K), within what single precision knows of s (C, M, K)."""
+    """1 / (s_i + s_j) for i < j (P, M, K), bounded at the precision of s (C, M, K)."""
     i, j = pairs(len(singular))
     return np.asarray(1 / (singular[i] + singular[j] + SINGLE_EPS * singular.max(axis=0)))

@@ -1,4 +1,4 @@
-"""One barycenter problem: `newton.py` with LAPACK."""
+"""Newton's method for one barycenter with LAPACK."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.newton import Point, minimize, pairs
 from fedgram.theory.geometry.psd import transpose
 
-# Up to this size writing the Hessian out is faster than conjugate gradients (measured).
+# Largest size at which a dense Hessian is faster than conjugate gradients (measured).
 DENSE_SIZE = 6
 CONJUGATE_STEPS = 100
-# Beyond this size the eigenvectors of XᵀX are found in half the time of the singular vectors of X. They lose
-# a factor of the condition of X: taken while the least eigenvalue is at least this fraction of the largest.
+# Beyond SVD_SIZE, eigenvectors of XᵀX take half the time of singular vectors of X. They lose a factor of the
+# condition of X, so they need the least eigenvalue to be at least BENIGN times the largest.
 SVD_SIZE, BENIGN = 4, 1e-3
-# Added to the Hessian, this holds still the directions, if any, along which the barycenter is not unique.
+# Added to the Hessian; damps directions along which the barycenter is not unique.
 DAMPING = 1e-9
 
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
-    """Head of the barycenter (C, C), its residual, and the rounds played: grams (M, C, C), weights (M,)."""
+    """Head (C, C) of the barycenter, residual and number of rounds: grams (M, C, C), weights (M,)."""
     factors, basis = psd.spectral_factor(grams, "grams")
     roots = client_weights[:, None, None] * factors
     unit = sqrt(np.vdot(roots, roots)) or 1.0
@@ -35,7 +35,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
 
 
 class SingleProblem:
-    """A `newton.Problem` with roots B_m (M, C, C) of norm 1, kept behind the head as client 0."""
+    """A `newton.NewtonProblem` with roots B_m (M, C, C) of norm 1 after the head, which is client 0."""
 
     def __init__(self, roots: Array) -> None:
         self.roots = np.concatenate((roots[:1], roots))
@@ -45,7 +45,7 @@ class SingleProblem:
             self.squares = self.roots @ transpose(self.roots)
 
     def play(self, head: Array) -> Point:
-        """One round from head (C, C)."""
+        """Evaluate one round from head (C, C)."""
         gram = head @ head.T
         self.decompose(head, gram)
         self.gap = np.add.reduce(self.moved[1:] @ self.right[1:]) - head
@@ -54,7 +54,7 @@ class SingleProblem:
         return Point(head, self.gap, sqrt(np.vdot(change, change) / (np.vdot(gram, gram) or 1.0)))
 
     def decompose(self, head: Array, gram: Array) -> None:
-        """F_m (1 + M, C, C), s_m (1 + M, C) and V_mᵀ (1 + M, C, C) of B_mᵀA = U_m diag(s_m) V_mᵀ."""
+        """Compute F_m (1 + M, C, C), s_m (1 + M, C) and V_mᵀ (1 + M, C, C) of B_mᵀA = U_m diag(s_m) V_mᵀ."""
         self.roots[0] = head
         if self.benign:
             self.squares[0] = gram
@@ -69,11 +69,11 @@ class SingleProblem:
             self.moved = self.roots @ left
 
     def step(self) -> Array:
-        """Newton's step (C, C) from the head played last, or its gap where the Hessian is not positive."""
+        """Newton step (C, C) from the last head, or its gap where the Hessian is not positive."""
         return self.dense_step() if len(self.gap) <= DENSE_SIZE else self.conjugate_step()
 
     def dense_step(self) -> Array:
-        """Newton's step from the Hessian as a C² x C² matrix."""
+        """Newton step from the Hessian as a C² x C² matrix."""
         size, (i, j) = self.gap.size, pairs(len(self.gap))
         left_i, left_j = (transpose(self.moved).take(index, axis=1)[..., None] for index in (i, j))
         right_i, right_j = (self.right.take(index, axis=1)[:, :, None] for index in (i, j))
@@ -84,14 +84,14 @@ class SingleProblem:
         return self.gap if failed else step.reshape(self.gap.shape)
 
     def conjugate_step(self) -> Array:
-        """Newton's step by conjugate gradients, as far as the Hessian is positive."""
+        """Newton step by conjugate gradients, as far as the Hessian is positive."""
         wide = self.moved.transpose(1, 0, 2).reshape(len(self.gap), -1)  # F_0 ... F_M side by side
         sums = self.singular[:, :, None] + self.singular[:, None, :] + EPS
         weights = self.sign[..., None] / sums
         step, rest, direction = np.zeros_like(self.gap), self.gap, self.gap
         square = np.vdot(rest, rest)
         relative = sqrt(square / np.vdot(self.roots[0], self.roots[0]))
-        # More would drown in the error of Newton's step itself, or in the rounding of the gap.
+        # More accuracy would exceed that of the Newton step itself, or of the gap.
         goal = square * max(0.03 * relative, EPS / relative) ** 2
         for _ in range(CONJUGATE_STEPS):
             curved = self.hessian(direction, wide, weights)
@@ -107,7 +107,7 @@ class SingleProblem:
         return step if step.any() else self.gap
 
     def hessian(self, direction: Array, wide: Array, weights: Array) -> Array:
-        """The Hessian applied to a direction (C, C)."""
+        """Apply the Hessian to a direction (C, C)."""
         turned = (wide.T @ direction).reshape(self.moved.shape) @ transpose(self.right)
         turned = (weights * (turned - transpose(turned))) @ self.right
         return direction - wide @ turned.reshape(wide.T.shape)
@@ -121,7 +121,7 @@ def signs(clients: int) -> Array:
 
 @cache
 def lapack_dposv() -> Any:
-    """LAPACK's solver for positive definite matrices, imported when first used: SciPy takes a while."""
+    """LAPACK solver for positive definite matrices; imported on first use, because SciPy loads slowly."""
     from scipy.linalg.lapack import dposv
 
     return dposv

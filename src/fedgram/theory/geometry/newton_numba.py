@@ -1,12 +1,11 @@
-"""One small barycenter problem: `newton.py` compiled by Numba, which the extra `fast` installs.
+"""Newton's method for one small barycenter, compiled by Numba (extra `fast`).
 
-On a small problem NumPy spends most of its time on calls. The very first call compiles for some ten seconds;
-the code is then kept on disk, where a folder can be written, and later processes load it with Numba in less
-than one.
+On small problems NumPy spends most time on call overhead. The first call compiles for about ten seconds;
+later processes load the code from the disk cache within a second.
 
-The method is that of `newton_single.py`, with conjugate gradients for every size. Singular vectors come from
-one-sided Jacobi rotations: as accurate as LAPACK's, and starting from those of the round before they soon
-take a sweep or two.
+The method is that of `newton_lapack`, with conjugate gradients for every size. Singular vectors come from
+one-sided Jacobi rotations, as accurate as LAPACK's. Started from those of the previous round, they soon take
+a sweep or two.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ SWEEPS, CONJUGATE_STEPS = 30, 100
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(function: Function) -> Function:
-    """The function, compiled when first called; without the copy on disk where no folder can be written."""
+def compile_cached(function: Function) -> Function:
+    """Compile a function on its first call; without a disk cache if no folder is writable."""
     try:
-        made = numba.njit(cache=True, error_model="numpy")(function)
+        dispatcher = numba.njit(cache=True, error_model="numpy")(function)
     except RuntimeError:
-        made = numba.njit(error_model="numpy")(function)
-    return cast(Function, made)
+        dispatcher = numba.njit(error_model="numpy")(function)
+    return cast(Function, dispatcher)
 
 
 def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
-    """As `newton_single.solve`, to which it turns where it does not get down to rounding."""
-    # Copies: Numba would compile once more for arrays that are read-only or not contiguous.
+    """As `newton_lapack.solve`, which it calls if it does not converge to rounding."""
+    # Copies: Numba would compile again for arrays that are read-only or not contiguous.
     grams, client_weights = np.array(grams, order="C"), np.array(client_weights)
     factors, benign = cholesky(grams, psd.BENIGN)
     if not benign:
         factors, _ = psd.spectral_factor(grams, "grams")
-    # Constants of other modules are arguments, for the copy on disk is renewed only when this file changes.
+    # Constants of other modules are arguments: only changes of this file invalidate the disk cache.
     head, residual, rounds = minimize(factors, client_weights, FLOOR, CONVERGED, LIMIT)
     return (head, residual, rounds) if residual <= 10 * FLOOR else newton_lapack.solve(grams, client_weights)
 
 
-@compiled
+@compile_cached
 def cholesky(grams: Array, benign: float) -> tuple[Array, bool]:
-    """Lower factors of grams (M, C, C), and whether all pivots are above benign times the largest."""
+    """Lower factors of grams (M, C, C), and whether all pivots exceed benign times the largest."""
     factors = np.zeros_like(grams)
     for m in range(len(grams)):
         factor, low, high = factors[m], np.inf, 0.0
@@ -66,10 +65,10 @@ def cholesky(grams: Array, benign: float) -> tuple[Array, bool]:
 
 
 class State(NamedTuple):
-    """The round played last, and room (2, C, C) for what comes between.
+    """The last round, and buffers (2, C, C) for intermediate matrices.
 
-    roots (1 + M, C, C) are the head and behind it the B_m, of norm 1; moved and right (1 + M, C, C) have the
-    columns of F_m and V_m as rows; singular (1 + M, C) are the s_m; gap (C, C).
+    roots (1 + M, C, C), the head followed by the B_m of norm 1; moved and right (1 + M, C, C), with the
+    columns of F_m and V_m as rows; singular (1 + M, C), the s_m; gap (C, C).
     """
 
     roots: Array
@@ -77,15 +76,15 @@ class State(NamedTuple):
     right: Array
     singular: Array
     gap: Array
-    room: Array
+    buffers: Array
 
 
-@compiled
+@compile_cached
 def minimize(
     factors: Array, weights: Array, floor: float, converged: float, limit: int
 ) -> tuple[Array, float, int]:
-    """`newton.minimise` for factors (M, C, C) of the Grams, starting one round from the identity."""
-    state, unit = prepared(factors, weights)
+    """`newton.minimize` for factors (M, C, C) of the Grams, starting one round from the identity."""
+    state, unit = prepare_state(factors, weights)
     head, gap = state.roots[0], state.gap
     play(state)
     mix(head, 1.0, 1.0, gap)
@@ -114,9 +113,9 @@ def minimize(
     return best, least, rounds
 
 
-@compiled
-def prepared(factors: Array, weights: Array) -> tuple[State, float]:
-    """The state with the identity as head, and the norm taken out of the roots."""
+@compile_cached
+def prepare_state(factors: Array, weights: Array) -> tuple[State, float]:
+    """Build the state with the identity as head; return it and the norm of the roots."""
     clients, size, _ = factors.shape
     roots, right = np.zeros((1 + clients, size, size)), np.zeros((1 + clients, size, size))
     square = 0.0
@@ -128,15 +127,15 @@ def prepared(factors: Array, weights: Array) -> tuple[State, float]:
         mix(roots[m], 1 / unit, 0.0, roots[m])
         for i in range(size):
             right[m, i, i] = roots[0, i, i] = 1.0
-    # Zeros and not whatever is in memory: `mix` and `multiply` multiply what they replace by 0.
-    gap, room, singular = np.zeros((size, size)), np.zeros((2, size, size)), np.zeros((1 + clients, size))
-    return State(roots, np.zeros_like(roots), right, singular, gap, room), unit
+    # Zeros, not uninitialized memory: `mix` and `multiply` multiply what they replace by 0.
+    gap, buffers, singular = np.zeros((size, size)), np.zeros((2, size, size)), np.zeros((1 + clients, size))
+    return State(roots, np.zeros_like(roots), right, singular, gap, buffers), unit
 
 
-@compiled
+@compile_cached
 def play(state: State) -> tuple[float, float]:
-    """One round from the head: the residual of `newton.Point`, and f."""
-    head, gap, middle = state.roots[0], state.gap, state.room[0]
+    """Evaluate one round from the head: the residual of `newton.Point`, and f."""
+    head, gap, middle = state.roots[0], state.gap, state.buffers[0]
     mix(gap, 0.0, -1.0, head)
     for m in range(len(state.roots)):
         decompose(state, m)
@@ -152,14 +151,14 @@ def play(state: State) -> tuple[float, float]:
     return sqrt(change / (square or 1.0)), -0.5 * inner(head, head) - inner(head, gap)
 
 
-@compiled
+@compile_cached
 def decompose(state: State, m: int) -> None:
-    """F_m, s_m and V_m for the head."""
+    """Compute F_m, s_m and V_m for the head."""
     root, right, singular = state.roots[m], state.right[m], state.singular[m]
-    image, rows = state.room[0], state.room[1]
+    image, rows = state.buffers[0], state.buffers[1]
     multiply(image, 0.0, state.roots[0].T, root)
     multiply(rows, 0.0, right, image)
-    # Shorter rows are rounding, from the null space of a singular client: F_m vanishes there.
+    # Shorter rows are rounding from the null space of a singular client, where F_m vanishes.
     least = EPS * sqrt(inner(rows, rows))
     for _ in range(SWEEPS):
         if not sweep(rows, right, least):
@@ -172,9 +171,9 @@ def decompose(state: State, m: int) -> None:
     multiply(state.moved[m], 0.0, rows, root.T)
 
 
-@compiled
+@compile_cached
 def sweep(rows: Array, right: Array, least: float) -> bool:
-    """Make each pair of rows (C, C) orthogonal, turning right (C, C) with it; whether there was need to."""
+    """Orthogonalize each pair of rows (C, C), and rotate right (C, C) along; return whether any moved."""
     tolerance, turned = EPS * sqrt(len(rows)), False
     for i in range(len(rows)):
         for j in range(i):
@@ -188,9 +187,9 @@ def sweep(rows: Array, right: Array, least: float) -> bool:
     return turned
 
 
-@compiled
+@compile_cached
 def rotate(first: Array, second: Array, tangent: float) -> None:
-    """Turn two rows (C,) by an angle, in the form that rounds the less, the smaller it is."""
+    """Rotate two rows (C,) by an angle, in a form whose rounding shrinks with the angle."""
     cosine = 1 / sqrt(1 + tangent * tangent)
     sine = cosine * tangent
     half = sine / (1 + cosine)
@@ -200,15 +199,15 @@ def rotate(first: Array, second: Array, tangent: float) -> None:
         second[k] = y + sine * (x - half * y)
 
 
-@compiled
+@compile_cached
 def newton_step(state: State, step: Array) -> None:
-    """Newton's step (C, C) by conjugate gradients, as `Single.conjugate_step`."""
+    """Newton step (C, C) by conjugate gradients, as `SingleProblem.conjugate_step`."""
     head = state.roots[0]
     rest, direction, curved = state.gap.copy(), state.gap.copy(), state.gap.copy()
     square = inner(rest, rest)
     relative = sqrt(square / inner(head, head))
     goal = square * max(0.03 * relative, EPS / relative) ** 2
-    mix(step, 0.0, 1.0, rest)  # stays where the Hessian is not positive
+    mix(step, 0.0, 1.0, rest)  # the step where the Hessian is not positive
     for taken in range(CONJUGATE_STEPS):
         hessian(state, direction, curved)
         curvature = inner(direction, curved)
@@ -223,10 +222,10 @@ def newton_step(state: State, step: Array) -> None:
         mix(direction, square / before, 1.0, rest)
 
 
-@compiled
+@compile_cached
 def hessian(state: State, direction: Array, curved: Array) -> None:
-    """The Hessian applied to a direction (C, C), into curved (C, C)."""
-    half, turned = state.room[0], state.room[1]
+    """Apply the Hessian to a direction (C, C), into curved (C, C)."""
+    half, turned = state.buffers[0], state.buffers[1]
     mix(curved, 0.0, 1.0, direction)
     for m in range(len(state.roots)):
         moved, right, singular = state.moved[m], state.right[m], state.singular[m]
@@ -242,7 +241,7 @@ def hessian(state: State, direction: Array, curved: Array) -> None:
         multiply(curved, 1.0, moved.T, half)
 
 
-@compiled
+@compile_cached
 def multiply(total: Array, keep: float, first: Array, second: Array) -> None:
     """keep total + first @ second, into total, (C, C) each."""
     mix(total, keep, 0.0, total)
@@ -253,7 +252,7 @@ def multiply(total: Array, keep: float, first: Array, second: Array) -> None:
                 total[i, j] += factor * second[k, j]
 
 
-@compiled
+@compile_cached
 def mix(total: Array, keep: float, factor: float, matrix: Array) -> None:
     """keep total + factor matrix, into total, (C, C) each."""
     for i in range(len(total)):
@@ -261,7 +260,7 @@ def mix(total: Array, keep: float, factor: float, matrix: Array) -> None:
             total[i, j] = keep * total[i, j] + factor * matrix[i, j]
 
 
-@compiled
+@compile_cached
 def inner(first: Array, second: Array) -> float:
     """Inner product of matrices (C, C)."""
     total = 0.0
@@ -270,7 +269,7 @@ def inner(first: Array, second: Array) -> float:
     return total
 
 
-@compiled
+@compile_cached
 def dot(first: Array, second: Array) -> float:
     """Inner product of rows (C,)."""
     total = 0.0

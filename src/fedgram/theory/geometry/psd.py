@@ -1,9 +1,8 @@
-"""Positive-semidefinite matrices: square roots, factors, and the Bures–Wasserstein geometry.
+"""Positive-semidefinite matrices: square roots, factors, Bures–Wasserstein distance.
 
-Everything acts on the last two axes and keeps leading batch axes. Nothing here forms an inverse square
-root: distances and maps come from factors (G = A Aᵀ) and an orthogonal polar factor, which keeps full
-normwise accuracy for ill-conditioned and singular matrices, where G^(-1/2) loses half the digits. Eigenvalues
-below 4 C eps times the largest count as zero: they cannot be told from rounding.
+Functions act on the last two axes and keep leading batch axes. Distances and maps use factors G = A Aᵀ and an
+orthogonal polar factor. They keep full normwise accuracy for ill-conditioned and singular matrices, where
+G^(-1/2) loses half the digits. Eigenvalues below 4 C eps times the largest are rounding and count as zero.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from fedgram._util.arrays import Array, as_finite_array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 
-# A matrix is taken as symmetric, or as semidefinite, when it misses by no more than rounding of a
-# matrix product would: this times its largest entry.
+# Tolerance for symmetry and semidefiniteness relative to the largest entry: rounding of a matrix product.
 ROUNDING = 1e-10
-# While the least eigenvalue is at least this fraction of the largest, a plain factorisation is accurate.
+# Smallest ratio of the least to the largest eigenvalue at which a plain factorization is accurate.
 BENIGN = 1e-4
 
 
@@ -67,7 +65,7 @@ def sqrt(matrix: Array) -> Array:
 
 
 def check_symmetric(matrix: Any, name: str) -> Array:
-    """Return `matrix` as symmetric float64 (..., C, C), or say why it is not."""
+    """Return `matrix` as symmetric float64 (..., C, C)."""
     array = as_finite_array(matrix, name)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
         raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
@@ -75,12 +73,12 @@ def check_symmetric(matrix: Any, name: str) -> Array:
         return array
     scale = np.abs(array).max(axis=(-1, -2), keepdims=True)
     if (np.abs(array - transpose(array)) > ROUNDING * scale).any():
-        raise InputError(f"{name} is not symmetric; pass a covariance or Gram matrix.", field=name)
+        raise InputError(f"{name} is not symmetric. Pass a covariance or Gram matrix.", field=name)
     return symmetric(array)
 
 
 def check_psd(matrix: Any, name: str, *, definite: bool = False) -> Array:
-    """Return `matrix` as symmetric float64 (..., C, C), or say why it is not semidefinite."""
+    """Return `matrix` as symmetric semidefinite float64 (..., C, C)."""
     array = check_symmetric(matrix, name)
     values = np.linalg.eigvalsh(array)
     require_semidefinite(values, name)
@@ -90,13 +88,13 @@ def check_psd(matrix: Any, name: str, *, definite: bool = False) -> Array:
 
 
 def require_semidefinite(values: Array, name: str) -> None:
-    """Object to ascending eigenvalues (..., C) that are negative by more than rounding."""
+    """Raise InputError if ascending eigenvalues (..., C) are negative by more than rounding."""
     if (values[..., 0] < -ROUNDING * np.abs(values).max(axis=-1)).any():
         raise InputError(f"{name} has a negative eigenvalue, {values.min():.6g}.", field=name)
 
 
 def factor(matrix: Array) -> Array:
-    """A square factor B with B Bᵀ = matrix, for semidefinite (..., C, C)."""
+    """Square factor B with B Bᵀ = matrix, for semidefinite (..., C, C)."""
     try:
         root = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -107,16 +105,16 @@ def factor(matrix: Array) -> Array:
 
 
 def spectral_factor(matrix: Array, name: str = "The matrix") -> tuple[Array, Array]:
-    """A factor B with B Bᵀ = matrix and an orthogonal basis with B basisᵀ = √matrix, (..., C, C) each.
+    """Factor B with B Bᵀ = matrix, and orthogonal basis with B basisᵀ = √matrix, (..., C, C) each.
 
-    B is accurate to rounding for ill-conditioned matrices, too: an error of eps in an eigenvalue λ is one
-    of eps / (2 √λ) in B, and would otherwise cost all that depends on B up to half its digits.
+    Two Newton steps make B accurate for ill-conditioned matrices: an error eps in an eigenvalue λ would be an
+    error eps / (2 √λ) in B.
     """
     values, basis = np.linalg.eigh(matrix)
     if (values[..., 0] > BENIGN * values[..., -1]).all():
         return basis * np.sqrt(values)[..., None, :], basis
     require_semidefinite(values, name)
-    # Eigenvalues of this size are rounding; kept, they would enter the factor as their square root.
+    # Rounding of eigenvalues would enter the factor as its square root.
     floor = 4 * matrix.shape[-1] * np.finfo(float).eps * values[..., -1:]
     roots = np.sqrt(np.where(values > floor, values, 0.0))[..., None, :]
     inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
@@ -127,10 +125,9 @@ def spectral_factor(matrix: Array, name: str = "The matrix") -> tuple[Array, Arr
 
 
 def remainder(matrix: Array, root: Array) -> Array:
-    """matrix - root rootᵀ, for a root of it (..., C, C), to twice the working precision.
+    """matrix - root rootᵀ to twice the working precision, (..., C, C).
 
-    The leading 22 bits of root, on one scale per row, multiply without rounding (Ozaki's splitting), so
-    that the difference is taken before anything is rounded.
+    The leading 22 bits of root, on one scale per row, multiply without rounding (Ozaki's splitting).
     """
     shift = 2.0**31 * np.abs(root).max(axis=-1, keepdims=True)
     lead = (root + shift) - shift
@@ -140,16 +137,16 @@ def remainder(matrix: Array, root: Array) -> Array:
 
 
 def polar(matrix: Array) -> Array:
-    """Orthogonal polar factor of (..., C, P), P ≥ C: the O with O Oᵀ = I that maximises tr(Oᵀ X).
+    """Orthogonal polar factor of X (..., C, P), P ≥ C: the O with O Oᵀ = I that maximizes tr(Oᵀ X).
 
-    Unique where X has full rank; elsewhere one of the maximisers.
+    It is unique if X has full rank.
     """
     left, _, right = np.linalg.svd(matrix, full_matrices=False)
     return left @ right
 
 
 def check_head(head: Array, targets: int) -> None:
-    """Refuse a head that is not (..., C, P), P ≥ C, for C targets: a narrower one cannot carry every Gram."""
+    """Raise InputError unless the head is (..., C, P), P ≥ C, for C targets."""
     if head.ndim < 2 or head.shape[-2] != targets:
         raise InputError(
             f"The head must have shape (..., {targets}, features), one row per target, not {head.shape}.",
@@ -157,9 +154,8 @@ def check_head(head: Array, targets: int) -> None:
         )
     if head.shape[-1] < targets:
         raise InputError(
-            f"The head has {pluralize(head.shape[-1], 'feature')} for {targets} targets; it needs at least "
-            "as "
-            "many.",
+            f"The head has {pluralize(head.shape[-1], 'feature')} for {targets} targets. It needs at least "
+            "as many features as targets.",
             field="head",
         )
 
@@ -167,8 +163,8 @@ def check_head(head: Array, targets: int) -> None:
 def closest_factor(head: Array, gram: Array) -> Array:
     """The U with U Uᵀ = gram closest to head: Π(W) of Lemma 1, eq. (8), for any P ≥ C.
 
-    head (..., C, P), gram (..., C, C) -> (..., C, P). With gram = B Bᵀ it is B times the polar factor
-    of Bᵀ W, equal to T(W Wᵀ) W and a hundred times more accurate near singular Grams.
+    head (..., C, P), gram (..., C, C) -> (..., C, P). With gram = B Bᵀ, it is B times the polar factor of
+    Bᵀ W. This equals T(W Wᵀ) W of Lemma 1 (i) and is a hundred times more accurate near singular Grams.
     """
     check_head(head, gram.shape[-1])
     root = factor(gram)
@@ -181,19 +177,8 @@ def distance(first: Array, second: Array) -> Array:
 
 
 def factor_distance(first: Array, second: Array) -> Array:
-    """The same between A Aᵀ and B Bᵀ, from their factors (..., C, C).
+    """Bures–Wasserstein distance between A Aᵀ and B Bᵀ, from factors (..., C, C).
 
-    The Procrustes form ‖A O - B‖_F: the trace formula of the paper loses half the digits when the two
-    are close, this loses none.
+    The Procrustes form ‖A O - B‖_F loses no digits when both are close; the trace formula loses half.
     """
     return frobenius(first @ polar(transpose(first) @ second) - second)
-
-
-def transport(gram: Array, target: Array) -> Array:
-    """T(G) = G^(-1/2) (G^(1/2) target G^(1/2))^(1/2) G^(-1/2), Lemma 1 (i): T G T = target.
-
-    gram must be positive definite; (..., C, C) each.
-    """
-    root = np.linalg.cholesky(gram)
-    moved = closest_factor(root, target)
-    return symmetric(transpose(np.linalg.solve(transpose(root), transpose(moved))))

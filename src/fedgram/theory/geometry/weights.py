@@ -1,4 +1,4 @@
-"""Averages over clients: the server's one operation."""
+"""Client weights, and averages over clients."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ from fedgram._util.text import quote_list
 
 
 def order_weights(weights: Mapping[str, Any], clients: Sequence[str]) -> list[Any]:
-    """Weights by client name as a list (M) in the order of the clients; every one has a weight."""
+    """List weights (M) by client name in the order of the clients."""
     weights = {str(name): weight for name, weight in weights.items()}
     unknown = next((name for name in weights if name not in clients), None)
     missing = next((name for name in clients if name not in weights), None)
     if unknown is not None or missing is not None:
-        what = (
-            f"There is no client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
+        problem = (
+            f"Unknown client '{unknown}'" if unknown is not None else f"Client '{missing}' has no weight"
         )
-        raise InputError(
-            f"{what}; the clients are {quote_list(clients)}.", client=unknown or missing, field="weight"
-        )
+        message = f"{problem}. The clients are {quote_list(clients)}."
+        raise InputError(message, client=unknown or missing, field="weight")
     return [weights[name] for name in clients]
 
 
 def normalize_weights(client_weights: Any, clients: int) -> Array:
-    """Positive client weights (..., M) scaled to sum to one; one client's may be a number."""
+    """Scale positive client weights (..., M) to sum to one; a single weight may be a number."""
     weights = np.atleast_1d(as_float_array(client_weights, "client_weights", field="weight"))
     if weights.shape[-1] != clients:
-        raise InputError(
-            f"There are {clients} clients but {weights.shape[-1]} client weights.", field="weight"
-        )
+        message = f"There are {clients} clients but {weights.shape[-1]} client weights."
+        raise InputError(message, field="weight")
     if not (np.isfinite(weights).all() and (weights > 0).all()):
         raise InputError("Every client weight must be a finite positive number.", field="weight")
-    # First by a power of two, which costs no bit: the sum of the largest numbers would overflow.
+    # Scale by a power of two first, which is exact: a sum of the largest numbers would overflow.
     weights = np.ldexp(weights, -np.frexp(weights.max(axis=-1, keepdims=True))[1])
     scaled = weights / weights.sum(axis=-1, keepdims=True)
     if not (scaled > 0).all():
         raise InputError(
-            "The smallest client weight is nothing beside the largest, by more than 300 orders of magnitude; "
-            "leave the client out, or give it a larger weight.",
+            "The smallest client weight is more than 300 orders of magnitude below the largest. Drop the "
+            "client, or increase its weight.",
             field="weight",
         )
     return scaled
