@@ -90,7 +90,7 @@ def dataset(server, checksum=SHA256, url=None):
 
 
 def fetched(server, folder, **settings):
-    return fetch(dataset(server, **settings), folder, licence_accepted=True)
+    return fetch(dataset(server, **settings), folder, license_accepted=True)
 
 
 def left(folder):
@@ -101,7 +101,7 @@ def left(folder):
 def test_a_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path, checksum):
     heard = []
     (path,) = fetch(
-        dataset(server, checksum), tmp_path, licence_accepted=True, on_bytes=lambda *news: heard.append(news)
+        dataset(server, checksum), tmp_path, license_accepted=True, on_bytes=lambda *news: heard.append(news)
     )
     assert path == tmp_path / "folder" / "file.bin"
     assert path.read_bytes() == CONTENT
@@ -116,7 +116,9 @@ def test_a_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path, checksu
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
 def test_a_cut_download_goes_on_where_it_stopped(server, tmp_path, header):
     server.cut_after, server.version_header = 2_000_000, header
-    with pytest.raises(InputError, match=r"stopped after [\d,]+ of 3,000,000 bytes: fetch it again to go on"):
+    with pytest.raises(
+        InputError, match=r"stopped after [\d,]+ of 3,000,000 bytes. Fetch it again to resume"
+    ):
         fetched(server, tmp_path)
     assert not (tmp_path / "folder/file.bin").exists()
     (part,) = (tmp_path / "folder").iterdir()
@@ -163,7 +165,7 @@ def test_a_part_that_is_complete_is_not_fetched_again(server, tmp_path):
 @pytest.mark.parametrize("without", [{"ranges": False}, {"version": 'W/"1"'}, {"version": ""}])
 def test_a_cut_download_that_cannot_go_on_leaves_nothing(server, tmp_path, without):
     vars(server).update(without, cut_after=2_000_000)
-    with pytest.raises(InputError, match="nothing was kept, because the server cannot resume"):
+    with pytest.raises(InputError, match="again from the start, as the server cannot resume"):
         fetched(server, tmp_path)
     assert left(tmp_path) == []
     server.cut_after = None
@@ -196,9 +198,7 @@ def test_a_server_that_tells_no_length_is_read_to_its_end(server, tmp_path):
 @pytest.mark.parametrize("checksum", [SHA256, MD5])
 def test_a_damaged_download_leaves_nothing(server, tmp_path, checksum):
     server.content = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
-    with pytest.raises(
-        InputError, match=r"is not the published file: its checksum is not .* nothing was kept"
-    ):
+    with pytest.raises(InputError, match=r"is not the published file: its checksum is not "):
         fetched(server, tmp_path, checksum=checksum)
     assert left(tmp_path) == []
 
@@ -230,17 +230,17 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
 
 
 def test_nothing_is_asked_before_the_licence_is_accepted(server, tmp_path):
-    with pytest.raises(InputError, match=r"The licence of 'toy', CC BY 4\.0, must be accepted first"):
-        fetch(dataset(server), tmp_path, licence_accepted=False)
+    with pytest.raises(InputError, match=r"Accept the license of 'toy' first: CC BY 4\.0"):
+        fetch(dataset(server), tmp_path, license_accepted=False)
     assert server.requests == []
 
 
 def test_datasets_without_an_address_say_what_to_do(tmp_path):
     rollouts = registry.dataset("hopper-rollouts")
-    with pytest.raises(InputError, match="cannot be fetched: Roll out a policy"):
-        fetch(rollouts, tmp_path, licence_accepted=True)
-    with pytest.raises(InputError, match="is part of fedgram: it needs no files"):
-        fetch(registry.dataset("gaussian"), tmp_path, licence_accepted=True)
+    with pytest.raises(InputError, match=r"cannot be fetched\. Roll out your own policy"):
+        fetch(rollouts, tmp_path, license_accepted=True)
+    with pytest.raises(InputError, match="'gaussian' needs no files"):
+        fetch(registry.dataset("gaussian"), tmp_path, license_accepted=True)
 
 
 def test_fetching_without_pooch_says_how_to_get_it(server, tmp_path, monkeypatch):
@@ -253,7 +253,7 @@ def test_what_was_fetched_can_be_loaded(server, tmp_path):
     server.content = published.uci_bundle(published.beijing_tables())
     entry = registry.dataset("beijing")
     local = replace(entry.downloads[0], url=server.url, checksum=None)
-    paths = fetch(replace(entry, downloads=(local,)), tmp_path, licence_accepted=True)
+    paths = fetch(replace(entry, downloads=(local,)), tmp_path, license_accepted=True)
     assert list(entry.find(tmp_path, Options())) == paths
     assert len(registry.load("beijing", tmp_path).clients) == 4
 
@@ -275,17 +275,17 @@ def command(server, monkeypatch):
 def test_the_command_shows_the_licence_and_fetches(command, tmp_path, capsys):
     command.fetch("toy", tmp_path, accept_licence=True)
     printed = capsys.readouterr().out
-    assert "Licence: CC BY 4.0" in printed
+    assert "License: CC BY 4.0" in printed
     assert "folder/file.bin: 3 MB" in printed
 
 
 def test_the_command_needs_a_person_or_a_flag(command, server, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    with pytest.raises(InputError, match="add --accept-licence"):
+    with pytest.raises(InputError, match="Pass --accept-license"):
         command.fetch("toy", tmp_path, accept_licence=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr(command.typer, "confirm", lambda question: False)
-    with pytest.raises(InputError, match="must be accepted first"):
+    with pytest.raises(InputError, match="Accept the license of"):
         command.fetch("toy", tmp_path, accept_licence=False)
     assert server.requests == []
     monkeypatch.setattr(command.typer, "confirm", lambda question: True)

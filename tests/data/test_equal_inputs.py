@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram import predict
-from fedgram.data.problem import Problem, Split, attainable_targets, unattainable_part
+from fedgram.data.problem import Problem, Split, average_equal_inputs, unattainable_fraction
 from fedgram.runs.measure import measure
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
@@ -17,21 +17,21 @@ TARGETS = np.array([[1.0], [5], [2], [7], [3]])
 
 
 def test_targets_of_equal_inputs_become_their_mean():
-    assert attainable_targets(INPUTS, TARGETS).tolist() == [[2], [5], [2], [7], [2]]
+    assert average_equal_inputs(INPUTS, TARGETS).tolist() == [[2], [5], [2], [7], [2]]
     part = 2 / ((TARGETS - TARGETS.mean()) ** 2).sum()
-    assert unattainable_part(INPUTS, TARGETS) == pytest.approx(part)
+    assert unattainable_fraction(INPUTS, TARGETS) == pytest.approx(part)
     nearly = INPUTS + 1 + 1e-12 * np.arange(5)[:, None]  # the same in single precision
-    assert unattainable_part(nearly, TARGETS) == pytest.approx(part)
+    assert unattainable_fraction(nearly, TARGETS) == pytest.approx(part)
     negative = np.where(INPUTS == 0, [[0.0], [0], [-0.0], [0], [-0.0]], INPUTS)  # -0 is 0
-    assert unattainable_part(negative, TARGETS) == pytest.approx(part)
-    assert unattainable_part(INPUTS, INPUTS + 0.1) < 1e-30
-    assert unattainable_part(INPUTS[[1, 3]], TARGETS[[1, 3]]) == 0
+    assert unattainable_fraction(negative, TARGETS) == pytest.approx(part)
+    assert unattainable_fraction(INPUTS, INPUTS + 0.1) < 1e-30
+    assert unattainable_fraction(INPUTS[[1, 3]], TARGETS[[1, 3]]) == 0
 
 
 def test_images_are_compared_whole():
     images = np.zeros((5, 4, 4, 1), dtype=np.uint8)
     images[[1, 3], 0, 0, 0] = 1, 2
-    assert unattainable_part(images, TARGETS) == pytest.approx(unattainable_part(INPUTS, TARGETS))
+    assert unattainable_fraction(images, TARGETS) == pytest.approx(unattainable_fraction(INPUTS, TARGETS))
 
 
 def discrete():
@@ -60,5 +60,5 @@ def test_training_ends_where_the_attainable_targets_say(tmp_path):
 
 def test_whole_numbers_that_single_precision_does_not_tell_apart_are_equal():
     targets = np.arange(8.0)[:, None]
-    assert unattainable_part(100_000_000 + np.arange(8)[:, None], targets) > 0.1
-    assert unattainable_part(np.arange(8)[:, None], targets) == 0
+    assert unattainable_fraction(100_000_000 + np.arange(8)[:, None], targets) > 0.1
+    assert unattainable_fraction(np.arange(8)[:, None], targets) == 0

@@ -69,28 +69,28 @@ def test_rows_picked_from_blocks_are_those_of_the_whole(sizes, seed):
     whole = rng.integers(0, 256, (sum(sizes) + 1, 2, 3), dtype=np.uint8)
     rows = rng.permutation(len(whole))[: rng.integers(1, len(whole) + 1)]
     blocks = np.split(whole, np.cumsum(sizes))
-    np.testing.assert_array_equal(preprocessing.picked(blocks, rows, (2, 3)), whole[rows])
+    np.testing.assert_array_equal(preprocessing.gather_images(blocks, rows, (2, 3)), whole[rows])
 
 
 def test_blocks_that_end_early_are_refused():
     with pytest.raises(InputError, match="ends after 4 images"):
-        preprocessing.picked([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
+        preprocessing.gather_images([np.zeros((4, 2, 2), np.uint8)], np.array([1, 4]), (2, 2))
 
 
 def test_many_files_have_one_checksum_whatever_their_order(tmp_path):
     files = [tmp_path / name for name in ("a", "b")]
     for path in files:
         path.write_text(path.name)
-    whole = preprocessing.combined_checksum(files, tmp_path)
+    whole = preprocessing.combine_checksums(files, tmp_path)
     assert list(whole) == ["2 files"]
-    assert preprocessing.combined_checksum(files[::-1], tmp_path) == whole
+    assert preprocessing.combine_checksums(files[::-1], tmp_path) == whole
     renamed = files[1].rename(tmp_path / "c")
-    assert preprocessing.combined_checksum([files[0], renamed], tmp_path) != whole
+    assert preprocessing.combine_checksums([files[0], renamed], tmp_path) != whole
 
 
 def test_a_missing_library_is_named():
     with pytest.raises(InputError, match=r"Reading 3D Shapes needs h5py: pip install 'fedgram\[data\]'\."):
-        preprocessing.needed("no_such_library", "h5py", "3D Shapes")
+        preprocessing.import_optional("no_such_library", "h5py", "3D Shapes")
 
 
 # MPIIGaze
@@ -109,7 +109,7 @@ def eyes_shown(inputs):
     mirrored = (last[:, 0] < 3) & (last[:, 1] < 40) & (last[:, 1] % 20 >= 10)
     person, number = np.where(mirrored[:, None], last, first).astype(int).T
     vectors = published.gaze(person, number) * np.where(mirrored[:, None], [-1, 1, 1], 1)
-    return mpiigaze.angles(vectors)
+    return mpiigaze.gaze_angles(vectors)
 
 
 def test_mpiigaze(gaze_folder):
@@ -135,7 +135,7 @@ def test_mpiigaze_from_its_archive_is_the_same(gaze_folder, tmp_path):
 def test_gaze_angles_follow_the_published_convention():
     straight, up, right = (0, 0, -1), (0, -np.sin(0.3), -np.cos(0.3)), (-np.sin(0.2), 0, -np.cos(0.2))
     np.testing.assert_allclose(
-        mpiigaze.angles(np.array([straight, up, right])), [[0, 0], [0.3, 0], [0, 0.2]], atol=1e-15
+        mpiigaze.gaze_angles(np.array([straight, up, right])), [[0, 0], [0.3, 0], [0, 0.2]], atol=1e-15
     )
 
 
@@ -173,7 +173,7 @@ def test_a_face_is_cropped_to_its_landmarks_with_a_margin(face_folder):
 
 def test_a_crop_over_the_edge_is_square_and_known_landmarks_count():
     landmarks = np.array([[0.0, 40.0, -1.0, -1.0], [10.0, 20.0, -1.0, 90.0]])
-    assert w300lp.face_box(landmarks) == (-10, -15, 50, 45)
+    assert w300lp.compute_face_box(landmarks) == (-10, -15, 50, 45)
 
 
 # dSprites
@@ -276,7 +276,7 @@ def test_cifar_images_from_every_published_form(form, planes, tmp_path):
         for name, content in (files | other).items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
-    found = cifar_geo.training_images(cifar_geo.find(tmp_path, DEFAULT))
+    found = cifar_geo.read_images(cifar_geo.find(tmp_path, DEFAULT))
     expected = np.concatenate(planes).reshape(-1, 3, 32, 32)
     np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
 
@@ -286,12 +286,12 @@ def test_a_batch_that_would_run_code_is_refused(tmp_path):
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
     batch.write_bytes(pickle.dumps({b"data": print}))
     with pytest.raises(InputError, match=r"it names builtins\.print, which no batch of CIFAR-10 does"):
-        cifar_geo.training_images([batch])
+        cifar_geo.read_images([batch])
 
 
 def test_whole_shifts_move_pixels(planes):
     picture = planes[0].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)[:2]
-    canvas = cifar_geo.placed(picture, np.array([[0, 0, 0], [3, -2, 0]]))
+    canvas = cifar_geo.transform_images(picture, np.array([[0, 0, 0], [3, -2, 0]]))
     expected = np.zeros((2, 40, 40, 3), np.uint8)
     expected[0, 4:36, 4:36] = picture[0]
     expected[1, 2:34, 7:39] = picture[1]
@@ -300,9 +300,9 @@ def test_whole_shifts_move_pixels(planes):
 
 def test_shift_and_zoom_are_bilinear_interpolation(planes):
     picture = planes[0].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    transforms = cifar_geo.drawn(np.random.default_rng(0), np.arange(60) % 4)
+    transforms = cifar_geo.draw_transforms(np.random.default_rng(0), np.arange(60) % 4)
     for image, canvas, (dx, dy, zoom) in zip(
-        picture, cifar_geo.placed(picture, transforms), transforms, strict=True
+        picture, cifar_geo.transform_images(picture, transforms), transforms, strict=True
     ):
         down, across = np.mgrid[:40, :40] - 19.5
         place = [(down - dy) / np.exp(zoom) + 15.5, (across - dx) / np.exp(zoom) + 15.5]
@@ -322,13 +322,13 @@ LAWS = (
 @pytest.mark.parametrize("client", range(4))
 def test_the_law_of_a_client_is_the_documented_one(client):
     noise = np.random.default_rng(0).uniform(-(3**0.5), 3**0.5, (20, 3))
-    found = cifar_geo.drawn(np.random.default_rng(0), np.full(20, client))
+    found = cifar_geo.draw_transforms(np.random.default_rng(0), np.full(20, client))
     np.testing.assert_allclose(found.T, LAWS[client](*noise.T), atol=1e-12)
 
 
 def test_each_client_follows_its_law():
     client = np.repeat(np.arange(4), 50_000)
-    transforms = cifar_geo.drawn(np.random.default_rng(0), client).reshape(4, -1, 3)
+    transforms = cifar_geo.draw_transforms(np.random.default_rng(0), client).reshape(4, -1, 3)
     np.testing.assert_allclose(transforms.mean(axis=1), cifar_geo.MEANS, atol=0.03)
     for m, rows in enumerate(transforms):
         law = cifar_geo.SPREADS[m] @ cifar_geo.SPREADS[m].T

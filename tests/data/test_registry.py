@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -16,9 +15,10 @@ import pytest
 from fedgram import InputError
 from fedgram.data.datasets import cache, registry
 from fedgram.data.datasets.dataset import Dataset, Options, data_directory
-from fedgram.data.datasets.inspection import inspect_dataset, presence
+from fedgram.data.datasets.inspection import check_presence, inspect_dataset
 from fedgram.data.problem import Problem, Split
 from tests.helpers import published_files as published
+from tests.helpers.command import fedgram
 
 # Registry
 
@@ -28,7 +28,7 @@ def test_every_name_leads_to_its_dataset():
         entry = registry.dataset(name)
         assert entry.name == name
         assert entry.kind in ("REAL", "GENERATED", "RE-RENDERED")
-        assert all((entry.title, entry.licence, entry.citation, entry.published))
+        assert all((entry.title, entry.license, entry.citation, entry.published))
 
 
 def test_every_dataset_has_a_name_in_the_registry():
@@ -60,15 +60,15 @@ def test_a_mistyped_name_is_answered_with_the_nearest():
 
 def test_a_name_that_is_like_none_is_not_answered_with_another():
     with pytest.raises(
-        InputError, match=r"^There is no dataset 'foo'\. 'fedgram data list' names them all\.$"
+        InputError, match=r"^There is no dataset 'foo'\. Run 'fedgram data list' for all names\.$"
     ):
         registry.dataset("foo")
 
 
 def test_a_variant_must_be_one_of_the_datasets():
-    with pytest.raises(InputError, match="no variant 'ppo': its variants are ppo_stoch, tqc_det, tqc_stoch"):
+    with pytest.raises(InputError, match=r"no variant 'ppo'. Its variants are ppo_stoch, tqc_det, tqc_stoch"):
         registry.load("hopper-rollouts", options=Options(variant="ppo"))
-    with pytest.raises(InputError, match="'gaussian' has no variant 'big': it has no variants"):
+    with pytest.raises(InputError, match=r"'gaussian' has no variant 'big'. It has no variants"):
         registry.load("gaussian", options=Options(variant="big"))
 
 
@@ -133,7 +133,7 @@ def toy(tmp_path):
 
 def test_a_second_load_reads_the_cache_only(toy, monkeypatch):
     first = toy.load()
-    monkeypatch.setattr(cache, "checksum", None)  # would fail if the source were read
+    monkeypatch.setattr(cache, "hash_file", None)  # would fail if the source were read
     second = toy.load()
     assert toy.reads == 1
     assert second.digest == first.digest
@@ -173,7 +173,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(toy):
 @pytest.mark.parametrize("damage", ["cut", "flipped", "replaced", "empty"])
 def test_a_damaged_cache_is_made_again_with_a_sentence(toy, caplog, damage):
     first = toy.load()
-    path = cache.path_of("toy", toy.file.parent, Options())
+    path = cache.cache_path("toy", toy.file.parent, Options())
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     flipped = bytes(content)
@@ -211,12 +211,12 @@ def test_a_folder_that_cannot_be_written_only_costs_time(toy, caplog):
     with caplog.at_level(logging.INFO):
         assert toy.load().digest == toy.load().digest
     assert toy.reads == 2
-    assert "could not be written" in caplog.text
+    assert "Cannot write the cache" in caplog.text
 
 
 def test_compression_is_used_where_it_pays_and_nothing_else_is_left(toy):
     toy.load()
-    path = cache.path_of("toy", toy.file.parent, Options())
+    path = cache.cache_path("toy", toy.file.parent, Options())
     assert list(path.parent.iterdir()) == [path]
     with zipfile.ZipFile(path) as archive:
         methods = {entry.filename: entry.compress_type for entry in archive.infolist()}
@@ -240,14 +240,14 @@ def test_embedded_datasets_leave_no_cache(tmp_path):
 
 
 def test_presence_tells_files_cache_and_nothing_apart(toy, tmp_path):
-    assert presence(toy.dataset, tmp_path).state == "present"
-    assert presence(toy.dataset, tmp_path).bytes == toy.file.stat().st_size
+    assert check_presence(toy.dataset, tmp_path).state == "present"
+    assert check_presence(toy.dataset, tmp_path).bytes == toy.file.stat().st_size
     toy.load()
     toy.file.unlink()
-    assert presence(toy.dataset, tmp_path).state == "cached"
-    away = presence(toy.dataset, tmp_path / "empty")
+    assert check_presence(toy.dataset, tmp_path).state == "cached"
+    away = check_presence(toy.dataset, tmp_path / "empty")
     assert (away.state, away.bytes, away.missing) == ("missing", 0, "There are no numbers.")
-    assert presence(registry.dataset("gaussian"), tmp_path).state == "embedded"
+    assert check_presence(registry.dataset("gaussian"), tmp_path).state == "embedded"
 
 
 def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monkeypatch):
@@ -277,17 +277,7 @@ def test_inspection_reads_files_and_compares_published_checksums(tmp_path, monke
 # Commands
 
 
-def fedgram(*arguments, **environment):
-    """Run the real command in a process of its own."""
-    filters = ["-W", "error", "-W", "ignore:'click:DeprecationWarning"]  # what typer uses of click
-    command = [sys.executable, *filters, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-        env=os.environ | {"COLUMNS": "160"} | environment,
-    )  # fmt: skip
-
-
-def test_list_shows_every_dataset(tmp_path):
+def test_list_shows_every_dataset(tmp_path, monkeypatch):
     published.write_episodes(tmp_path / "mujoco_walker_ppo_stoch.parquet", published.episodes(17, 6))
     done = fedgram("data", "list", "--json", "--data-dir", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -299,7 +289,8 @@ def test_list_shows_every_dataset(tmp_path):
     assert "fedgram data fetch beijing" in datasets["beijing"]["missing"]
     assert datasets["gaussian"]["state"] == "embedded"
     assert [datasets[name]["can_fetch"] for name in ("beijing", "gaussian")] == [True, False]
-    table = fedgram("data", "list", FEDGRAM_DATA=str(tmp_path)).stdout
+    monkeypatch.setenv("FEDGRAM_DATA", str(tmp_path))
+    table = fedgram("data", "list", columns=160).stdout
     assert str(tmp_path) in table
     for name, each in datasets.items():
         assert any(line.split()[:2] == [name, each["kind"]] for line in table.splitlines() if line.strip())
@@ -308,7 +299,7 @@ def test_list_shows_every_dataset(tmp_path):
 def test_check_prints_moments_and_the_predicted_gap(tmp_path):
     published.write_episodes(tmp_path / "mujoco_hopper_tqc_det.parquet", published.episodes(11, 3))
     arguments = ("data", "check", "hopper-rollouts", "--variant", "tqc_det", "--data-dir", tmp_path)
-    done = fedgram(*arguments)
+    done = fedgram(*arguments, columns=160)
     assert done.returncode == 0, done.stderr
     for words in (
         "(GENERATED)",

@@ -5,7 +5,7 @@ import pytest
 
 from fedgram import InputError
 from fedgram.data.problem import Problem
-from fedgram.data.splits import divided, hold_out
+from fedgram.data.splits import hold_out, split_rows
 
 NUMBERS = {"north": np.arange(40.0).reshape(20, 2), "south": np.arange(40.0, 60.0).reshape(10, 2)}
 PROBLEM = Problem.from_arrays(NUMBERS, NUMBERS, kind="GENERATED")
@@ -32,7 +32,7 @@ def test_a_client_keeps_the_same_rows_with_or_without_others():
     assert [len(split) for split in numbered.test.values()] == [6, 3]  # names need not be text
     together = hold_out(PROBLEM, 0.3, seed=2)
     for client, split in PROBLEM.train.items():
-        train, test = divided({client: split}, 0.3, seed=2)
+        train, test = split_rows({client: split}, 0.3, seed=2)
         np.testing.assert_array_equal(train[client].targets, together.train[client].targets)
         np.testing.assert_array_equal(test[client].targets, together.test[client].targets)
 
@@ -42,7 +42,7 @@ def test_a_client_keeps_the_same_rows_with_or_without_others():
     [
         (PROBLEM, 1.0, "The test fraction must be at least 0 and below 1, not 1"),
         (PROBLEM, 0.8, "A test fraction of 0.8 leaves 2 of the 10 rows of client 'south' for training"),
-        (hold_out(PROBLEM, 0.3), 0.3, "'own data' has test rows already"),
+        (hold_out(PROBLEM, 0.3), 0.3, "'own data' already has test rows"),
     ],
 )
 def test_what_cannot_be_held_out(problem, fraction, words):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fedgram import InputError, Moments
 from fedgram.data.problem import Problem
-from fedgram.data.tables.diagnostics import explained
+from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.files import MISSING_TEXT
 from fedgram.data.tables.read_moments import read_moments
 
@@ -99,7 +99,7 @@ def test_tables_in_memory_are_read_as_they_are(convert):
 
 
 @given(st.integers(0, 1000), st.lists(st.sampled_from(sorted(WRITERS)), min_size=1, max_size=4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_a_table_split_into_files_is_the_whole_table(tmp_path_factory, seed, suffixes):
     table, folder = frame(seed), tmp_path_factory.mktemp("split")
     shuffled = table[["year", *TARGETS[::-1], "site"]]
@@ -115,7 +115,9 @@ def test_a_table_split_into_files_is_the_whole_table(tmp_path_factory, seed, suf
 def test_no_line_of_a_csv_is_skipped():
     lines = frame().to_csv(index=False) + frame().assign(month=1).to_csv(index=False)
     Path("data.csv").write_text(lines)
-    assert "(line 92 of 'data.csv' has 5 values where the first has 4)" in refusal("data.csv").message
+    assert (
+        refusal("data.csv").message == "Cannot read 'data.csv': line 92 has 5 values, but the header has 4."
+    )
     table = frame(clients=("#1", "#2", "x"))
     assert_same(read(write(table, "hash.csv")), expected(table))
 
@@ -127,21 +129,22 @@ def test_apostrophes_are_not_quotes():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz"])
-@pytest.mark.parametrize("client", ['Haus "Q"', "St. Mary's, Leeds", "two\nlines"])
-def test_quotes_may_begin_far_down(suffix, client):
-    table = frame(rows=60_000).assign(note="none")
-    table.loc[50_000:, "site"] = client
-    table.loc[55_000, "note"] = 'a, "b"'
+def test_quotes_may_begin_far_down(suffix):
+    """DuckDB guesses the dialect from the first 20,480 rows."""
+    table = frame(rows=24_000).assign(note="none")
+    quoted = ['Haus "Q"', "St. Mary's, Leeds", "two\nlines"]
+    table.loc[21_000:, "site"] = np.resize(quoted, 3_000)
+    table.loc[22_000, "note"] = 'a, "b"'
     assert_same(read(write(table, f"data{suffix}")), expected(table))
 
 
 @pytest.mark.parametrize("more", ["", "NA", '""', ","])
-@pytest.mark.parametrize("rows", [0, 30_000], ids=["all lines", "later lines"])
+@pytest.mark.parametrize("rows", [0, 22_000], ids=["all lines", "later lines"])
 def test_values_that_no_column_names_are_no_missing_ones(more, rows):
     """Where 1,234 stands for 1234 all columns after it are shifted."""
     Path("data.csv").write_text("site,PM2.5,z\n" + "a,1,2\nb,3,\n" * (rows // 2) + f"a,1,234,{more}\n" * 9)
-    line = f"line {rows + 2:,} of 'data.csv' has {5 if more == ',' else 4} values where the first has 3"
-    assert f"'data.csv' ({line});" in refusal("data.csv", targets=["PM2.5"]).message
+    line = f"line {rows + 2:,} has {5 if more == ',' else 4} values, but the header has 3"
+    assert refusal("data.csv", targets=["PM2.5"]).message == f"Cannot read 'data.csv': {line}."
 
 
 def test_columns_of_objects_are_read_whole():
@@ -187,12 +190,10 @@ def test_a_client_has_one_name_in_all_files():
     write(frame(clients=(True, False)), "4.parquet")
     assert read(["1.csv", "3.parquet"]).clients == read(["2.parquet", "3.parquet"]).clients == ("7", "8")
     assert refusal(["1.csv", "2.parquet"]).message == (
-        "The clients in 'site' are of type VARCHAR in '1.csv' and of type DOUBLE in '2.parquet', which may "
-        "give one client two names; make all of them text."
+        "Clients in 'site' have type VARCHAR in '1.csv' but DOUBLE in '2.parquet', so one client may get two "
+        "names. Convert them to text."
     )
-    assert (
-        "of type BIGINT in '3.parquet' and of type BOOLEAN in" in refusal(["3.parquet", "4.parquet"]).message
-    )
+    assert "type BIGINT in '3.parquet' but BOOLEAN in" in refusal(["3.parquet", "4.parquet"]).message
 
 
 def test_to_a_condition_nan_is_missing():
@@ -237,8 +238,8 @@ def test_folders_do_not_replace_a_column_that_is_asked_for(suffix, key):
     for options in ({}, {"client": None, "site": "x", "where": "site = 'north'"}):
         error = refusal("data", **options)
         assert error.message == (
-            f"'{key}' is both a column in the files of 'data' and in the names of their folders, "
-            f"'{key}=...'; rename the column or the folders."
+            f"'{key}' is both a column in the files of 'data' and a folder name, '{key}=...'. Rename the "
+            "column or the folders."
         )
         assert error.field == key
     assert read("data", client=None, site="x").count == [180]
@@ -256,7 +257,8 @@ def test_columns_of_one_name_are_told_apart_in_folders_that_give_numbers():
     for year in (1, 2):
         os.makedirs(f"data/year={year}")
         write(named("site", "y", "Y"), f"data/year={year}/rows.csv")
-    assert "could be any of the columns 'y', 'Y' of" in refusal("data", targets=["y"]).message
+    message = refusal("data", targets=["y"]).message
+    assert message.startswith("'y' matches several columns of 'data/year=1/rows.csv': 'y', 'Y'")
 
 
 def test_names_of_files_are_taken_literally():
@@ -283,7 +285,7 @@ def test_clients_that_are_numbers_come_by_size(suffix):
     np.testing.assert_allclose(moments.mean[0], table[table["site"] == 9][TARGETS].mean())
 
 
-@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("first", [0, 2, 4])
 def test_clients_come_in_order_of_name_numbers_first(first):
     table = frame(clients=np.roll(["b", "a", "10", "9", "nan"], first))
     assert read(table).clients == ("9", "10", "a", "b", "nan")
@@ -307,7 +309,7 @@ def test_columns_may_be_called_by_a_number():
     assert moments.targets == ("1", "2")
     np.testing.assert_array_equal(moments.covariance, read(frame()).covariance)
     assert read(table, client=0, targets=2).targets == ("2",)
-    assert refusal(table, client=0, targets=[0]).message.startswith("The column '0' is both the client and a")
+    assert refusal(table, client=0, targets=[0]).message.startswith("The column '0' is both client and")
 
 
 def test_client_weights_are_passed_on():
@@ -315,7 +317,7 @@ def test_client_weights_are_passed_on():
 
 
 def test_the_first_rows_of_a_csv_do_not_decide_its_types():
-    table = frame(rows=30_000, clients=(1, 2)).round(0)
+    table = frame(rows=22_000, clients=(1, 2)).round(0)
     table[TARGETS] = table[TARGETS].astype(int)
     late = frame(rows=9, clients=("x",))
     Path("data.csv").write_text(table.to_csv(index=False) + late.to_csv(index=False, header=False))
@@ -389,10 +391,10 @@ def exact_covariance(values):
 @given(
     st.integers(0, 1000), st.sampled_from([0.0, 5.0, 15.0, 1e4, 1e8, -1e12]), st.sampled_from([0.0, 9.0, 1e8])
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_no_offset_costs_digits(seed, common, between):
-    table = frame(seed, rows=300, offset=common)
-    table[TARGETS] += between * (np.arange(300) % 3)[:, None]
+    table = frame(seed, rows=150, offset=common)
+    table[TARGETS] += between * (np.arange(150) % 3)[:, None]
     moments = read(table)
     for m, client in enumerate(moments.clients):
         exact = exact_covariance(table[table["site"] == client][TARGETS].to_numpy())
@@ -418,14 +420,13 @@ def test_the_smallest_spread_is_not_taken_for_a_constant():
 # ---- missing values ----
 
 
-@pytest.mark.parametrize("text", MISSING_TEXT)
-def test_text_that_means_missing_is_missing(text):
+def test_text_that_means_missing_is_missing():
     write(frame(), "data.csv")
     with open("data.csv", "a") as file:
-        file.write(f"east,{text},1.0,2010\n")
+        file.writelines(f"east,{text},1.0,2010\n" for text in MISSING_TEXT)
     assert refusal("data.csv").message == (
-        "1 of 91 rows has a missing value in 'PM2.5' (client 'east': 1); "
-        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
+        "11 of 101 rows have a missing value in 'PM2.5' (client 'east': 11). "
+        "Drop them (--drop-missing, drop_missing=True), or fill them."
     )
     assert_same(read("data.csv", drop_missing=True), expected(frame()))
 
@@ -444,7 +445,7 @@ def test_missing_values_are_counted_and_named(convert):
     error = refusal(convert(with_gaps()))
     assert error.message == (
         "324 of 2,000 rows have a missing value in 'PM2.5' (client 'b': 300, client 'c': 20, client 'e': 3, "
-        "...); leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
+        "...). Drop them (--drop-missing, drop_missing=True), or fill them."
     )
     assert (error.client, error.field) == ("b", "PM2.5")
     assert_same(read(convert(with_gaps()), drop_missing=True), expected(with_gaps().dropna()))
@@ -467,8 +468,8 @@ def test_rows_without_a_client_are_missing(missing):
     table.loc[5, TARGETS[1]] = np.nan
     error = refusal(table)
     assert error.message == (
-        "3 of 90 rows have a missing value in 'it's \"odd\"', 'site' (no client: 2, client 'west': 1); "
-        "leave them out (--drop-missing; in Python drop_missing=True), or fill them first."
+        "3 of 90 rows have a missing value in 'it's \"odd\"', 'site' (no client: 2, client 'west': 1). "
+        "Drop them (--drop-missing, drop_missing=True), or fill them."
     )
     assert error.client is None
     assert_same(read(table, drop_missing=True), expected(table.drop(index=[0, 1, 5])))
@@ -477,14 +478,12 @@ def test_rows_without_a_client_are_missing(missing):
 def test_a_client_that_is_called_what_is_missing_is_told():
     table = frame(clients=("NA", "east", "west"))
     write(frame(rows=9, clients=("north",)), "others.parquet")
-    said = (
-        "first; NA, N/A, nan, null and None count as missing in a CSV or TSV file, so give a client of such"
-    )
+    said = "fill them. NA, N/A, nan, null and None mean missing in a CSV or TSV file, so rename a client of"
     for suffix in (".csv", ".tsv"):
         path = write(table, f"data{suffix}")
         for source in (path, [path, "others.parquet"]):
             message = refusal(source).message
-            assert "a missing value in 'site' (no client: 30); leave" in message
+            assert "a missing value in 'site' (no client: 30). Drop" in message
             assert said in message
     assert read(write(table, "data.parquet")).clients == ("NA", "east", "west")
 
@@ -493,7 +492,7 @@ def test_a_client_that_is_called_what_is_missing_is_told():
 def test_what_else_is_missing_says_nothing_of_names(suffix):
     table = frame()
     table.loc[3, "site" if suffix == ".parquet" else "PM2.5"] = None
-    assert refusal(write(table, f"data{suffix}")).message.endswith("or fill them first.")
+    assert refusal(write(table, f"data{suffix}")).message.endswith("or fill them.")
 
 
 @pytest.mark.parametrize("away", [0.0, 1e6], ids=["in one pass", "in two"])
@@ -505,7 +504,7 @@ def test_it_is_said_how_many_rows_are_left_out(away):
     table.loc[[0, 1], "site"] = None
     table.loc[5, TARGETS[1]] = np.nan
     read(table, drop_missing=True, on_warning=said.append)
-    assert said == ["Left out for a missing value: 3 rows."]
+    assert said == ["Dropped 3 rows with a missing value."]
 
 
 def test_whole_clients_stay_whole_numbers_next_to_missing_ones():
@@ -523,13 +522,13 @@ def test_dropping_never_drops_a_client_silently():
 # ---- values that cannot be used ----
 
 
-@pytest.mark.parametrize("rows", [0, 30_000], ids=["first rows", "later rows"])
+@pytest.mark.parametrize("rows", [0, 22_000], ids=["first rows", "later rows"])
 def test_text_among_numbers_is_named_with_its_line(rows):
-    Path("data.csv").write_text("site,PM2.5\n" + "a,1\n" * rows + "b,hot\n")
+    Path("data.csv").write_text("site,PM2.5\n" + "a,1\n" * rows + "b,hot\nb,NA\nb,true\nb,cold\n")
     error = refusal("data.csv", targets=["PM2.5"])
     assert error.message == (
-        f"Line {rows + 2:,} of 'data.csv' has 'hot' in 'PM2.5', which is not a number; "
-        "correct it, write NA if it is missing, or name another column if this one holds text."
+        f"Column 'PM2.5' of 'data.csv' is not numeric: 2 values of text, first 'hot' in row {rows + 1:,}. "
+        "Convert it, or choose another column."
     )
     assert error.field == "PM2.5"
 
@@ -538,20 +537,18 @@ def test_of_long_text_the_beginning_is_shown():
     notes = "seen\nat night, " * 20
     frame().assign(note=notes).to_csv("data.csv", index=False)
     beginning = "'seen at night, seen at night, seen at ni...'"
-    assert f"Line 2 of 'data.csv' has {beginning} in 'note'" in refusal("data.csv", targets=["note"]).message
-    assert (
-        f"text, for example {beginning} in row 1"
-        in refusal(frame().assign(note=notes), targets=["note"]).message
-    )
+    assert f"90 values of text, first {beginning} in row 1" in refusal("data.csv", targets=["note"]).message
+    in_memory = refusal(frame().assign(note=notes), targets=["note"]).message
+    assert f"type VARCHAR, for example {beginning} in row 1" in in_memory
 
 
 @pytest.mark.parametrize(("length", "reason"), [
-    (20, "line 3 of 'data.csv' has 3 values where the first has 2"),
-    (200_000, "some lines have more values than others"),
+    (20, "line 3 has 3 values, but the header has 2."),
+    (200_000, 'Error when sniffing file "data.csv".'),
 ])  # fmt: skip
 def test_uneven_lines_are_named_beside_quotes(length, reason):
     Path("data.csv").write_text(f'site,PM2.5\n"{"a" * length}",1\n' + "b,2,3\n" * 9)
-    assert f"Cannot read 'data.csv' ({reason}); check" in refusal("data.csv").message
+    assert refusal("data.csv").message == f"Cannot read 'data.csv': {reason}"
 
 
 def test_a_file_without_a_target_is_named():
@@ -559,16 +556,16 @@ def test_a_file_without_a_target_is_named():
     write(table, "1.csv")
     write(table.drop(columns=TARGETS[0]), "2.csv")
     assert refusal(["1.csv", "2.csv"]).message == (
-        "'2.csv' has no column 'PM2.5', which others of these files have; add it, or leave the file out."
+        "'2.csv' has no column 'PM2.5', but other files do. Add it, or drop the file."
     )
 
 
 def test_an_interrupt_is_one():
     """DuckDB makes a failure of its own of it."""
     for kind in (RuntimeError, duckdb.InterruptException):
-        with pytest.raises(KeyboardInterrupt), explained(None):
+        with pytest.raises(KeyboardInterrupt), translate_errors(None):
             raise kind("Query interrupted")
-    with pytest.raises(RuntimeError, match="other"), explained(None):
+    with pytest.raises(RuntimeError, match="other"), translate_errors(None):
         raise RuntimeError("other")
 
 
@@ -576,35 +573,37 @@ def test_an_interrupt_is_one():
 def test_decimal_commas_are_told_what_to_write(text):
     Path("data.csv").write_text(f"site;PM2.5\na;{text}\nb;{text}\n")
     error = refusal("data.csv", targets=["PM2.5"])
-    assert error.message.endswith(
-        f"has '{text}' in 'PM2.5', which is not a number; write decimals with a point."
+    assert error.message == (
+        f"Column 'PM2.5' of 'data.csv' is not numeric: 2 values of text, first '{text}' in row 1. Write "
+        "decimals with a point."
     )
 
 
 @pytest.mark.parametrize(("values", "holds"), [
-    ([1.0, None, "hot", 2.0], "text, for example 'hot' in row 3"),
-    (["1.5"] * 4, "text, for example '1.5' in row 1"),
+    ([1.0, None, "hot", 2.0], "VARCHAR, for example 'hot' in row 3"),
+    (["1.5"] * 4, "VARCHAR, for example '1.5' in row 1"),
     ([date(2010, 3, 1)] * 4, "DATE, for example '2010-03-01' in row 1"),
     (pd.Categorical(["low", "high"] * 2), "ENUM, for example 'low' in row 1"),
 ])  # fmt: skip
 def test_a_column_that_holds_no_numbers_is_named(values, holds):
     table = pd.DataFrame({"site": ["a", "b"] * 2, "x": values})
-    message = f"The column 'x' holds {holds}, not numbers; convert it, or name another one."
+    message = (
+        f"Column 'x' of the table is not numeric: it has type {holds}. Convert it, or choose another column."
+    )
     assert refusal(table, targets=["x"]).message == message
 
 
 @pytest.mark.parametrize("drop_missing", [False, True])
 @pytest.mark.parametrize(("value", "what"), [
-    (np.inf, "infinite"), (-np.inf, "infinite"), (1e200, "of size 1e+200, too large to square"),
+    (np.inf, "an infinite value"), (-np.inf, "an infinite value"),
+    (1e200, "a value of size 1e+200, too large to square,"),
 ])  # fmt: skip
 def test_a_value_without_a_finite_square_is_named(value, what, drop_missing):
     table = frame()
     table.loc[7, TARGETS[1]] = value
     table.loc[8, "site"] = None if drop_missing else "west"
     error = refusal(table, drop_missing=drop_missing)
-    assert error.message == (
-        f"Client 'east' has a value in 'it's \"odd\"' that is {what}; correct it, or leave its row out."
-    )
+    assert error.message == (f"Client 'east' has {what} in 'it's \"odd\"'. Correct it, or drop its row.")
     assert (error.client, error.field) == ("east", TARGETS[1])
 
 
@@ -614,8 +613,8 @@ def test_a_constant_target_is_named(value):
     table.loc[table["site"] == "east", "PM2.5"] = value
     error = refusal(table)
     assert error.message == (
-        "The target 'PM2.5' is constant at client 'east', so it cannot be predicted; "
-        "leave out the target or the client."
+        "Target 'PM2.5' is constant at client 'east', so it cannot be predicted. "
+        "Drop the target or the client."
     )
     assert (error.client, error.field) == ("east", "PM2.5")
 
@@ -630,25 +629,23 @@ def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"targets": ["PM25"]}, "There is no column 'PM25' in the table (did you mean 'PM2.5'?); its columns are "
+    ({"targets": ["PM25"]}, "No column 'PM25' in the table (did you mean 'PM2.5'?). Columns: "
                             "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
-    ({"client": "Site"}, "There is no column 'Site' in the table (did you mean 'site'?); its columns are "
+    ({"client": "Site"}, "No column 'Site' in the table (did you mean 'site'?). Columns: "
                          "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
-    ({"client": "hospital"}, "There is no column 'hospital' in the table; its columns are "
+    ({"client": "hospital"}, "No column 'hospital' in the table. Columns: "
                              "'site', 'PM2.5', 'it's \"odd\"', 'year'."),
-    ({"targets": []}, "There are no targets; name at least one column."),
-    ({"targets": ["PM2.5", "PM2.5"]}, "The target 'PM2.5' is named more than once; name it once."),
-    ({"client": "PM2.5"}, "The column 'PM2.5' is both the client and a target; choose one."),
-    ({"site": "north"}, "The rows belong to the clients in 'site' or to the site 'north'; name one of both."),
-    ({"client": None}, "Name the column that holds each row's client, or the site that all rows belong to."),
-    ({"where": "year >"}, 'The condition "year >" cannot be used (syntax error at or near ")"); '
-                          "correct it."),
-    ({"where": "sum(year) > 1"}, 'The condition "sum(year) > 1" cannot be used '
-                                 "(WHERE clause cannot contain aggregates); correct it."),
+    ({"targets": []}, "There are no targets. Name at least one column."),
+    ({"targets": ["PM2.5", "PM2.5"]}, "The target 'PM2.5' appears more than once. Name it once."),
+    ({"client": "PM2.5"}, "The column 'PM2.5' is both client and target. Choose one."),
+    ({"site": "north"}, "Pass either client= or site=, not both."),
+    ({"client": None}, "Pass client=, the column of each row's client, or site=, its name."),
+    ({"where": "year >"}, 'Invalid condition "year >" (where): syntax error at or near ")".'),
+    ({"where": "sum(year) > 1"}, 'Invalid condition "sum(year) > 1" (where): '
+                                 "WHERE clause cannot contain aggregates."),
     ({"where": "true); COPY source TO 'stolen.csv'; SELECT (1"},
-     'The condition "true); COPY source TO \'stolen.csv\'; SELECT (1" cannot be used '
-     "(it is more than one condition); correct it."),
-    ({"where": "year < 0"}, 'The condition "year < 0" leaves no rows of the table; widen it.'),
+     'Invalid condition "true); COPY source TO \'stolen.csv\'; SELECT (1" (where): more than one statement.'),
+    ({"where": "year < 0"}, 'No rows of the table match the condition "year < 0". Widen it.'),
 ])  # fmt: skip
 def test_a_question_that_cannot_be_answered_is_explained(options, message):
     assert refusal(frame(), **options).message == message
@@ -660,8 +657,8 @@ def test_a_question_that_cannot_be_answered_is_explained(options, message):
 ])  # fmt: skip
 def test_the_reason_why_where_fails_is_given(where, reason):
     error = refusal(frame(), where=where)
-    assert error.message.startswith(f'The condition "{where}" cannot be used ({reason}')
-    assert error.message.endswith("); correct it.")
+    assert error.message.startswith(f'Invalid condition "{where}" (where): {reason}')
+    assert "\n" not in error.message
     assert error.field == "where"
 
 
@@ -698,8 +695,7 @@ def test_columns_of_one_name_are_refused_where_they_are_asked_for(kind, columns,
     error = refusal(CONVERTED[kind](named(*columns)), targets=[asked])
     place = f"'data.{kind}'" if kind in ("csv", "parquet") else "the table"
     assert error.message == (
-        f"'{asked}' could be any of the columns {alike} of {place} (capitals do not count); rename all but "
-        "one of them."
+        f"'{asked}' matches several columns of {place}: {alike} (case is ignored). Rename all but one."
     )
     assert error.field == asked
 
@@ -716,7 +712,7 @@ def test_columns_of_one_name_are_no_matter_elsewhere(kind, columns, asked):
 def test_the_file_with_columns_of_one_name_is_found_among_others():
     write(named("site", "y"), "1.csv")
     write(named("site", "y", "Y"), "2.tsv")
-    assert "'y', 'Y' of '2.tsv'" in refusal(["1.csv", "2.tsv"], targets=["y"]).message
+    assert "'2.tsv': 'y', 'Y'" in refusal(["1.csv", "2.tsv"], targets=["y"]).message
 
 
 def test_many_columns_are_not_all_listed():
@@ -733,17 +729,16 @@ def damaged(path, change):
 
 
 @pytest.mark.parametrize(("path", "message"), [
-    ("nothing.csv", "There is no file or folder 'nothing.csv'; check the path."),
-    ("nothing*.csv", "No file matches 'nothing*.csv'; check the pattern."),
-    ("folder", "The folder 'folder' holds no CSV, TSV or Parquet file; pass one that does."),
-    ("sheet.xlsx", "'sheet.xlsx' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data "
+    ("nothing.csv", "No such file or folder: 'nothing.csv'. Check the path."),
+    ("nothing*.csv", "No file matches 'nothing*.csv'. Check the pattern."),
+    ("folder", "The folder 'folder' has no CSV, TSV or Parquet file. Choose another folder."),
+    ("sheet.xlsx", "'sheet.xlsx' is not named like a CSV, TSV or Parquet file. Convert it, or pass a data "
                    "frame."),
-    ("x.parquet.gz", "'x.parquet.gz' is a Parquet file inside gzip, which only CSV and TSV files may be; "
-                     "unpack it first."),
-    ("empty.csv", "The file 'empty.csv' is empty; write it again or leave it out."),
-    ("header.csv", "There are no rows with a client in 'header.csv'; add some."),
-    ("ragged.csv", "There is no column 'site' in 'ragged.csv' (line 3 of 'ragged.csv' has 3 values "
-                   "where the first has 2); its columns are 'site,PM2.5'."),
+    ("x.parquet.gz", "'x.parquet.gz' is a gzipped Parquet file, but only CSV and TSV may be gzipped. "
+                     "Unpack it first."),
+    ("empty.csv", "The file 'empty.csv' is empty. Write it again, or drop it."),
+    ("header.csv", "No rows with a client in 'header.csv'. Add some."),
+    ("ragged.csv", "Cannot read 'ragged.csv': line 3 has 3 values, but the header has 2."),
 ])  # fmt: skip
 def test_a_path_without_a_table_is_explained(path, message):
     os.mkdir("folder")
@@ -769,8 +764,8 @@ def test_a_path_without_a_table_is_explained(path, message):
 def test_a_damaged_file_is_named_with_the_reason(name, change):
     damaged(write(frame(rows=22_000), name), change)
     error = refusal(name)
-    assert error.message.startswith(f"Cannot read '{name}' (")
-    assert error.message.endswith("); check that it is whole and readable, and UTF-8 if it is text.")
+    assert error.message.startswith(f"Cannot read '{name}': ")
+    assert error.message.endswith(".")
     assert "\n" not in error.message
     assert error.field == "source"
 
@@ -781,17 +776,15 @@ def test_of_several_files_the_damaged_one_is_named():
     damaged("2.parquet", lambda content: content[:50])
     damaged("2.csv", lambda content: content + b"north\xff,1.0,2.0,2010\n")
     for source in (["1.parquet", "2.parquet"], "*.parquet"):
-        assert refusal(source).message.startswith("Cannot read '2.parquet' (")
-    assert refusal("*.csv").message.startswith("Cannot read '2.csv' (")
+        assert refusal(source).message.startswith("Cannot read '2.parquet': ")
+    assert refusal("*.csv").message.startswith("Cannot read '2.csv': it is not UTF-8 text.")
 
 
 def test_the_first_of_several_paths_stands_for_them():
     for name in ("1.parquet", "2.parquet"):
         write(frame(), name)
-    assert (
-        "leaves no rows of '1.parquet' and 1 more"
-        in refusal(["1.parquet", "2.parquet"], where="year < 0").message
-    )
+    message = refusal(["1.parquet", "2.parquet"], where="year < 0").message
+    assert message.startswith("No rows of '1.parquet' and 1 more match")
 
 
 def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
@@ -800,22 +793,18 @@ def test_a_file_that_may_not_be_read_is_explained(monkeypatch):
 
     monkeypatch.setattr(os.path, "getsize", refuse)
     message = refusal(write(frame(), "data.csv")).message
-    assert message == (
-        "Cannot read 'data.csv' ([Errno 13] Permission denied: 'data.csv'); "
-        "check that it is whole and readable, and UTF-8 if it is text."
-    )
+    assert message == "Cannot read 'data.csv': Permission denied."
 
 
 def test_a_stream_is_refused_because_it_can_be_read_only_once():
     assert refusal(pa.table(frame()).to_reader()).message == (
-        "A source is a path, a list of paths or a table in memory (pandas, pyarrow), not RecordBatchReader; "
-        "make a table of it first."
+        "Unsupported source: RecordBatchReader. Pass a path, a list of paths, or a pandas or pyarrow table."
     )
 
 
 @pytest.mark.parametrize(("source", "called"), [({"site": ["a"]}, "dict"), ([], "an empty list")])
 def test_what_is_no_table_is_named(source, called):
-    assert f"(pandas, pyarrow), not {called}; make" in refusal(source).message
+    assert refusal(source).message.startswith(f"Unsupported source: {called}. Pass a path")
 
 
 def test_too_little_memory_is_explained(monkeypatch):
@@ -825,8 +814,8 @@ def test_too_little_memory_is_explained(monkeypatch):
     table["site"] = np.arange(300_000)
     error = refusal(write(table, "data.parquet"))
     assert error.message == (
-        "There is not enough memory to read 'data.parquet'; close other programs, and check that "
-        "'site' names the client of a row, not the row."
+        "Not enough memory to read 'data.parquet'. Close other programs, and check that 'site' names the "
+        "client of a row, not the row."
     )
 
 

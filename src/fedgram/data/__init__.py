@@ -1,1 +1,1 @@
-"""Regression problems split over clients: the paper's ten datasets, embedded ones, and a person's own."""
+"""Client data: problems, tables and published datasets."""

@@ -1,4 +1,4 @@
-"""A regression problem as clients hold it: inputs and targets of each, and where they come from."""
+"""Regression problems split over clients: inputs (N, ...) and targets (N, C) of each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedgram._util.text import as_names
 from fedgram.data.validation import (
     check_columns,
     check_finite,
-    check_kind,
-    check_named_once,
+    check_image_dtype,
     check_pairs,
     check_shape,
+    check_unique_columns,
     client_name,
-    named,
-    numbers_of,
-    plain,
+    key_by_client,
+    to_native_array,
+    to_numeric_array,
 )
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import check_names
@@ -34,21 +34,31 @@ Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One client's rows: inputs (N, ...) and targets (N, C), the latter as float64.
+    """Rows of one client.
 
-    Inputs (N, H, W, channels) of type uint8 are images, which networks see divided by 255.
+    Parameters
+    ----------
+    inputs : array (N, ...)
+        Inputs of type uint8 and shape (N, H, W, channels) are images; networks receive them divided by 255.
+    targets : array (N, C)
+        Converted to float64.
+
+    Raises
+    ------
+    InputError
+        If the targets are not a real matrix, or if the numbers of rows differ.
     """
 
     inputs: Array
     targets: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", plain(np.asarray(self.inputs)))
-        object.__setattr__(self, "targets", plain(as_float_array(self.targets, "targets")))
+        object.__setattr__(self, "inputs", to_native_array(np.asarray(self.inputs)))
+        object.__setattr__(self, "targets", to_native_array(as_float_array(self.targets, "targets")))
         if len(self.inputs) != len(self.targets):
             raise InputError(
-                f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets; give one of each "
-                "for every row.",
+                f"There are {len(self.inputs):,} inputs but {len(self.targets):,} targets. Pass one target "
+                "row per input row.",
                 field="inputs",
             )
         if self.targets.ndim != 2:
@@ -58,16 +68,37 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __repr__(self) -> str:
-        return f"Split(inputs {np.shape(self.inputs)}, targets {self.targets.shape})"  # and no row of them
+    def __repr__(self) -> str:  # without values: rows may be private
+        return f"Split(inputs {np.shape(self.inputs)}, targets {self.targets.shape})"
+
+    def take(self, rows: Any) -> Split:
+        """Select rows by index, slice or mask."""
+        return Split(self.inputs[rows], self.targets[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training rows of M clients, and test rows where there are any.
+    """Training rows of M clients, and optional test rows.
 
-    train and test by client name, in one order; test is empty, or has a Split, perhaps of no rows, for
-    every client. provenance says what made it: files with checksums, seeds, settings.
+    Parameters
+    ----------
+    name : str
+        Name shown in reports.
+    kind : {"REAL", "GENERATED", "RE-RENDERED"}
+        Origin of the rows.
+    train : dict of Split
+        Training rows by client name. All clients share the shapes of a row.
+    test : dict of Split
+        Empty, or a Split for every client in the same order. A test Split may have no rows.
+    target_names : tuple of str
+        Names of the C targets, or empty.
+    provenance : dict
+        Source files with checksums, seeds and options.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two clients, if shapes differ, or if a value is not finite.
     """
 
     name: str
@@ -80,15 +111,15 @@ class Problem:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             kinds = ", ".join(get_args(Kind))
-            raise InputError(f"There is no kind of data '{self.kind}'; there are {kinds}.", field="kind")
+            raise InputError(f"Unknown kind of data: '{self.kind}'. Use one of {kinds}.", field="kind")
         if len(self.train) < 2:
             raise InputError(
-                f"A federation needs at least two clients, not {len(self.train)}; add the rows of others.",
+                f"A federation needs at least two clients, not {len(self.train)}. Add rows of other clients.",
                 field="clients",
             )
         check_names(self.clients, len(self.train), "client")
         if self.test and list(self.test) != list(self.train):
-            raise InputError("Test rows must name the same clients as training rows.", field="test")
+            raise InputError("Test rows and training rows must name the same clients.", field="test")
         first = next(iter(self.train.values()))
         width = first.targets.shape[1]
         object.__setattr__(self, "target_names", as_names(self.target_names))
@@ -96,7 +127,7 @@ class Problem:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
         for client, split in [*self.train.items(), *self.test.items()]:
-            check_kind(split.inputs, str(first.inputs.dtype), "those of the first client are", client)
+            check_image_dtype(split.inputs, str(first.inputs.dtype), "the first client has", client)
             for what in ("inputs", "targets"):
                 check_shape(getattr(split, what), getattr(first, what), client, what)
                 check_finite(getattr(split, what), client, what)
@@ -111,16 +142,48 @@ class Problem:
         kind: Kind = "REAL",
         target_names: str | Sequence[str] = (),
     ) -> Problem:
-        """A problem from one input and one target array per client, in lists or dicts by client name.
+        """Build a problem from one input and one target array per client.
 
-        Of data frames the columns have names, and are taken in one order.
+        Parameters
+        ----------
+        inputs : dict or list of arrays (N, ...)
+            A dict is keyed by client name. Clients of a list become "client 1", "client 2", ...
+            Columns of data frames are matched by name.
+        targets : dict or list of arrays (N, C)
+            In the same form as `inputs`.
+        name, kind
+            See `Problem`.
+        target_names : str or list of str
+            Names of the targets. Default: the columns of a data frame, else none.
+
+        Returns
+        -------
+        Problem
+
+        Raises
+        ------
+        InputError
+            If a client lacks inputs or targets, or if its values are not finite numbers.
+
+        Examples
+        --------
+        >>> problem = Problem.from_arrays({"a": [[1.0], [2.0]], "b": [[3.0], [5.0]]},
+        ...                               {"a": [[0.0], [2.0]], "b": [[4.0], [8.0]]})
+        >>> problem.clients
+        ('a', 'b')
+        >>> problem.moments.mean
+        array([[1.],
+               [6.]])
         """
-        given, columns = align_columns(named(inputs), (), "inputs")
-        wanted, names = align_columns(named(targets), target_names, "targets")
-        check_pairs(given, wanted)
-        train = {client: _split(client, given[client], wanted[client]) for client in given}
-        made = {"inputs": list(columns)} if columns else {}
-        return cls(name, kind, train, target_names=names, provenance=made)
+        inputs_by_client, columns = align_columns(key_by_client(inputs), (), "inputs")
+        targets_by_client, names = align_columns(key_by_client(targets), target_names, "targets")
+        check_pairs(inputs_by_client, targets_by_client)
+        train = {
+            client: _build_split(client, rows, targets_by_client[client])
+            for client, rows in inputs_by_client.items()
+        }
+        provenance = {"inputs": list(columns)} if columns else {}
+        return cls(name, kind, train, target_names=names, provenance=provenance)
 
     @classmethod
     def from_frame(
@@ -133,16 +196,35 @@ class Problem:
         name: str = "own table",
         kind: Kind = "REAL",
     ) -> Problem:
-        """A problem from a table with one row per sample, split by its column `client`."""
+        """Build a problem from a data frame with one row per sample.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+        client : str
+            Column with the client of each row. The values 1, 1.0 and "1" are the same client.
+        inputs, targets : list of str
+            Numeric columns, D inputs and C targets.
+        name, kind
+            See `Problem`.
+
+        Returns
+        -------
+        Problem
+            With inputs (N, D) and targets (N, C) in float64.
+
+        Raises
+        ------
+        InputError
+            If a column is missing, not numeric or named twice, or if a row has no client.
+        """
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
-        check_named_once((client, *inputs, *targets))
+        check_unique_columns((client, *inputs, *targets))
         check_columns(frame, client, (*inputs, *targets))
-        owners = frame[client].map(client_name)  # 1, 1.0 and '1' are one client
-        nameless = int(owners.isna().sum())
-        if nameless:
+        owners = frame[client].map(client_name)
+        if missing := int(owners.isna().sum()):
             raise InputError(
-                f"The client in '{client}' is missing for {nameless:,} of {len(frame):,} rows; name one for "
-                "each or drop them.",
+                f"{missing:,} of {len(frame):,} rows have no client in '{client}'. Name it, or drop them.",
                 field=client,
             )
         names = dict.fromkeys(str(client_name(key)) for key in frame.groupby(client, observed=True).groups)
@@ -157,19 +239,34 @@ class Problem:
     def from_datasets(
         cls, datasets: Mapping[str, Any], *, name: str = "own datasets", kind: Kind = "REAL"
     ) -> Problem:
-        """A problem from one map-style dataset per client, with items (input, target), as torch has them."""
+        """Build a problem from one map-style dataset (such as PyTorch's) per client.
+
+        Parameters
+        ----------
+        datasets : dict
+            Datasets by client name. Each supports len() and returns pairs (input, target) by index.
+        name, kind
+            See `Problem`.
+
+        Returns
+        -------
+        Problem
+
+        Raises
+        ------
+        InputError
+            If a dataset is empty or its items are not numbers.
+        """
+        train = {}
         for client, dataset in datasets.items():
             if not len(dataset):
                 raise InputError(
-                    f"The dataset of client '{client}' has no items; add some, or leave the client out.",
+                    f"The dataset of client '{client}' is empty. Add items, or drop the client.",
                     client=client,
                 )
-        columns = {client: list(zip(*(dataset[i] for i in range(len(dataset))), strict=True))
-                   for client, dataset in datasets.items()}  # fmt: skip
-        train = {
-            client: _split(client, *(np.stack([np.asarray(item) for item in column]) for column in pair))
-            for client, pair in columns.items()
-        }
+            columns = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
+            stacked = (np.stack([np.asarray(item) for item in column]) for column in columns)
+            train[client] = _build_split(client, *stacked)
         return cls(name, kind, train)
 
     @property
@@ -179,37 +276,14 @@ class Problem:
 
     @property
     def moments(self) -> Moments:
-        """Training-target moments of the clients: what the prediction is made from."""
+        """Moments of each client's training targets."""
         return Moments.from_arrays(
             {client: split.targets for client, split in self.train.items()}, target_names=self.target_names
         )
 
-    def centered(self) -> Problem:
-        """Every client's targets less its own training mean, which removes the mean term of the gap."""
-        means = {client: split.targets.mean(axis=0) for client, split in self.train.items()}
-
-        def shifted(splits: Mapping[str, Split]) -> dict[str, Split]:
-            return {c: Split(split.inputs, split.targets - means[c]) for c, split in splits.items()}
-
-        settings = {**self.provenance, "targets": "centered at each client's mean"}
-        return replace(self, train=shifted(self.train), test=shifted(self.test), provenance=settings)
-
-    def attainable(self) -> Problem:
-        """Training rows with equal inputs get the mean of their client's targets: all that networks can fit.
-
-        Training on these rows or on the others ends at the same head: the prediction for them is right for
-        both.
-        """
-        reached = {
-            client: Split(split.inputs, attainable_targets(split.inputs, split.targets))
-            for client, split in self.train.items()
-        }
-        settings = {**self.provenance, "targets": "means over rows with equal inputs"}
-        return replace(self, train=reached, provenance=settings)
-
     @property
     def digest(self) -> str:
-        """SHA-256 over all rows, in order of clients."""
+        """SHA-256 of all rows, client by client."""
         content = hashlib.sha256()
         for client, split in [*self.train.items(), *self.test.items()]:
             for array in (split.inputs, split.targets):
@@ -217,23 +291,45 @@ class Problem:
                 content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 
+    def centered(self) -> Problem:
+        """Subtract each client's training mean from its targets; this removes the mean term of the gap."""
+        means = {client: split.targets.mean(axis=0) for client, split in self.train.items()}
+        train, test = (
+            {client: Split(split.inputs, split.targets - means[client]) for client, split in part.items()}
+            for part in (self.train, self.test)
+        )
+        provenance = {**self.provenance, "targets": "centered at each client's mean"}
+        return replace(self, train=train, test=test, provenance=provenance)
 
-def _split(client: str, inputs: Any, targets: Any) -> Split:
-    """The rows of a client, who is named if they do not fit together."""
-    arrays = numbers_of(inputs, client, "inputs"), numbers_of(targets, client, "targets")
+    def attainable(self) -> Problem:
+        """Replace training targets by what networks can fit: the mean over rows with equal inputs.
+
+        Training on either set of rows converges to the same head, so this problem's prediction applies to
+        both.
+        """
+        train = {
+            client: Split(split.inputs, average_equal_inputs(split.inputs, split.targets))
+            for client, split in self.train.items()
+        }
+        provenance = {**self.provenance, "targets": "means over rows with equal inputs"}
+        return replace(self, train=train, provenance=provenance)
+
+
+def _build_split(client: str, inputs: Any, targets: Any) -> Split:
+    arrays = to_numeric_array(inputs, client, "inputs"), to_numeric_array(targets, client, "targets")
     try:
         return Split(*arrays)
     except InputError as error:
         raise InputError(f"Client '{client}': {error.message}", client=client, field=error.field) from None
 
 
-def attainable_targets(inputs: Array, targets: Array) -> Array:
-    """Targets (N, C) with those of rows that have equal inputs (N, ...) replaced by their mean.
+def average_equal_inputs(inputs: Array, targets: Array) -> Array:
+    """Replace targets (N, C) by their mean over rows with equal inputs (N, ...).
 
-    Inputs are equal if single precision does not tell them apart, in which networks see them.
+    Inputs are compared in single precision, as networks receive them.
     """
-    wide = inputs.dtype.kind == "f" or inputs.dtype.itemsize > 2
-    rows = inputs.astype(np.float32) + 0 if wide else inputs  # -0 becomes 0
+    is_wide = inputs.dtype.kind == "f" or inputs.dtype.itemsize > 2
+    rows = inputs.astype(np.float32) + 0 if is_wide else inputs  # + 0 turns -0 into 0
     rows = np.ascontiguousarray(rows.reshape(len(rows), -1))
     _, group, count = np.unique(
         rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_inverse=True, return_counts=True
@@ -244,7 +340,7 @@ def attainable_targets(inputs: Array, targets: Array) -> Array:
     return sums[group] / count[group, None]
 
 
-def unattainable_part(inputs: Array, targets: Array) -> float:
-    """The part of the variance of targets (N, C) that lies within rows with equal inputs (N, ...)."""
-    missed = targets - attainable_targets(inputs, targets)
-    return float((missed**2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())
+def unattainable_fraction(inputs: Array, targets: Array) -> float:
+    """Fraction of the variance of targets (N, C) within rows that have equal inputs (N, ...)."""
+    residual = targets - average_equal_inputs(inputs, targets)
+    return float((residual**2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())

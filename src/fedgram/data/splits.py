@@ -1,4 +1,4 @@
-"""Rows kept for testing: a random part of every client's."""
+"""Split rows into training and test rows, and partition them over clients."""
 
 from __future__ import annotations
 
@@ -14,20 +14,46 @@ from fedgram.data.problem import Problem, Split
 
 
 def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:
-    """The problem with this part of every client's rows, drawn at random, for testing instead of training."""
+    """Move a random fraction of every client's rows from training to testing.
+
+    Parameters
+    ----------
+    problem : Problem
+        Without test rows.
+    test_fraction : float
+        Fraction of each client's rows, at least 0 and below 1.
+    seed : int
+        Seed of the random choice. A client's rows do not depend on the other clients.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    InputError
+        If the problem has test rows, or if too few training rows remain for the targets' covariance.
+
+    Examples
+    --------
+    >>> rows = np.arange(10.0)[:, None]
+    >>> problem = hold_out(Problem.from_arrays([rows, rows], [rows, rows]), 0.2)
+    >>> [len(split) for split in problem.test.values()]
+    [2, 2]
+    """
     if problem.test:
-        raise InputError(f"'{problem.name}' has test rows already; hold out none.", field="test")
-    train, test = divided(problem.train, test_fraction, seed)
-    made = {**problem.provenance, "test_fraction": test_fraction, "seed": seed}
-    return replace(problem, train=train, test=test, provenance=made)
+        raise InputError(f"'{problem.name}' already has test rows. Do not hold out more.", field="test")
+    train, test = split_rows(problem.train, test_fraction, seed)
+    provenance = {**problem.provenance, "test_fraction": test_fraction, "seed": seed}
+    return replace(problem, train=train, test=test, provenance=provenance)
 
 
-def divided(
+def split_rows(
     rows: Mapping[str, Split], test_fraction: float, seed: int
 ) -> tuple[dict[str, Split], dict[str, Split]]:
-    """Training and test rows of every client, the latter empty if none are kept.
+    """Split every client's rows into training and test rows; without test rows the second dict is empty.
 
-    They are drawn by the client's name, the same wherever it is: among others, or at a site of its own.
+    The client's name seeds the draw, so a client gets the same rows alone and among others.
     """
     if not 0.0 <= as_float(test_fraction) < 1.0:
         raise InputError(
@@ -37,34 +63,25 @@ def divided(
     for client, split in rows.items():
         rng = np.random.default_rng([seed, crc32(str(client).encode(errors="replace"))])
         order = rng.permutation(len(split)) if test_fraction else np.arange(len(split))
-        tested = round(test_fraction * len(split))
-        train[client], test[client] = _chosen(split, order[tested:]), _chosen(split, order[:tested])
-        _check_left(train[client], len(split), client, test_fraction)
+        held_out = round(test_fraction * len(split))
+        train[client], test[client] = split.take(order[held_out:]), split.take(order[:held_out])
+        needed = split.targets.shape[1] + 1  # rows that a covariance of full rank takes
+        if len(train[client]) < min(needed, len(split)):
+            raise InputError(
+                f"A test fraction of {test_fraction:g} leaves {len(train[client]):,} of the {len(split):,} "
+                f"rows of client '{client}' for training, but {needed} are needed. Lower it, or add rows.",
+                client=client,
+                field="test_fraction",
+            )
     return train, test if test_fraction else {}
-
-
-def _chosen(split: Split, rows: Array) -> Split:
-    return Split(split.inputs[rows], split.targets[rows])
-
-
-def _check_left(train: Split, rows: int, client: str, test_fraction: float) -> None:
-    """Refuse a test part that takes the rows which the covariance of the targets needs."""
-    needed = train.targets.shape[1] + 1
-    if len(train) < min(needed, rows):
-        raise InputError(
-            f"A test fraction of {test_fraction:g} leaves {len(train):,} of the {rows:,} rows of client "
-            f"'{client}' for training, which needs at least {needed}; lower it, or add rows.",
-            client=client,
-            field="test_fraction",
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A partition of training rows by their targets' position along one direction.
+    """Partition of training rows by the position of their targets along one direction.
 
-    direction (C,), the leading eigenvector of the targets' second-moment matrix; rows, indices of each
-    client's training rows; low and high (M,), the interval of positions that each client holds.
+    direction (C,): leading eigenvector of the targets' second-moment matrix. rows: indices of each client's
+    training rows. low, high (M,): interval of positions of each client.
     """
 
     direction: Array
@@ -72,21 +89,20 @@ class Projection:
     low: Array
     high: Array
 
-    def assigned(self, targets: Array) -> Array:
-        """The client whose training interval is nearest to each target (N, C) -> (N,)."""
+    def assign(self, targets: Array) -> Array:
+        """Return the client with the nearest training interval for each target, (N, C) -> (N,)."""
         position = (targets @ self.direction)[:, None]
         return np.maximum(self.low - position, position - self.high).argmin(axis=1)
 
 
-def by_projection(targets: Array, clients: int) -> Projection:
-    """Sort training targets (N, C) along their leading second-moment direction; cut into equal groups.
+def partition_by_projection(targets: Array, clients: int) -> Projection:
+    """Sort training targets (N, C) along their leading direction, and cut the order into equal groups.
 
-    Where N is no multiple of the number of clients, the last N mod M rows of the order are left out, so
-    that every client holds the same number.
+    The last N mod M rows of the order belong to no client.
     """
     size = len(targets) // clients
     if size == 0:
-        raise InputError(f"{len(targets)} rows cannot be split over {clients} clients.", field="clients")
+        raise InputError(f"Cannot split {len(targets)} rows over {clients} clients.", field="clients")
     _, basis = np.linalg.eigh(targets.T @ targets / len(targets))
     direction = basis[:, -1] * np.sign(basis[np.abs(basis[:, -1]).argmax(), -1])  # the sign is a convention
     position = targets @ direction
@@ -96,6 +112,19 @@ def by_projection(targets: Array, clients: int) -> Projection:
     return Projection(direction, rows, low, high)
 
 
-def evenly_at_random(rng: np.random.Generator, rows: int, clients: int) -> tuple[Array, ...]:
-    """Indices of `rows` rows dealt to clients at random, in groups whose sizes differ by at most one."""
+def split_by_projection(train: Split, test: Split, clients: int) -> tuple[dict[str, Split], dict[str, Split]]:
+    """Partition training rows by projection, and assign test rows to the nearest client.
+
+    Without test rows the second dict is empty.
+    """
+    projection = partition_by_projection(train.targets, clients)
+    client = projection.assign(test.targets)
+    names = [f"client {m + 1}" for m in range(clients)]
+    train_rows = {name: train.take(rows) for name, rows in zip(names, projection.rows, strict=True)}
+    test_rows = {name: test.take(client == m) for m, name in enumerate(names)}
+    return train_rows, test_rows if len(test) else {}
+
+
+def partition_at_random(rng: np.random.Generator, rows: int, clients: int) -> tuple[Array, ...]:
+    """Deal row indices to clients at random, in groups whose sizes differ by at most one."""
     return tuple(np.array_split(rng.permutation(rows), clients))

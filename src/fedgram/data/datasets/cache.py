@@ -1,8 +1,7 @@
-"""Loaded problems kept on disk, so that the next load takes no longer than reading their arrays.
+"""Cache loaded problems on disk, one .npz file per name and options.
 
-A problem lies in one file for its name and options. It is used while the key in it fits: the checksums of
-the source files, and of the code that loads them. Where the source files are absent, it is used as it is,
-and the provenance says so: a machine for training needs the cache only.
+A cache file is valid while its key matches: the checksums of the source files and the version of the loaders.
+Without source files it is used as it is, and the provenance says so: a training machine needs only the cache.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write
-from fedgram.data.datasets.dataset import Dataset, Options, checksum, settings_key
+from fedgram.data.datasets.dataset import Dataset, Options, hash_file, make_key
 from fedgram.data.problem import Problem, Split
 
 LOG = logging.getLogger(__name__)
 
-# Compression must save this part of an array to be worth its time; it is tried on a sample.
+# Compress an array if a sample of it shrinks by this fraction.
 SAVING, SAMPLE_BYTES = 0.25, 1 << 20
 # Raise when a loader returns other rows than before, so that cached rows are loaded again.
 LOADERS_VERSION = "1"
@@ -35,8 +34,8 @@ DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.err
 
 
 @dataclass(frozen=True)
-class Source:
-    """A source file as it was: its checksum holds while size and time of change are the same."""
+class SourceFile:
+    """A source file; its checksum is valid while size and modification time are the same."""
 
     bytes: int
     changed_ns: int
@@ -44,54 +43,47 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A problem with the key and the source files that it was made from."""
+class CachedProblem:
+    """A problem with its key and source files."""
 
     problem: Problem
     key: str
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SourceFile]
 
 
 def load(dataset: Dataset, folder: Path, options: Options) -> Problem:
-    """The problem from its source files, or from the cache if that was made from the same ones."""
-    path = path_of(dataset.name, folder, options)
+    """Load a problem from its cache if that is valid, else from its source files."""
+    path = cache_path(dataset.name, folder, options)
     try:
         files = dataset.find(folder, options)
-    except InputError as missing:
-        return _without_sources(path, missing)
+    except InputError:
+        cached = _read(path)
+        if cached is None:
+            raise
+        note = f"source files absent: rows are those kept in '{path.name}'"
+        return replace(cached.problem, provenance={**cached.problem.provenance, "cache": note})
     if not files:  # embedded or generated: nothing to save
         return dataset.load(files, options)
-    stored = _read(path)
-    sources = _sources(files, folder, stored.sources if stored else {})
-    key = _key(dataset.name, options, sources)
-    if stored and stored.key == key:
-        return stored.problem
+    cached = _read(path)
+    sources = _hash_sources(files, folder, cached.sources if cached else {})
+    checksums = {file: source.sha256 for file, source in sources.items()}
+    key = make_key(dataset.name, options, {**checksums, "loaders": LOADERS_VERSION})
+    if cached and cached.key == key:
+        return cached.problem
     problem = dataset.load(files, options)
-    _write(path, Stored(problem, key, sources))
+    _write(path, CachedProblem(problem, key, sources))
     return problem
 
 
-def path_of(name: str, folder: Path, options: Options) -> Path:
-    """Where the cache of a dataset with these options lies."""
-    return folder / "cache" / f"{settings_key(name, options, {})}.npz"
+def cache_path(name: str, folder: Path, options: Options) -> Path:
+    """Return the path of a dataset's cache file."""
+    return folder / "cache" / f"{make_key(name, options, {})}.npz"
 
 
-def _without_sources(path: Path, missing: InputError) -> Problem:
-    stored = _read(path)
-    if stored is None:
-        raise missing
-    sentence = f"source files absent: rows are those kept in '{path.name}'"
-    provenance = {**stored.problem.provenance, "cache": sentence}
-    return replace(stored.problem, provenance=provenance)
-
-
-def _key(name: str, options: Options, sources: Mapping[str, Source]) -> str:
-    checksums = {file: source.sha256 for file, source in sources.items()}
-    return settings_key(name, options, {**checksums, "loaders": LOADERS_VERSION})
-
-
-def _sources(files: Sequence[Path], folder: Path, known: Mapping[str, Source]) -> dict[str, Source]:
-    """The files as they are now; those that look unchanged are not read again."""
+def _hash_sources(
+    files: Sequence[Path], folder: Path, known: Mapping[str, SourceFile]
+) -> dict[str, SourceFile]:
+    """Hash the files, except those whose size and modification time are known."""
     sources = {}
     for path in files:
         name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
@@ -99,54 +91,53 @@ def _sources(files: Sequence[Path], folder: Path, known: Mapping[str, Source]) -
         if before and (before.bytes, before.changed_ns) == (status.st_size, status.st_mtime_ns):
             sources[name] = before
         else:
-            sources[name] = Source(status.st_size, status.st_mtime_ns, checksum(path))
+            sources[name] = SourceFile(status.st_size, status.st_mtime_ns, hash_file(path))
     return sources
 
 
-def _read(path: Path) -> Stored | None:
-    """What a cache file holds, or None if there is none or it is damaged."""
+def _read(path: Path) -> CachedProblem | None:
+    """Read a cache file; return None if it is missing or damaged."""
     if not path.exists():
         return None
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             about = json.loads(arrays["about"].tobytes())
             train, test = (
-                {client: _split(arrays, part, m) for m, client in enumerate(about[part])}
+                {
+                    client: Split(arrays[f"{part}/{m}/inputs"], arrays[f"{part}/{m}/targets"])
+                    for m, client in enumerate(about[part])
+                }
                 for part in ("train", "test")
             )
         made = about["problem"]
         problem = Problem(
             made["name"], made["kind"], train, test, tuple(made["target_names"]), made["provenance"]
         )
-        sources = {name: Source(**source) for name, source in about["sources"].items()}
-        return Stored(problem, about["key"], sources)
+        sources = {name: SourceFile(**source) for name, source in about["sources"].items()}
+        return CachedProblem(problem, about["key"], sources)
     except DAMAGED as error:
-        LOG.warning("The cache '%s' is damaged (%s) and will be made again.", path, error)
+        LOG.warning("The cache '%s' is damaged (%s). Loading the source files again.", path, error)
         return None
 
 
-def _split(arrays: Mapping[str, Array], part: str, number: int) -> Split:
-    return Split(arrays[f"{part}/{number}/inputs"], arrays[f"{part}/{number}/targets"])
-
-
-def _write(path: Path, stored: Stored) -> None:
-    """Write a cache file, whole or not at all; where that is not allowed, the data stays without."""
+def _write(path: Path, cached: CachedProblem) -> None:
+    """Write a cache file; a folder without write permission has no cache."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
-            for name, array in _arrays(stored).items():
+            for name, array in _to_arrays(cached).items():
                 _write_array(archive, name, array)
     except OSError as error:
-        LOG.info("The cache '%s' could not be written: %s.", path, error.strerror)
+        LOG.info("Cannot write the cache '%s': %s.", path, error.strerror)
 
 
-def _arrays(stored: Stored) -> dict[str, Array]:
-    """Everything as arrays, the words as the bytes of a JSON document."""
-    problem = stored.problem
+def _to_arrays(cached: CachedProblem) -> dict[str, Array]:
+    """Convert to arrays; `about` is a JSON document as bytes."""
+    problem = cached.problem
     parts = {"train": problem.train, "test": problem.test}
     about = {
-        "key": stored.key,
-        "sources": {name: vars(source) for name, source in stored.sources.items()},
+        "key": cached.key,
+        "sources": {name: vars(source) for name, source in cached.sources.items()},
         "problem": {
             "name": problem.name,
             "kind": problem.kind,

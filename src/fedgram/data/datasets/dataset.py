@@ -1,4 +1,4 @@
-"""What a dataset is: how it is loaded, what it may be used for, and where it is published."""
+"""Describe datasets, and find and hash their files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedgram.data.problem import Kind, Problem
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may choose about a dataset; each loader uses what applies to it.
+    """Options of a dataset; each loader uses those that apply to it.
 
-    seed of every random choice (which rows, which shifts); variant of the files; larger, the paper's larger
+    seed: of every random choice (rows, shifts). variant: of the files. larger: use the paper's larger
     training set.
     """
 
@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Download:
-    """A public file: its address, the name it is kept under, its published checksum ('sha256:...')."""
+    """A public file: its URL, local name and published checksum ('sha256:...')."""
 
     url: str
     file: str
@@ -46,15 +46,14 @@ class Download:
 class Dataset:
     """One entry of the registry.
 
-    find(folder, options) names the source files that the loader reads, or raises an InputError that says
-    exactly what is missing; an embedded dataset has none. load(files, options) makes the problem. Where
-    there are no downloads, `obtain` says what a person must do.
+    find(folder, options): source files to read, or an InputError that names the missing ones; an embedded
+    dataset has none. load(files, options): the problem. obtain: instructions, if there are no downloads.
     """
 
     name: str
     kind: Kind
     title: str
-    licence: str
+    license: str
     citation: str
     published: str
     find: Callable[[Path, Options], Sequence[Path]]
@@ -64,10 +63,10 @@ class Dataset:
     variants: tuple[str, ...] = ()
 
 
-def data_directory(given: str | Path | None = None) -> Path:
-    """Where datasets lie: the given folder, else $FEDGRAM_DATA, else the platform's cache folder."""
-    if given is not None:
-        return Path(given)
+def data_directory(folder: str | Path | None = None) -> Path:
+    """Return the folder of datasets: the given one, else $FEDGRAM_DATA, else the platform's cache."""
+    if folder is not None:
+        return Path(folder)
     if "FEDGRAM_DATA" in os.environ:
         return Path(os.environ["FEDGRAM_DATA"])
     if sys.platform == "darwin":
@@ -77,37 +76,43 @@ def data_directory(given: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedgram"
 
 
-def checksum(path: Path, algorithm: str = "sha256") -> str:
-    """Hexadecimal digest of a file."""
+def hash_file(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hexadecimal digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def settings_key(name: str, options: Options, sources: Mapping[str, str]) -> str:
-    """A short name for a dataset made with these options from files with these checksums."""
+def make_key(name: str, options: Options, sources: Mapping[str, str]) -> str:
+    """Return a short key for a dataset with these options and file checksums."""
     content = json.dumps([name, asdict(options), dict(sorted(sources.items()))], sort_keys=True)
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
-def require(path: Path, name: str, what: str) -> Path:
-    """The path if it exists, else a sentence that says what is missing and where it was looked for."""
-    if path.exists():
-        return path
+def find_files(
+    folder: Path, patterns: Sequence[str], name: str, what: str, missing: str | None = None
+) -> list[Path]:
+    """Find the files of the first pattern that matches in the data directory or one folder below it.
+
+    If none matches, the error names the file `missing`, by default the first pattern.
+    """
+    for pattern in patterns:
+        if found := sorted(folder.glob(pattern)) or sorted(folder.glob(f"*/{pattern}")):
+            return found
+    path = folder / (missing or patterns[0])
     raise InputError(
-        f"The dataset '{name}' needs {what}, but there is no '{path}'; 'fedgram data fetch {name}' gets it "
-        "or says how to.",
+        f"The dataset '{name}' needs {what}, but there is no '{path}'. Run 'fedgram data fetch {name}'.",
         field=str(path),
     )
 
 
-def provenance(files: Sequence[Path], options: Options, **more: Any) -> dict[str, Any]:
-    """What made a problem, for manifests: files with checksums, options, and whatever the loader adds."""
-    return {"files": {path.name: checksum(path) for path in files}, "options": asdict(options), **more}
+def make_provenance(files: Sequence[Path], options: Options, **more: Any) -> dict[str, Any]:
+    """Return the source files with checksums, the options, and the loader's own entries."""
+    return {"files": {path.name: hash_file(path) for path in files}, "options": asdict(options), **more}
 
 
 @contextmanager
-def readable(path: Path | str, what: str) -> Iterator[None]:
-    """Say in one sentence what a library says about a file that is damaged, cut short or another one."""
+def translate_read_errors(path: Path | str, what: str) -> Iterator[None]:
+    """Raise one InputError for any error of a library that reads a file."""
     try:
         yield
     except InputError as error:
@@ -115,6 +120,6 @@ def readable(path: Path | str, what: str) -> Iterator[None]:
     except Exception as error:  # the libraries share no class of errors
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"'{path}' cannot be read as {what} ({reason}); if it is damaged or cut short, get it again.",
+            f"Cannot read '{path}' as {what}: {reason.rstrip('.')}. If it is damaged, fetch it again.",
             field=str(path),
         ) from error

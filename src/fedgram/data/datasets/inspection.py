@@ -1,4 +1,4 @@
-"""What is in the data directory: which datasets, and a close look at one of them."""
+"""Check which datasets are present, and verify the files of one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from fedgram._util.errors import InputError
 from fedgram.data.datasets import cache, registry
-from fedgram.data.datasets.dataset import Dataset, Options, checksum, data_directory
+from fedgram.data.datasets.dataset import Dataset, Options, data_directory, hash_file
 from fedgram.data.problem import Problem
 from fedgram.theory.predict import Prediction, predict
 
 
 @dataclass(frozen=True)
 class Presence:
-    """Whether a dataset can be loaded: from which files, or the sentence that says what is missing."""
+    """State of a dataset: its files, or the sentence that names what is missing."""
 
     dataset: Dataset
     state: Literal["present", "cached", "embedded", "missing"]
@@ -28,7 +28,7 @@ class Presence:
         return sum(path.stat().st_size for path in self.files)
 
     def document(self) -> dict[str, Any]:
-        """One dataset of `fedgram data list --json`."""
+        """Return one entry of `fedgram data list --json`."""
         entry = self.dataset
         return {
             "name": entry.name,
@@ -37,7 +37,7 @@ class Presence:
             "state": self.state,
             "bytes": self.bytes,
             "missing": self.missing,
-            "licence": entry.licence,
+            "licence": entry.license,
             "citation": entry.citation,
             "published": entry.published,
             "can_fetch": bool(entry.downloads),
@@ -45,22 +45,22 @@ class Presence:
         }
 
 
-def presence(dataset: Dataset, folder: Path) -> Presence:
-    """Look for a dataset, with default options, in a data directory."""
+def check_presence(dataset: Dataset, folder: Path) -> Presence:
+    """Look for a dataset with default options in a data directory."""
     options = Options()
     try:
         files = tuple(dataset.find(folder, options))
     except InputError as error:
-        kept = cache.path_of(dataset.name, folder, options)
-        if kept.exists():
-            return Presence(dataset, "cached", (kept,))
+        path = cache.cache_path(dataset.name, folder, options)
+        if path.exists():
+            return Presence(dataset, "cached", (path,))
         return Presence(dataset, "missing", missing=error.message)
     return Presence(dataset, "present" if files else "embedded", files)
 
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A source file that is not another than the published one; None where no checksum is published."""
+    """A source file that matches its published checksum; None if no checksum is published."""
 
     path: Path
     bytes: int
@@ -70,7 +70,7 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A dataset as its files give it, and where federated averaging on it ends at the paper's penalties."""
+    """A dataset's files and problem, and the prediction at the paper's penalties."""
 
     dataset: Dataset
     files: tuple[CheckedFile, ...]
@@ -78,7 +78,7 @@ class Inspection:
     prediction: Prediction
 
     def document(self) -> dict[str, Any]:
-        """What `fedgram data check --json` prints."""
+        """Return what `fedgram data check --json` prints."""
         problem, activity = self.problem, self.prediction.activity
         first = next(iter(problem.train.values()))
         return {
@@ -99,25 +99,23 @@ class Inspection:
 
 
 def inspect_dataset(name: str, data_dir: str | Path | None, options: Options) -> Inspection:
-    """Open a dataset's files, not its cache; a file that is not the published one is an InputError."""
+    """Verify and load a dataset's source files; an unpublished file is an InputError."""
     dataset = registry.dataset(name)
     registry.check_variant(dataset, options)
     paths = dataset.find(data_directory(data_dir), options)
-    files = tuple(_checked(dataset, path) for path in paths)
+    files = tuple(_check_file(dataset, path) for path in paths)
     problem = dataset.load(paths, options)
     return Inspection(dataset, files, problem, predict(problem.moments))
 
 
-def _checked(dataset: Dataset, path: Path) -> CheckedFile:
+def _check_file(dataset: Dataset, path: Path) -> CheckedFile:
     published = {Path(each.file).name: each.checksum for each in dataset.downloads}.get(path.name)
-    sha256 = checksum(path)
-    if published is None:
-        return CheckedFile(path, path.stat().st_size, sha256, None)
-    algorithm, _, expected = published.partition(":")
-    if (sha256 if algorithm == "sha256" else checksum(path, algorithm)) != expected:
+    sha256 = hash_file(path)
+    algorithm, _, expected = (published or "").partition(":")
+    if published and (sha256 if algorithm == "sha256" else hash_file(path, algorithm)) != expected:
         raise InputError(
-            f"'{path}' is not the published file: its {algorithm} is not {expected}; delete it and fetch it "
+            f"'{path}' is not the published file: its {algorithm} is not {expected}. Delete it and fetch it "
             "again.",
             field=str(path),
         )
-    return CheckedFile(path, path.stat().st_size, sha256, True)
+    return CheckedFile(path, path.stat().st_size, sha256, True if published else None)

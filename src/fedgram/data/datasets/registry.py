@@ -1,4 +1,4 @@
-"""All datasets by name. Modules are imported when a dataset of theirs is asked for."""
+"""Look up datasets by name; import their modules on first use."""
 
 from __future__ import annotations
 
@@ -31,40 +31,39 @@ MODULES = {
     "sprites": "sprites",
     "gaussian": "gaussian",
 }
-"""Name -> module: the paper's ten in its order, then stand-ins for them, then what is part of fedgram."""
+"""Module by dataset name: the paper's ten in its order, then substitutes, then those in the package."""
 
 DEFAULT = Options()
 
 
 def names() -> tuple[str, ...]:
-    """Names of all datasets."""
+    """Return the names of all datasets."""
     return tuple(MODULES)
 
 
 def dataset(name: str) -> Dataset:
-    """The dataset of that name."""
+    """Return the dataset of that name."""
     if name not in MODULES:
         raise InputError(
-            f"There is no dataset '{name}'{suggest(name, MODULES)} 'fedgram data list' names them all.",
+            f"There is no dataset '{name}'{suggest(name, MODULES)} Run 'fedgram data list' for all names.",
             field="name",
         )
     module = import_module(f"fedgram.data.datasets.loaders.{MODULES[name]}")
-    entries = {entry.name: entry for entry in module.DATASETS}
-    found: Dataset = entries[name]
+    found: Dataset = next(entry for entry in module.DATASETS if entry.name == name)
     return found
 
 
 def load(name: str, data_dir: str | Path | None = None, options: Options = DEFAULT) -> Problem:
-    """A dataset as clients hold it, from the data directory or its cache."""
+    """Load a dataset from the data directory or its cache."""
     entry = dataset(name)
     check_variant(entry, options)
     return cache.load(entry, data_directory(data_dir), options)
 
 
 def check_variant(entry: Dataset, options: Options) -> None:
-    """Refuse a variant that the dataset does not have."""
+    """Reject a variant that the dataset does not have."""
     if options.variant and options.variant not in entry.variants:
-        known = f"its variants are {', '.join(entry.variants)}" if entry.variants else "it has no variants"
+        known = f"Its variants are {', '.join(entry.variants)}" if entry.variants else "It has no variants"
         raise InputError(
-            f"The dataset '{entry.name}' has no variant '{options.variant}': {known}.", field="variant"
+            f"The dataset '{entry.name}' has no variant '{options.variant}'. {known}.", field="variant"
         )

@@ -1,1 +1,1 @@
-"""Read a CSV or Parquet table through DuckDB."""
+"""Read CSV, TSV and Parquet tables through DuckDB."""

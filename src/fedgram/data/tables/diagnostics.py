@@ -1,29 +1,34 @@
-"""Why a table cannot be read, in a sentence."""
+"""Turn DuckDB errors into input errors that name the file, column and value."""
 
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, quote_list
-from fedgram.data.tables.files import expanded, holds_text, paths_of, rows_of, sql_name
-from fedgram.data.tables.source import SourceTable
-
-_BAD_TEXT = re.compile(
-    r'on Line: (\d+).*converting column "(.*?)"\. Could not convert string "(.*?)" to.*?file ?= ?(.*?)\n',
-    re.DOTALL,
+from fedgram.data.tables.files import (
+    MISSING_TEXT,
+    expand_paths,
+    is_text,
+    select_from_files,
+    select_text,
+    source_paths,
+    sql_name,
+    sql_text,
 )
+from fedgram.data.tables.source import SourceTable
 
 
 @contextmanager
-def explained(table: SourceTable) -> Iterator[None]:
-    """Say in a sentence what DuckDB could not do."""
+def translate_errors(table: SourceTable) -> Iterator[None]:
+    """Raise an InputError for what DuckDB cannot do."""
     import duckdb
 
     try:
@@ -31,122 +36,123 @@ def explained(table: SourceTable) -> Iterator[None]:
     except (duckdb.InterruptException, RuntimeError) as error:
         if "interrupt" not in str(error).lower():
             raise
-        raise KeyboardInterrupt from None  # which DuckDB takes for a failure of its own
+        raise KeyboardInterrupt from None  # DuckDB reports Ctrl-C as an error of its own
     except duckdb.OutOfMemoryException:
         raise InputError(
-            f"There is not enough memory to read {table}; close other programs, and check that "
-            f"'{table.client}' names the client of a row, not the row.",
+            f"Not enough memory to read {table}. Close other programs, and check that '{table.client}' names "
+            "the client of a row, not the row.",
             field="source",
         ) from None
     except (duckdb.Error, OSError) as error:
-        bad = _BAD_TEXT.search(str(error))
-        if bad is not None and bad[2] in table.targets:
-            raise _bad_text(*bad.groups()) from None
-        if table.where and isinstance(error, duckdb.ConversionException):
-            raise bad_where(table, error) from None
-        uneven = re.search("sniffing|Number of Columns", str(error))
-        reason = _uneven(table) if uneven else _reason(error)
-        raise InputError(
-            f"Cannot read {_unreadable(table) or table} ({reason}); check that it is whole and readable, and "
-            "UTF-8 if it is text.",
-            field="source",
-        ) from None
+        raise _explain(table, error) from None
 
 
-def _bad_text(line: str, column: str, text: str, file: str) -> InputError:
-    comma = re.fullmatch(r"[+-]?\d+,\d+", text)
-    advice = "correct it, write NA if it is missing, or name another column if this one holds text"
-    return InputError(
-        f"Line {int(line):,} of '{file}' has {_quoted(text)} in '{column}', which is not a number; "
-        f"{'write decimals with a point' if comma else advice}.",
-        field=column,
-    )
+def _explain(table: SourceTable, error: Exception) -> InputError:
+    """Find the file and the value that DuckDB cannot read."""
+    import duckdb
+
+    for file in expand_paths(source_paths(table.source)):
+        rows = select_text([file])[0] if is_text(file) else select_from_files([file], {})
+        try:
+            table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows})")
+        except (duckdb.Error, OSError) as reason:
+            return _cannot_read(file, _find_bad_line(file) or _first_line(reason))
+        for name in table.targets if is_text(file) else ():
+            with suppress(duckdb.Error):  # folder names may give the column
+                value, row, count = _find_text(table, rows, name)
+                if count:
+                    texts = f"{pluralize(count, 'value')} of text, first {_shorten(value)} in row {row:,}"
+                    return _not_numeric(name, f"'{file}'", texts, value)
+    if table.where and isinstance(error, duckdb.ConversionException):
+        return bad_where(table, error)
+    return InputError(f"Cannot read {table}: {_first_line(error)}.", field="source")
 
 
-def _quoted(text: str) -> str:
-    """A value in quotes, the first of it on one line: a column of notes may hold pages."""
-    line = " ".join(text.split())
+def _cannot_read(file: str, reason: str) -> InputError:
+    return InputError(f"Cannot read '{file}': {reason}.", field="source")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's text, without the kind of error."""
+    line = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+    return "".join(filter(str.isprintable, line.partition("Error: ")[2] or line)).strip(" .!")[:200]
+
+
+def _find_bad_line(file: str) -> str | None:
+    """Describe the first line of a text file that is not UTF-8, or is longer or shorter than the header."""
+    # csv.Error: a value longer than Python reads; OSError, EOFError, zlib.error: a damaged .gz file
+    with suppress(csv.Error, OSError, EOFError, zlib.error):
+        if not is_text(file):
+            return None
+        open_file = gzip.open if file.lower().endswith(".gz") else open
+        with open_file(file, "rt", encoding="utf-8") as text:
+            try:
+                delimiter = max(",;|\t", key=text.readline().count)
+                text.seek(0)
+                lines = csv.reader(text, delimiter=delimiter)
+                width = len(next(lines))
+                for values in lines:
+                    if len(values) not in (0, width):
+                        found = pluralize(len(values), "value")
+                        return f"line {lines.line_num:,} has {found}, but the header has {width}"
+            except UnicodeDecodeError:
+                return "it is not UTF-8 text"
+    return None
+
+
+def _find_text(table: SourceTable, rows: str, name: str) -> tuple[str | None, int, int]:
+    """Return the first value that is no number, its row and the number of such values.
+
+    If all are numbers, return the first value and 0.
+    """
+    values = f"SELECT {sql_name(name)}::VARCHAR AS value, row_number() OVER () AS row FROM ({rows})"
+    missing = ", ".join(map(sql_text, MISSING_TEXT))
+    number = "coalesce(TRY_CAST(value AS DOUBLE), TRY_CAST(value AS BOOLEAN)::DOUBLE) IS NOT NULL"
+    columns = f"arg_min(value, ({number}, row)), arg_min(row, ({number}, row)), count_if(NOT {number})"
+    query = f"SELECT {columns} FROM ({values}) WHERE value NOT IN ({missing})"
+    return table.connection.execute(query).fetchall()[0]
+
+
+def not_numeric(table: SourceTable, name: str, kind: str) -> InputError:
+    """Return the error for a column of another type, with an example."""
+    value, row, _ = _find_text(table, "FROM source", name)
+    example = f", for example {_shorten(value)} in row {row:,}" if value is not None else ""
+    return _not_numeric(name, str(table), f"it has type {kind.split('(')[0]}{example}", value)
+
+
+def _not_numeric(name: str, place: str, reason: str, value: str | None) -> InputError:
+    has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", value or "")
+    advice = "Write decimals with a point" if has_decimal_comma else "Convert it, or choose another column"
+    return InputError(f"Column '{name}' of {place} is not numeric: {reason}. {advice}.", field=name)
+
+
+def _shorten(value: str | None) -> str:
+    """Quote the first 40 characters of a value on one line."""
+    line = " ".join((value or "").split())
     return f"'{line[:40]}...'" if len(line) > 40 else f"'{line}'"
 
 
-def _unreadable(table: SourceTable) -> str | None:
-    """The first of the files that cannot be read alone."""
-    import duckdb
-
-    for file in expanded(paths_of(table.source)):
-        try:
-            table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows_of([file], {})})")
-        except (duckdb.Error, OSError):
-            return f"'{file}'"
-    return None
-
-
-def _reason(error: Exception) -> str:
-    """What DuckDB says before it quotes the query or gives advice, without the kind of error."""
-    said = re.split(r"\n\n|\nLINE |\nPossible |\nThe search |\n\* ", str(error))[0]
-    line = re.sub(r"^[A-Z][\w ]*Error: ", "", re.sub(r"[.!]?\n|[.!]$", ", ", said))
-    return "".join(filter(str.isprintable, line)).strip(" ,:")[:200]
-
-
-def no_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
-    """A name that no column has, with the nearest one that there is."""
+def missing_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
+    """Return the error for an unknown column, with the nearest name."""
+    if len(columns) == 1 and any(delimiter in columns[0] for delimiter in ",;|\t"):
+        for file in expand_paths(source_paths(table.source)):
+            if reason := _find_bad_line(file):  # DuckDB read each line as one value
+                return _cannot_read(file, reason)
     spelled = {column.lower(): column for column in columns}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    near = get_close_matches(name.lower(), spelled, n=1)
     hint = f" (did you mean '{spelled[near[0]]}'?)" if near else ""
-    if len(columns) == 1 and re.search(r"[,;|\t]", columns[0]):
-        hint = f" ({_uneven(table)})"
-    return InputError(
-        f"There is no column '{name}' in {table}{hint}; its columns are {quote_list(columns)}.", field=name
-    )
+    return InputError(f"No column '{name}' in {table}{hint}. Columns: {quote_list(columns)}.", field=name)
 
 
-def _uneven(table: SourceTable) -> str:
-    """Why DuckDB took every line for one value: some have more or fewer than the first."""
-    for file in expanded(paths_of(table.source)):
-        with suppress(csv.Error):  # of values that are longer than it reads
-            if found := _uneven_line(file):
-                return found
-    return "some lines have more values than others"
-
-
-def _uneven_line(file: str) -> str | None:
-    with (gzip.open if file.lower().endswith(".gz") else open)(file, "rt", errors="replace") as text:
-        delimiter = max(",;|\t", key=text.readline().count)
-        text.seek(0)
-        lines = csv.reader(text, delimiter=delimiter)
-        width = len(next(lines))
-        for values in lines:
-            if len(values) not in (0, width):
-                where = f"line {lines.line_num:,} of '{file}'"
-                return f"{where} has {pluralize(len(values), 'value')} where the first has {width}"
-    return None
-
-
-def not_numbers(table: SourceTable, name: str, kind: str) -> InputError:
-    """Show the first value that is not a number even when read as text."""
-    values = f"SELECT {sql_name(name)}::VARCHAR AS value, row_number() OVER () AS row FROM source"
-    order = "TRY_CAST(value AS DOUBLE) IS NOT NULL, row"
-    first = f"SELECT value, row FROM ({values}) WHERE value IS NOT NULL ORDER BY {order} LIMIT 1"
-    found = table.connection.execute(first).fetchone()
-    example = f", for example {_quoted(found[0])} in row {found[1]:,}" if found else ""
-    held = "text" if kind == "VARCHAR" else kind.split("(")[0]
-    return InputError(
-        f"The column '{name}' holds {held}{example}, not numbers; convert it, or name another one.",
-        field=name,
-    )
-
-
-def nameless(source: Any) -> str:
-    """How a sentence about rows without a client ends: in text a client's name may read as missing."""
-    if not holds_text(source):
-        return "."
+def missing_client_hint(source: Any) -> str:
+    """Explain that a client's name in a text file may read as a missing value."""
+    if not any(map(is_text, expand_paths(source_paths(source)))):
+        return ""
     return (
-        "; NA, N/A, nan, null and None count as missing in a CSV or TSV file, so give a client of such a "
-        "name another."
+        " NA, N/A, nan, null and None mean missing in a CSV or TSV file, so rename a client of such a name."
     )
 
 
 def bad_where(table: SourceTable, error: Exception) -> InputError:
-    """A condition that DuckDB does not take."""
-    problem = f'The condition "{table.where}" cannot be used ({_reason(error)}); correct it.'
-    return InputError(problem, field="where")
+    """Return the error for a condition that DuckDB rejects."""
+    return InputError(f'Invalid condition "{table.where}" (where): {_first_line(error)}.', field="where")

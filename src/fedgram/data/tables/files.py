@@ -1,4 +1,4 @@
-"""Files that hold a table: which ones a path stands for, how DuckDB reads them, and how they name columns."""
+"""Find table files, and write the DuckDB SQL that reads them."""
 
 from __future__ import annotations
 
@@ -13,185 +13,180 @@ from fedgram._util.errors import InputError
 if TYPE_CHECKING:
     import duckdb
 
-# Text that stands for a missing value in a CSV file.
+# Text that means a missing value in a CSV file.
 MISSING_TEXT = ["", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
 
 
-def paths_of(source: Any) -> list[str]:
-    """The paths in a source; none when it is a table in memory."""
+def source_paths(source: Any) -> list[str]:
+    """Return the paths in a source; a table in memory has none."""
     if isinstance(source, (str, os.PathLike)):
         return [os.fspath(source)]
     return [os.fspath(path) for path in source] if isinstance(source, (list, tuple)) else []
 
 
-def files_of(paths: Sequence[str]) -> list[str]:
-    """The files that the paths stand for, each once."""
-    files = expanded(paths)
+def find_tables(paths: Sequence[str]) -> list[str]:
+    """Expand paths to table files, each once, and check their names and sizes."""
+    files = expand_paths(paths)
     for file in files:
-        _check_readable(file)
+        _check_file(file)
     return files
 
 
-def expanded(paths: Sequence[str]) -> list[str]:
-    """The same without a look into them."""
-    return each_once(file for path in paths for file in _expanded(path))
+def expand_paths(paths: Sequence[str]) -> list[str]:
+    """Expand folders and globs to files, each once."""
+    return drop_duplicate_paths(file for path in paths for file in _expand(path))
 
 
-def each_once(paths: Iterable[str]) -> list[str]:
-    """Paths without those that lead to the same place as one before."""
+def drop_duplicate_paths(paths: Iterable[str]) -> list[str]:
+    """Drop paths that lead to the same file as an earlier one."""
     first: dict[str, str] = {}
     for path in paths:
         first.setdefault(os.path.realpath(path), path)
     return list(first.values())
 
 
-def _expanded(path: str) -> list[str]:
-    """A file, the tables in a folder, or the files that match a pattern."""
+def _expand(path: str) -> list[str]:
     if os.path.isdir(path):
-        found = [file for file in files_in(path) if is_table(file)]
-        problem = f"The folder '{path}' holds no CSV, TSV or Parquet file; pass one that does."
+        found = _tables_in(path)
+        problem = f"The folder '{path}' has no CSV, TSV or Parquet file. Choose another folder."
     elif os.path.exists(path) or not glob.has_magic(path):
         found = [path] if os.path.exists(path) else []
-        problem = f"There is no file or folder '{path}'; check the path."
+        problem = f"No such file or folder: '{path}'. Check the path."
     else:
-        found = [file for match in glob.glob(path, recursive=True) for file in _tables_at(match)]
-        problem = f"No file matches '{path}'; check the pattern."
+        # A glob may match a folder of parts that is named like a file, such as 'rows.parquet/'.
+        matches = glob.glob(path, recursive=True)
+        folders = [folder for folder in matches if os.path.isdir(folder) and is_table(folder)]
+        found = [file for file in matches if os.path.isfile(file)]
+        found += [file for folder in folders for file in _tables_in(folder)]
+        problem = f"No file matches '{path}'. Check the pattern."
     if not found:
         raise InputError(problem, field="source")
     return sorted(found)
 
 
-def _tables_at(match: str) -> list[str]:
-    """What a pattern matches: a file, or a folder of parts that is called like one."""
-    if os.path.isfile(match):
-        return [match]
-    return [file for file in files_in(match) if is_table(file)] if is_table(match) else []
+def _tables_in(folder: str) -> list[str]:
+    return [file for file in list_files(folder) if is_table(file)]
 
 
-def files_in(folder: str) -> list[str]:
-    """The files in a folder, searched in depth, without what is hidden or about others, as '.x' and '_x'."""
+def list_files(folder: str) -> list[str]:
+    """List all files below a folder, except hidden ones ('.x') and metadata ('_x')."""
     found: list[str] = []
     seen: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
-        back = os.path.realpath(place) in seen  # by a link
+        is_loop = os.path.realpath(place) in seen
         seen.add(os.path.realpath(place))
-        folders[:] = [] if back else [each for each in folders if each[0] not in "._" or "=" in each]
-        found += [os.path.join(place, name) for name in names if name[0] not in "._" and not back]
+        folders[:] = [] if is_loop else [each for each in folders if each[0] not in "._" or "=" in each]
+        found += [os.path.join(place, name) for name in names if name[0] not in "._" and not is_loop]
     return sorted(found)
 
 
 def is_table(file: str) -> bool:
-    """Whether a file holds a table by its name."""
+    """Tell by its name whether a file is a table."""
     return _suffix(file) in READERS
 
 
-def _check_readable(file: str) -> None:
+def is_text(file: str) -> bool:
+    """Tell by its name whether a table is text, where NA and the like mean a missing value."""
+    return READERS[_suffix(file)] is not _parquet
+
+
+def _check_file(file: str) -> None:
     if not is_table(file):
         raise InputError(
-            f"'{file}' is not a CSV, TSV or Parquet file by its name; convert it, or pass a data frame.",
+            f"'{file}' is not named like a CSV, TSV or Parquet file. Convert it, or pass a data frame.",
             field="source",
         )
-    if file.lower().endswith(".gz") and READERS[_suffix(file)] is _parquet:
+    if file.lower().endswith(".gz") and not is_text(file):
         raise InputError(
-            f"'{file}' is a Parquet file inside gzip, which only CSV and TSV files may be; unpack it first.",
+            f"'{file}' is a gzipped Parquet file, but only CSV and TSV may be gzipped. Unpack it first.",
             field="source",
         )
     if os.path.getsize(file) == 0:
-        raise InputError(f"The file '{file}' is empty; write it again or leave it out.", field="source")
+        raise InputError(f"The file '{file}' is empty. Write it again, or drop it.", field="source")
 
 
 def _suffix(path: str) -> str:
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
-def holds_text(source: Any) -> bool:
-    """Whether some file of a source is text, in which NA and the like stand for a missing value."""
-    return any(READERS[_suffix(file)] is not _parquet for file in expanded(paths_of(source)))
-
-
-def rows_of(files: Iterable[str], types: Mapping[str, str], folders: bool = True) -> str:
-    """SQL for the rows of all files, with these types of CSV columns and the columns that folders give."""
+def select_from_files(files: Iterable[str], types: Mapping[str, str], folders: bool = True) -> str:
+    """Return SQL for the rows of all files, with these CSV column types and the columns from folder names."""
     return " UNION ALL BY NAME ".join(
-        f"FROM {reader(_read_from(same, folders), _options(same, types))}"
-        for reader, same in by_reader(files).items()
+        f"FROM {reader(_file_list(same, folders), _csv_options(same, types))}"
+        for reader, same in group_by_reader(files).items()
     )
 
 
-def counts_of_lines(files: Iterable[str]) -> list[str]:
-    """SQL that reads all lines of text files, and fails at one with more values than the header names.
+def select_text(files: Iterable[str]) -> list[str]:
+    """Return SQL for the rows of text files with every value as text, one query per reader.
 
-    With `rows_of` DuckDB passes over values at the end of a line that stand for missing ones.
+    It fails at a line with more values than the header. `select_from_files` accepts such a line if the extra
+    values read as missing.
     """
-    no_text = ", header = true, all_varchar = true, nullstr = chr(1)"
+    options = ", header = true, all_varchar = true, nullstr = chr(1)"
     return [
-        f"SELECT count(*) FROM {reader(_read_from(same, False), no_text)}"
-        for reader, same in by_reader(files).items()
+        f"FROM {reader(_file_list(same, False), options)}"
+        for reader, same in group_by_reader(files).items()
         if reader is not _parquet
     ]
 
 
-def by_reader(files: Iterable[str]) -> dict[Callable[[str, str], str], list[str]]:
-    """Files that are read together."""
-    together: dict[Callable[[str, str], str], list[str]] = {}
+def group_by_reader(files: Iterable[str]) -> dict[Callable[[str, str], str], list[str]]:
+    """Group files that one DuckDB call reads."""
+    groups: dict[Callable[[str, str], str], list[str]] = {}
     for file in files:
-        together.setdefault(READERS[_suffix(file)], []).append(file)
-    return together
+        groups.setdefault(READERS[_suffix(file)], []).append(file)
+    return groups
 
 
-def _read_from(files: Iterable[str], folders: bool) -> str:
-    """What every reader of DuckDB is told."""
-    listed = ", ".join(sql_text(glob.escape(file)) for file in files)
-    return f"[{listed}], union_by_name = true" + ("" if folders else ", hive_partitioning = false")
+def _file_list(files: Iterable[str], folders: bool) -> str:
+    quoted = ", ".join(sql_text(glob.escape(file)) for file in files)
+    return f"[{quoted}], union_by_name = true" + ("" if folders else ", hive_partitioning = false")
 
 
 def folder_keys(files: Sequence[str]) -> list[str]:
-    """The columns that folders give to files that are read together: 'site' if all are in a 'site=a'."""
+    """Return columns from folder names: 'site' if every file is in a folder such as 'site=a'."""
     parts = ([folder.partition("=") for folder in Path(file).parts[:-1]] for file in files)
     first, *others = ([key for key, equals, _ in each if equals] for each in parts)
     return first if all(set(keys) == set(first) for keys in others) else []
 
 
-def _options(files: Sequence[str], types: Mapping[str, str]) -> str:
-    """How to read CSV files; the types of columns that folders give are said apart."""
+def _csv_options(files: Sequence[str], types: Mapping[str, str]) -> str:
     folders = folder_keys(files)
-    kinds = {name: f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items()}
+    entries = {name: f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items()}
     typed = {
-        "types": [kind for name, kind in kinds.items() if name not in folders],
-        "hive_types": [kind for name, kind in kinds.items() if name in folders],
+        "types": [entry for name, entry in entries.items() if name not in folders],
+        "hive_types": [entry for name, entry in entries.items() if name in folders],
     }
-    said = (f", {option} = {{{', '.join(listed)}}}" for option, listed in typed.items() if listed)
-    return f", header = true, nullstr = {MISSING_TEXT}{''.join(said)}"
+    options = (f", {option} = {{{', '.join(listed)}}}" for option, listed in typed.items() if listed)
+    return f", header = true, nullstr = {MISSING_TEXT}{''.join(options)}"
 
 
-def own_columns(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
-    """The names that a file itself gives to its columns: DuckDB makes y, y_1 and Y_2 of y, y and Y."""
+def read_header(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
+    """Read a file's own column names: DuckDB renames y, y and Y to y, y_1 and Y_2."""
     reader = READERS[_suffix(file)]
     if reader is _parquet:
         rows = f"parquet_schema({sql_text(glob.escape(file))})"
-        return _outermost(connection.execute(f"SELECT name, num_children FROM {rows}").fetchall()[1:])
-    rows = reader(_read_from([file], False), ", header = false, all_varchar = true")
+        return _top_level(connection.execute(f"SELECT name, num_children FROM {rows}").fetchall()[1:])
+    rows = reader(_file_list([file], False), ", header = false, all_varchar = true")
     first = connection.execute(f"FROM {rows} LIMIT 1")
     return [(column or "").strip() for row in first.fetchall() for column in row]
 
 
-def _outermost(schema: Sequence[tuple[str, int | None]]) -> list[str]:
-    """Names in a schema in depth-first order that are not inside of others."""
-    names, inside = [], 0
+def _top_level(schema: Sequence[tuple[str, int | None]]) -> list[str]:
+    """Return the names of a depth-first schema that are not nested in others."""
+    names, nested = [], 0
     for name, children in schema:
-        if inside:
-            inside -= 1
+        if nested:
+            nested -= 1
         else:
             names.append(name)
-        inside += children or 0
+        nested += children or 0
     return names
 
 
 def _csv(files: str, options: str) -> str:
-    """CSV files with all their lines, and with double quotes around what has commas or line breaks.
-
-    Left alone, DuckDB skips lines that do not fit the others, and takes apostrophes for quotes where the
-    first rows have two of them, or none for quotes where the first rows have none.
-    """
+    # By default DuckDB skips lines that do not fit the others, and guesses the quote from the first rows.
     return f"read_csv({files}, skip = 0, comment = '', quote = '\"'{options})"
 
 
@@ -200,7 +195,6 @@ def _tsv(files: str, options: str) -> str:
 
 
 def _parquet(files: str, _: str) -> str:
-    """Parquet files know their header and types."""
     return f"read_parquet({files})"
 
 
@@ -208,10 +202,10 @@ READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq"
 
 
 def sql_text(value: str) -> str:
-    """A value in SQL."""
+    """Quote a value for SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def sql_name(name: str) -> str:
-    """A column's name in SQL."""
+    """Quote a column name for SQL."""
     return '"' + name.replace('"', '""') + '"'

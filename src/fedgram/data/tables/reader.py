@@ -1,4 +1,4 @@
-"""A table as DuckDB views, from files or memory."""
+"""Create DuckDB views of a table from files or memory."""
 
 from __future__ import annotations
 
@@ -10,173 +10,171 @@ import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.tables.diagnostics import bad_where, no_column, not_numbers
+from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric
 from fedgram.data.tables.files import (
-    by_reader,
-    counts_of_lines,
-    files_of,
+    find_tables,
     folder_keys,
-    holds_text,
-    own_columns,
-    paths_of,
-    rows_of,
+    group_by_reader,
+    is_text,
+    read_header,
+    select_from_files,
+    select_text,
+    source_paths,
     sql_name,
     sql_text,
 )
 from fedgram.data.tables.source import SourceTable
 
-# DuckDB takes the bounds of a Parquet column to mean that no value in it is NaN, but they leave NaN out.
+# DuckDB infers from the bounds of a Parquet column that it has no NaN, but these bounds ignore NaN.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 
 _NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
-_DECIMAL, _DIGITS = {"FLOAT", "DOUBLE", "DECIMAL"}, re.compile(r"\(.*\)")
+_DECIMAL = {"FLOAT", "DOUBLE", "DECIMAL"}
 _RENAMED = re.compile(r"(.+)_\d+")
 
 
 def open_source(table: SourceTable) -> None:
-    """Make the view `source`, and check that the columns asked for are there and the targets are numbers."""
-    columns = _load(table, {})
-    _check_told_apart(table, columns)
-    _check_folders(table)
+    """Create the view `source`, and check that its columns exist and its targets are numeric."""
+    columns = _create_view(table, {})
+    files = find_tables(source_paths(table.source))
+    _check_ambiguous_columns(table, files, columns)
+    _check_folder_columns(table, files)
     for name in table.columns:
         if name not in columns:
-            raise no_column(table, name, list(columns))
-    _check_clients_alike(table)
-    for lines in counts_of_lines(files_of(paths_of(table.source))):
-        table.connection.execute(lines)
-    # Left alone, the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
+            raise missing_column(table, name, list(columns))
+    _check_client_types(table, files)
+    for rows in select_text(files):
+        table.connection.execute(f"SELECT count(*) FROM ({rows})")
+    # By default the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
     numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
-    columns = _load(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
+    columns = _create_view(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
     for name in table.targets:
         if not _NUMBER.fullmatch(columns[name]):
-            raise not_numbers(table, name, columns[name])
+            raise not_numeric(table, name, columns[name])
 
 
-def _load(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
-    """Make the view `source` with these types of CSV columns; return the type of every column."""
-    if paths := paths_of(table.source):
-        rows = rows_of(files_of(paths), types)
+def _create_view(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
+    """Create the view `source` with these types of CSV columns; return the type of every column."""
+    source = table.source
+    if paths := source_paths(source):
+        rows = select_from_files(find_tables(paths), types)
         table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
-    elif hasattr(table.source, "__len__") and not isinstance(table.source, (list, tuple, Mapping)):
-        table.connection.register("source", _forwards(table.source))
+    elif hasattr(source, "__len__") and not isinstance(source, (list, tuple, Mapping)):
+        table.connection.register("source", _with_positive_strides(source))
     else:
+        found = "an empty list" if source == [] else type(source).__name__
         raise InputError(
-            "A source is a path, a list of paths or a table in memory (pandas, pyarrow), not "
-            f"{_called(table.source)}; make a table of it first.",
+            f"Unsupported source: {found}. Pass a path, a list of paths, or a pandas or pyarrow table.",
             field="source",
         )
-    return _types(table, "source")
+    return _column_types(table, "source")
 
 
-def _forwards(source: Any) -> Any:
-    """The table; a data frame that was turned round (df[::-1]) is copied, as DuckDB cannot read it."""
+def _with_positive_strides(source: Any) -> Any:
+    """Copy a reversed data frame (df[::-1]), which DuckDB cannot read."""
     columns = source.items() if hasattr(source, "iloc") else []
-    plain = [column.to_numpy() for _, column in columns if isinstance(column.dtype, np.dtype)]
-    return source.copy() if any(values.strides[0] < 0 for values in plain) else source
+    arrays = [column.to_numpy() for _, column in columns if isinstance(column.dtype, np.dtype)]
+    return source.copy() if any(values.strides[0] < 0 for values in arrays) else source
 
 
-def _called(source: object) -> str:
-    return type(source).__name__ if source != [] else "an empty list"
-
-
-def _types(table: SourceTable, rows: str) -> dict[str, str]:
-    """The type of every column."""
+def _column_types(table: SourceTable, rows: str) -> dict[str, str]:
     return {name: kind for name, kind, *_ in table.connection.execute(f"DESCRIBE {rows}").fetchall()}
 
 
-def _check_told_apart(table: SourceTable, columns: Iterable[str]) -> None:
-    """Refuse a name that several columns have: DuckDB would take the first, and rename the others."""
+def _check_ambiguous_columns(table: SourceTable, files: list[str], columns: Iterable[str]) -> None:
+    """Reject a name that several columns share: DuckDB would read the first, and rename the others."""
     known = {name.lower() for name in columns}
-    if not any((made := _RENAMED.fullmatch(name)) and made[1] in known for name in known):
+    if not any((renamed := _RENAMED.fullmatch(name)) and renamed[1] in known for name in known):
         return
-    for place, own, read in _namings(table, list(columns)):
+    for place, names, renamed_names in _column_names(table, files, list(columns)):
         for name in table.columns:
-            alike = _alike(name.lower(), own, read)
-            if len(alike) > 1:
+            meant = {
+                own.lower()
+                for own, renamed in zip(names, renamed_names, strict=False)
+                if name.lower() in (own.lower(), renamed.lower())
+            }
+            same = [own for own in names if own.lower() in meant]
+            if len(same) > 1:
                 raise InputError(
-                    f"'{name}' could be any of the columns {quote_list(alike)} of {place} (capitals do not "
-                    "count); rename all but one of them.",
+                    f"'{name}' matches several columns of {place}: {quote_list(same)} (case is ignored). "
+                    "Rename all but one.",
                     field=name,
                 )
 
 
-def _namings(table: SourceTable, columns: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of every file, or of the table in memory: what it is called, its names of columns, and DuckDB's."""
-    for file in files_of(paths_of(table.source)):
-        yield f"'{file}'", own_columns(table.connection, file), list(_types(table, rows_of([file], {})))
-    if not paths_of(table.source):
-        # pyarrow has the arrays themselves in `columns`
+def _column_names(
+    table: SourceTable, files: list[str], columns: list[str]
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each file or table, its own column names, and DuckDB's names for them."""
+    for file in files:
+        renamed = _column_types(table, select_from_files([file], {}))
+        yield f"'{file}'", read_header(table.connection, file), list(renamed)
+    if not files:
+        # In pyarrow `columns` are arrays, not names.
         names = "column_names" if hasattr(type(table.source), "column_names") else "columns"
         yield str(table), [str(name) for name in getattr(table.source, names, [])], columns
 
 
-def _alike(name: str, own: list[str], read: list[str]) -> list[str]:
-    """The columns that a name could stand for, as it is or as DuckDB has given it."""
-    pairs = [(mine.lower(), theirs.lower()) for mine, theirs in zip(own, read, strict=False)]
-    meant = {mine for mine, theirs in pairs if name in (mine, theirs)}
-    return [each for each in own if each.lower() in meant]
-
-
-def _check_folders(table: SourceTable) -> None:
-    """Refuse a name that folders give beside the files in them: DuckDB would take the folders' values."""
-    for files in by_reader(files_of(paths_of(table.source))).values():
-        asked = [key for key in folder_keys(files) if _asked_for(key, table)]
-        own = {name.lower() for name in _types(table, rows_of(files, {}, folders=False))} if asked else set()
-        for key in asked:
+def _check_folder_columns(table: SourceTable, files: list[str]) -> None:
+    """Reject a column that is in files and in folder names: DuckDB would read the folder names."""
+    for same in group_by_reader(files).values():
+        keys = [key for key in folder_keys(same) if _is_used(key, table)]
+        rows = select_from_files(same, {}, folders=False)
+        own = {name.lower() for name in _column_types(table, rows)} if keys else set()
+        for key in keys:
             if key.lower() in own:
                 raise InputError(
-                    f"'{key}' is both a column in the files of {table} and in the names of their folders, "
-                    f"'{key}=...'; rename the column or the folders.",
+                    f"'{key}' is both a column in the files of {table} and a folder name, '{key}=...'. "
+                    "Rename the column or the folders.",
                     field=key,
                 )
 
 
-def _check_clients_alike(table: SourceTable) -> None:
-    """Refuse files that call a client 7.0 or true where others call it 7 or True."""
-    files = [] if table.whole else files_of(paths_of(table.source))
-    if all(map(holds_text, files)) or table.client in folder_keys(files):
-        return  # in text, and in names of folders, all clients are text
-    kinds: dict[str, str] = {}
-    for file in files:
-        kind = "VARCHAR" if holds_text(file) else _types(table, rows_of([file], {})).get(table.client, "")
-        kinds.setdefault(_DIGITS.sub("", kind), file)
-    if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
-        (one, first), (other, second), *_ = kinds.items()
-        raise InputError(
-            f"The clients in '{table.client}' are of type {one} in '{first}' and of type {other} in "
-            f"'{second}', which may give one client two names; make all of them text.",
-            field=table.client,
-        )
-
-
-def _asked_for(name: str, table: SourceTable) -> bool:
+def _is_used(name: str, table: SourceTable) -> bool:
     in_condition = re.search(rf"\b{re.escape(name)}\b", table.where or "", re.IGNORECASE)
     return in_condition is not None or name.lower() in map(str.lower, table.columns)
 
 
+def _check_client_types(table: SourceTable, files: list[str]) -> None:
+    """Reject files that name a client 7.0 or true where others name it 7 or True."""
+    if table.is_single or all(map(is_text, files)) or table.client in folder_keys(files):
+        return  # in text files and folder names, all clients are text
+    kinds: dict[str, str] = {}
+    for file in files:
+        types = {} if is_text(file) else _column_types(table, select_from_files([file], {}))
+        kind = "VARCHAR" if is_text(file) else types.get(table.client, "")
+        kinds.setdefault(kind.partition("(")[0], file)
+    if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
+        (kind, file), (other_kind, other_file), *_ = kinds.items()
+        raise InputError(
+            f"Clients in '{table.client}' have type {kind} in '{file}' but {other_kind} in '{other_file}', "
+            "so one client may get two names. Convert them to text.",
+            field=table.client,
+        )
+
+
 def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
-    """Refuse a file without a column that others have: DuckDB lets its rows lack a value."""
-    for file in files_of(paths_of(table.source)):
-        own = {name.lower() for name in _types(table, rows_of([file], {}))}
+    """Reject a file that lacks a column of the others: DuckDB would read its rows as missing values."""
+    for file in find_tables(source_paths(table.source)):
+        own = {name.lower() for name in _column_types(table, select_from_files([file], {}))}
         for name in columns:
             if name.lower() not in own:
                 raise InputError(
-                    f"'{file}' has no column '{name}', which others of these files have; add it, or leave "
-                    "the file out.",
+                    f"'{file}' has no column '{name}', but other files do. Add it, or drop the file.",
                     field=name,
                 )
 
 
 def select_rows(table: SourceTable, drop_missing: bool) -> None:
-    """Make the view `data`, where dropping empties all targets of a row that lacks one."""
+    """Create the view `data`; drop_missing empties all targets of a row that lacks one."""
     import duckdb
 
     if table.where:
         table.connection.execute(FIND_NAN)
-    rows = f"SELECT * FROM ({_comparable(table)}) WHERE ({table.where or True}\n)"  # the line ends a comment
+    rows = f"SELECT * FROM ({_nan_as_missing(table)}) WHERE ({table.where or True}\n)"  # \n ends a comment
     try:
         if len(table.connection.extract_statements(f"{rows} LIMIT 0")) > 1:
-            raise duckdb.ProgrammingError("it is more than one condition")
+            raise duckdb.ProgrammingError("more than one statement")
         table.connection.execute(f"{rows} LIMIT 0")
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
         raise bad_where(table, error) from None
@@ -186,23 +184,23 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         complete = " AND ".join(f"NOT isnan({value})" for value in values)
         values = [f"CASE WHEN {complete} THEN {value} END" for value in values]
     columns = ", ".join(f"{value} AS y{number}" for number, value in enumerate(values))
-    client = sql_text(table.client) if table.whole else _client_column(table)
+    client = sql_text(table.client) if table.is_single else _client_column(table)
     table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
 
 
-def _comparable(table: SourceTable) -> str:
-    """All rows for a condition, to which NaN is a missing number: to DuckDB it is larger than all others."""
-    kinds = _types(table, "source") if table.where else {}
+def _nan_as_missing(table: SourceTable) -> str:
+    """Return SQL for all rows with NaN as NULL for the condition: DuckDB orders NaN above all numbers."""
+    kinds = _column_types(table, "source") if table.where else {}
     numbers = [sql_name(name) for name, kind in kinds.items() if kind in ("FLOAT", "DOUBLE")]
     missing = ", ".join(f"CASE WHEN NOT isnan({name}) THEN {name} END AS {name}" for name in numbers)
     return f"SELECT * REPLACE ({missing}) FROM source" if numbers else "FROM source"
 
 
 def _client_column(table: SourceTable) -> str:
-    """The column of clients; names that were kept as bytes become text, and times of a zone those of UTC."""
+    """Return SQL for the client, with bytes decoded and times in UTC."""
     column = sql_name(table.client)
     as_text = {
-        "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # the latter shows what is no text
+        "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # VARCHAR escapes what is not UTF-8
         "TIMESTAMP WITH TIME ZONE": f"{column} AT TIME ZONE 'UTC'",
     }
-    return as_text.get(_types(table, "source")[table.client], column)
+    return as_text.get(_column_types(table, "source")[table.client], column)

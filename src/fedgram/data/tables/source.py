@@ -1,25 +1,46 @@
-"""A table to be read, and its clients by name."""
+"""A table that DuckDB reads, and its clients by name."""
 
 from __future__ import annotations
 
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.tables.files import paths_of
+from fedgram.data.tables.files import source_paths
 from fedgram.data.validation import client_name
 
 if TYPE_CHECKING:
     import duckdb
 
+# DuckDB infers the type of a column of Python objects from so many values, and rounds the rest to it.
+WHOLE_COLUMNS = {"pandas_analyze_sample": 2**40}
+
+
+@contextmanager
+def connect_duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a DuckDB connection in memory that spills to a temporary folder."""
+    import duckdb  # here, because importing it takes longer than everything else
+
+    with (
+        tempfile.TemporaryDirectory() as spill,
+        duckdb.connect(config={"temp_directory": spill, **WHOLE_COLUMNS}) as connection,
+    ):
+        yield connection
+
 
 @dataclass(frozen=True)
 class SourceTable:
-    """What to read. Once open, the view `source` has all columns and rows, and the view `data` has the rows
-    asked for, with columns client, y0, y1, ..., one y for each target. The client is a column, or with
-    `whole` the name of the one client that has all rows.
+    """A source with the columns and rows to read.
+
+    `client` is a column, or with `is_single` the name of the one client of all rows. `open_source` creates
+    the view `source` of all columns and rows; `select_rows` creates the view `data` of the selected rows,
+    with columns client, y0, y1, ..., one y per target.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -27,36 +48,36 @@ class SourceTable:
     client: str
     targets: tuple[str, ...]
     where: str | None
-    whole: bool = False
+    is_single: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
-        return self.targets if self.whole else (self.client, *self.targets)
+        """Names of the columns to read."""
+        return self.targets if self.is_single else (self.client, *self.targets)
 
-    def each(self, template: str) -> str:
-        """Columns after a template, in which {0} is the number of the target."""
+    def per_target(self, template: str) -> str:
+        """Repeat an SQL expression for every target; {0} is the target's number."""
         return ", ".join(template.format(number) for number in range(len(self.targets)))
 
-    def read(self, columns: str, rows: str) -> tuple[list[str | None], Array]:
-        """Names of the M clients, None where missing, and their values (M, columns), in order of name."""
+    def read_by_client(self, columns: str, rows: str) -> tuple[list[str | None], Array]:
+        """Read values (M, columns) of M clients in order of name, and the names; None is a missing name."""
         found = self.connection.execute(f"SELECT client, {columns} FROM {rows}")
         width = len(found.description) - 1
-        named = sorted(
-            ((client_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _rank(row[0])
+        by_name = sorted(
+            ((client_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _sort_key(row[0])
         )
-        values = np.array([values for _, values in named], dtype=np.float64)
-        return [name for name, _ in named], values.reshape(-1, width)
+        values = np.array([values for _, values in by_name], dtype=np.float64)
+        return [name for name, _ in by_name], values.reshape(-1, width)
 
     def __str__(self) -> str:
-        paths = paths_of(self.source)
+        paths = source_paths(self.source)
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return f"'{paths[0]}'{others}" if paths else "the table"
 
 
-def _rank(name: str | None) -> tuple[float, str]:
+def _sort_key(name: str | None) -> tuple[float, str]:
     try:
         number = float(name or "inf")
     except ValueError:
-        number = np.inf
-    return number if number < np.inf else np.inf, name or ""  # a name may be nan, which has no order
+        number = math.inf
+    return number if number < math.inf else math.inf, name or ""  # the name 'nan' has no order as a number

@@ -1,14 +1,13 @@
 """dSprites: position and scale of a white shape on black (Matthey et al. 2017, Apache 2.0).
 
 The published form is one npz with `imgs` (737,280, 64, 64) of 0 and 1, and `latents_values` (737,280, 6) in
-the order color, shape, scale, orientation, posX, posY. `dsprites-rerendered` reads 60,000 imitations of these
-images, packed eight pixels to a byte as `imgs_packed` (60,000, 512), under the same name of the latents: they
-are RE-RENDERED, and not dSprites.
+the order color, shape, scale, orientation, posX, posY. `dsprites-rerendered` reads 60,000 imitations with the
+same latents, eight pixels to a byte, as `imgs_packed` (60,000, 512): they are RE-RENDERED, not dSprites.
 
-What the paper does not state, and what we do:
-- Which rows: 12,000 training and 3,000 test rows drawn uniformly without replacement from all of the file,
-  from `Options.seed`. The same rows serve every training seed.
-- Pixels are 0 or 255, so that networks see 0 or 1.
+Choices that the paper does not state:
+- Rows: 12,000 training and 3,000 test rows drawn without replacement with `Options.seed`. All training seeds
+  share them.
+- Pixels are 0 or 255, so networks receive 0 or 1.
 """
 
 from __future__ import annotations
@@ -23,15 +22,22 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.dataset import (
+    Dataset,
+    Download,
+    Options,
+    find_files,
+    make_provenance,
+    translate_read_errors,
+)
 from fedgram.data.datasets.loaders.sprites import FACTORS, SIDE, TARGETS
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
-    chosen,
-    picked,
-    projected,
-    refuse_larger,
+    build_image_problem,
+    gather_images,
+    reject_larger,
+    sample_rows,
 )
 from fedgram.data.problem import Kind, Problem
 
@@ -41,9 +47,8 @@ BLOCK = 8_192  # images read at a time: 32 MB
 
 
 def find(folder: Path, options: Options, *, name: str, file: str) -> Sequence[Path]:
-    """The npz file, in the data directory or a folder in it."""
-    found = sorted([*folder.glob(file), *folder.glob(f"*/{file}")])
-    return found[:1] or [require(folder / file, name, "the images with their latents")]
+    """Find the npz file."""
+    return find_files(folder, [file], name, "the images with their latents")[:1]
 
 
 def load(
@@ -55,20 +60,20 @@ def load(
     train: int = TRAIN_ROWS,
     test: int = TEST_ROWS,
 ) -> Problem:
-    """A problem of 8 clients: images (N, 64, 64, 1) of 0 and 255, targets posX, posY, scale (N, 3)."""
-    refuse_larger(name, options)
-    with readable(files[0], "a dSprites npz"):
-        latents = _latents(files[0])
-    rows = chosen(np.random.default_rng(options.seed), len(latents), train + test, name)
-    with readable(files[0], "a dSprites npz"):
-        white = picked(_blocks(files[0], len(latents)), rows, (SIDE, SIDE)) > 0
+    """Load images (N, 64, 64, 1) of 0 and 255 and targets posX, posY, scale (N, 3) of 8 clients."""
+    reject_larger(name, options)
+    with translate_read_errors(files[0], "a dSprites npz"):
+        latents = _read_latents(files[0])
+    rows = sample_rows(np.random.default_rng(options.seed), len(latents), train + test, name)
+    with translate_read_errors(files[0], "a dSprites npz"):
+        white = gather_images(_read_blocks(files[0], len(latents)), rows, (SIDE, SIDE)) > 0
     targets = latents[rows][:, [FACTORS.index(target) for target in TARGETS]]
     images = np.uint8(255) * white[..., None]
-    return projected(name, kind, images, targets, train, TARGETS, provenance(files, options))
+    return build_image_problem(name, kind, images, targets, train, TARGETS, make_provenance(files, options))
 
 
-def _latents(path: Path) -> Array:
-    """Values of the six factors, (N, 6)."""
+def _read_latents(path: Path) -> Array:
+    """Read the values of the six factors, (N, 6)."""
     with path.open("rb") as file, np.load(file) as arrays:
         latents = np.asarray(arrays["latents_values"], dtype=np.float64)
     if latents.ndim != 2 or latents.shape[1] != len(FACTORS):
@@ -79,13 +84,13 @@ def _latents(path: Path) -> Array:
     return latents
 
 
-def _blocks(path: Path, count: int) -> Iterator[Array]:
-    """All images of a file, as blocks (n, 64, 64) of 0 and 1."""
+def _read_blocks(path: Path, count: int) -> Iterator[Array]:
+    """Yield all images of a file in blocks (n, 64, 64) of 0 and 1."""
     with zipfile.ZipFile(path) as archive:
         packed = "imgs_packed.npy" in archive.namelist()
         name, width = ("imgs_packed", SIDE * SIDE // 8) if packed else ("imgs", SIDE * SIDE)
         with archive.open(f"{name}.npy") as file:
-            # np.load would hold 3 GB: the rows are taken from the stream as it is decompressed.
+            # np.load would take 3 GB of memory; this reads blocks from the compressed stream.
             _check_header(file, name, (count, width) if packed else (count, SIDE, SIDE))
             for start in range(0, count, BLOCK):
                 content = file.read(min(BLOCK, count - start) * width)
@@ -107,7 +112,7 @@ DATASETS = (
         name="dsprites",
         kind="REAL",
         title="dSprites",
-        licence="Apache 2.0",
+        license="Apache 2.0",
         citation="Matthey, Higgins, Hassabis and Lerchner, dSprites: Disentanglement testing Sprites, 2017",
         published="https://github.com/google-deepmind/dsprites-dataset",
         find=partial(find, name="dsprites", file=OFFICIAL),
@@ -116,7 +121,7 @@ DATASETS = (
             Download(
                 f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{OFFICIAL}",
                 OFFICIAL,
-                # The publisher prints no checksum; this is the one that independent projects have recorded.
+                # The publisher gives no checksum; independent projects have recorded this one.
                 "md5:7da33b31b13a06f4b04a70402ce90c2e",
             ),
         ),
@@ -125,11 +130,11 @@ DATASETS = (
         name="dsprites-rerendered",
         kind="RE-RENDERED",
         title="Imitation of 60,000 dSprites",
-        licence="made for this project",
+        license="made for this project",
         citation="none; after Matthey et al., dSprites, 2017",
         published="not published",
         find=partial(find, name="dsprites-rerendered", file=PACKED),
         load=partial(load, name="dsprites-rerendered", kind="RE-RENDERED"),
-        obtain=f"'{PACKED}' is not published; the dataset 'sprites' is alike and needs no files.",
+        obtain=f"'{PACKED}' is not published. Use the similar dataset 'sprites', which needs no files.",
     ),
 )

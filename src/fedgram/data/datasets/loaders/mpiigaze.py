@@ -1,16 +1,14 @@
-"""MPIIGaze: where an eye looks, from its image (Zhang et al. 2015, CC BY-NC-SA 4.0).
+"""MPIIGaze: gaze direction from an eye image (Zhang et al. 2015, CC BY-NC-SA 4.0).
 
 The published form is one `.mat` file for each day of 15 persons, `Data/Normalized/pXX/dayYY.mat`, with the
-struct `data`: for each eye, `left` and `right`, `image` (n, 36, 60) and `gaze` (n, 3), a unit vector in the
-normalized camera. It is read from the folder, or straight from `MPIIGaze.tar.gz`.
+struct `data`: for the eyes `left` and `right`, `image` (n, 36, 60) and `gaze` (n, 3), a unit vector in the
+normalized camera. It is read from the folder or from `MPIIGaze.tar.gz`.
 
-The targets are the angles by the dataset's own convention, pitch = asin(-y) and yaw = atan2(-x, -z), scaled.
-What the paper does not state, and what we do:
-- Which images: both eyes of all persons and days, 12,000 for training and 3,000 for tests drawn uniformly
-  without replacement, from `Options.seed`. The same images serve every training seed. A person's images are
-  in both sets.
-- Right eyes are mirrored, image and gaze, so that all eyes look alike: the usual way to train one model for
-  both.
+The targets are the dataset's own angles, pitch = asin(-y) and yaw = atan2(-x, -z), scaled. Choices that the
+paper does not state:
+- Images: 12,000 for training and 3,000 for tests, drawn without replacement from both eyes of all persons and
+  days with `Options.seed`. All training seeds share them. A person's images are in both sets.
+- Right eyes are mirrored, image and gaze, as is usual for one model of both eyes.
 """
 
 from __future__ import annotations
@@ -25,17 +23,24 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
+from fedgram.data.datasets.dataset import (
+    Dataset,
+    Download,
+    Options,
+    find_files,
+    make_provenance,
+    translate_read_errors,
+)
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
+    build_image_problem,
     check_images,
-    chosen,
-    combined_checksum,
-    picked,
-    projected,
-    refuse_larger,
-    tar_members,
+    combine_checksums,
+    gather_images,
+    read_tar_members,
+    reject_larger,
+    sample_rows,
 )
 from fedgram.data.problem import Problem
 
@@ -48,58 +53,56 @@ _DAY_FILE = re.compile(r".*/Normalized/(p\d\d/day\d\d)\.mat")
 
 
 def find(folder: Path, options: Options) -> Sequence[Path]:
-    """The files of all days, or the archive that holds them."""
-    for place in FOLDERS:
-        if found := sorted((folder / place).glob("p??/day??.mat")):
-            return found
-    return [require(folder / ARCHIVE, NAME, f"the folder '{FOLDERS[0]}', or the archive of it")]
+    """Find the files of all days, or the archive of them."""
+    patterns = [*(f"{place}/p??/day??.mat" for place in FOLDERS), ARCHIVE]
+    return find_files(folder, patterns, NAME, f"the folder '{FOLDERS[0]}', or its archive", missing=ARCHIVE)
 
 
 def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
-    """A problem of 8 clients: images (N, 36, 60, 1), targets pitch and yaw (N, 2)."""
-    refuse_larger(NAME, options)
-    days = [eyes for _, eyes in sorted(_days(files), key=lambda day: day[0])]
+    """Load images (N, 36, 60, 1) and targets pitch and yaw (N, 2) of 8 clients."""
+    reject_larger(NAME, options)
+    days = [eyes for _, eyes in sorted(_read_days(files), key=lambda day: day[0])]
     if not days:
-        raise InputError(f"'{files[0]}' holds no Normalized/pXX/dayYY.mat.", field=str(files[0]))
+        raise InputError(f"'{files[0]}' has no Normalized/pXX/dayYY.mat.", field=str(files[0]))
     gaze = np.concatenate([directions for _, directions in days])
-    rows = chosen(np.random.default_rng(options.seed), len(gaze), train + test, NAME)
-    images = picked((block for block, _ in days), rows, SHAPE)
-    return projected(
-        NAME, "REAL", images[..., None], angles(gaze[rows]), train, TARGETS, _made(files, options)
+    rows = sample_rows(np.random.default_rng(options.seed), len(gaze), train + test, NAME)
+    images = gather_images((block for block, _ in days), rows, SHAPE)
+    return build_image_problem(
+        NAME, "REAL", images[..., None], gaze_angles(gaze[rows]), train, TARGETS, _provenance(files, options)
     )
 
 
-def angles(gaze: Array) -> Array:
-    """Pitch and yaw in radians of unit vectors (N, 3) -> (N, 2)."""
+def gaze_angles(gaze: Array) -> Array:
+    """Compute pitch and yaw in radians of unit vectors, (N, 3) -> (N, 2)."""
     x, y, z = gaze.T
     return np.stack([np.arcsin(-y), np.arctan2(-x, -z)], axis=1)
 
 
-def _days(files: Sequence[Path]) -> Iterator[tuple[str, tuple[Array, Array]]]:
-    """Name, images (n, 36, 60) and gaze (n, 3) of each day, in any order."""
+def _read_days(files: Sequence[Path]) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    """Yield name, images (n, 36, 60) and gaze (n, 3) of each day, in any order."""
     for path in files:
-        with readable(path, "MPIIGaze"):
+        with translate_read_errors(path, "MPIIGaze"):
             if path.name != ARCHIVE:
-                yield f"{path.parent.name}/{path.stem}", _eyes(path.read_bytes())
+                yield f"{path.parent.name}/{path.stem}", _read_eyes(path.read_bytes())
                 continue
-            for name, content in tar_members(path, _DAY_FILE):
-                with readable(name, "a day of MPIIGaze"):
-                    yield _DAY_FILE.sub(r"\1", name), _eyes(content)
+            for name, content in read_tar_members(path, _DAY_FILE):
+                with translate_read_errors(name, "a day of MPIIGaze"):
+                    yield _DAY_FILE.sub(r"\1", name), _read_eyes(content)
 
 
-def _eyes(content: bytes) -> tuple[Array, Array]:
-    """Images and gaze of all left eyes, then all right eyes, mirrored."""
+def _read_eyes(content: bytes) -> tuple[Array, Array]:
+    """Read images and gaze of all left eyes, then of all right eyes, mirrored."""
     from scipy.io import loadmat
 
     day = loadmat(io.BytesIO(content), variable_names=["data"])
-    left_images, left_gaze = _eye(day, "left")
-    right_images, right_gaze = _eye(day, "right")
+    left_images, left_gaze = _read_eye(day, "left")
+    right_images, right_gaze = _read_eye(day, "right")
     images = np.concatenate([left_images, right_images[:, :, ::-1]])
     return images, np.concatenate([left_gaze, right_gaze * [-1, 1, 1]])
 
 
-def _eye(day: dict[str, Any], eye: str) -> tuple[Array, Array]:
-    """Images (n, 36, 60) and gaze (n, 3) of one eye."""
+def _read_eye(day: dict[str, Any], eye: str) -> tuple[Array, Array]:
+    """Read images (n, 36, 60) and gaze (n, 3) of one eye."""
     try:
         struct = day["data"][eye][0, 0]
         images, gaze = struct["image"][0, 0], struct["gaze"][0, 0].astype(np.float64)
@@ -111,10 +114,10 @@ def _eye(day: dict[str, Any], eye: str) -> tuple[Array, Array]:
     return images, gaze
 
 
-def _made(files: Sequence[Path], options: Options) -> dict[str, Any]:
+def _provenance(files: Sequence[Path], options: Options) -> dict[str, Any]:
     if files[0].name == ARCHIVE:
-        return provenance(files, options)
-    return {**provenance((), options), "files": combined_checksum(files, files[0].parent.parent)}
+        return make_provenance(files, options)
+    return {**make_provenance((), options), "files": combine_checksums(files, files[0].parent.parent)}
 
 
 DATASETS = (
@@ -122,7 +125,7 @@ DATASETS = (
         name=NAME,
         kind="REAL",
         title="MPIIGaze, normalized eye images",
-        licence="CC BY-NC-SA 4.0, for non-commercial scientific use",
+        license="CC BY-NC-SA 4.0, for non-commercial scientific use",
         citation="Zhang, Sugano, Fritz and Bulling, Appearance-Based Gaze Estimation in the Wild, CVPR 2015",
         published="https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/"
         "gaze-based-human-computer-interaction/appearance-based-gaze-estimation-in-the-wild",

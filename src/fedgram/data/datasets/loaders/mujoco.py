@@ -1,23 +1,21 @@
-"""MuJoCo locomotion: an expert's action from the observation, in four environments.
+"""MuJoCo locomotion: an expert's action from the observation.
 
-`swimmer`, `hopper`, `halfcheetah` and `walker` read what JAT publishes (Apache 2.0): Parquet files with one
-row for each episode, and the columns `continuous_observations` and `continuous_actions`, lists of lists of
-numbers. `swimmer-rollouts` and so on read rollouts that were made for this project in the same layout: they
-are GENERATED, and not JAT. Their variants name the policy, and whether it acted by its mode (`det`) or
-sampled (`stoch`).
+`swimmer`, `hopper`, `halfcheetah` and `walker` read JAT's published files (Apache 2.0): Parquet with one row
+per episode, and the nested lists `continuous_observations` and `continuous_actions`. `swimmer-rollouts` etc.
+read rollouts in the same layout that were made for this project: they are GENERATED, not JAT. Their variants
+name the policy, and whether it acted by its mode (`det`) or sampled (`stoch`).
 
-The paper takes the first 4,000 training transitions at their stored scale. What it does not state:
-- Transitions are counted through the episodes in stored order, whatever the length of each.
-- Test rows: the paper has none. We take the next 2,000 transitions, as many as there are, and give each to
-  the client whose interval of training targets is nearest. They may begin in the last training episode.
-- The seed plays no part.
+The paper uses the first 4,000 training transitions at their stored scale. It does not state the rest:
+- Transitions are counted through the episodes in stored order, regardless of their lengths.
+- Test rows: the paper has none. We use the next 2,000 transitions, or as many as there are; each goes to the
+  client with the nearest interval of training targets. They may begin in the last training episode.
+- The seed has no effect.
 """
 
 from __future__ import annotations
 
 import glob
-import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,19 +25,28 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
-from fedgram.data.datasets.preprocessing import refuse_larger, split_by_projection
+from fedgram.data.datasets.dataset import (
+    Dataset,
+    Download,
+    Options,
+    find_files,
+    make_provenance,
+    translate_read_errors,
+)
+from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, reject_larger
 from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.splits import split_by_projection
 
 TRAIN_ROWS, TEST_ROWS = 4_000, 2_000
-VARIANTS = ("ppo_stoch", "tqc_det", "tqc_stoch")  # the first is the default, the nearest in kind to JAT
+COLUMNS = ("continuous_observations", "continuous_actions")
+VARIANTS = ("ppo_stoch", "tqc_det", "tqc_stoch")  # the first is the default, the most similar to JAT
 
 
 @dataclass(frozen=True)
 class Environment:
     """An environment with D observations and C actions, and JAT's first file of training episodes.
 
-    The file's address holds a revision at which it lay there under this name.
+    JAT publishes no checksum, but the revision in the file's URL fixes its content.
     """
 
     name: str
@@ -47,12 +54,6 @@ class Environment:
     actions: int
     jat_revision: str
     jat_file: str
-
-    @property
-    def download(self) -> Download:
-        """JAT publishes no checksum; the revision fixes the content."""
-        repository = "https://huggingface.co/datasets/jat-project/jat-dataset/resolve"
-        return Download(f"{repository}/{self.jat_revision}/{self.jat_file}", self.jat_file)
 
 
 ENVIRONMENTS = (
@@ -76,91 +77,43 @@ ENVIRONMENTS = (
 
 
 def find_jat(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
-    """JAT's first file of training episodes, in the data directory or a folder in it."""
-    pattern = f"mujoco-{environment.name}/train-00000-of-*.parquet"
-    found = sorted(folder.glob(pattern)) or sorted(folder.glob(f"*/{pattern}"))
-    return found[:1] or [require(folder / environment.jat_file, environment.name, "JAT's training episodes")]
+    """Find JAT's first file of training episodes."""
+    pattern, what = f"mujoco-{environment.name}/train-00000-of-*.parquet", "JAT's training episodes"
+    return find_files(folder, [pattern], environment.name, what, missing=environment.jat_file)[:1]
 
 
 def find_rollouts(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
-    """The rollouts of one variant."""
+    """Find the rollouts of one variant."""
     file = f"mujoco_{environment.name}_{options.variant or VARIANTS[0]}.parquet"
-    return [require(folder / file, f"{environment.name}-rollouts", "the generated rollouts")]
+    return find_files(folder, [file], f"{environment.name}-rollouts", "the generated rollouts")
 
 
 def load(
     files: Sequence[Path], options: Options, *, name: str, kind: Kind, environment: Environment
 ) -> Problem:
-    """4,000 training transitions of 4 clients, and test ones: inputs (N, D) float32, targets (N, C)."""
-    refuse_larger(name, options)
-    widths = environment.observations, environment.actions
-    rows = transitions(files[0], widths, TRAIN_ROWS + TEST_ROWS)
+    """Load 4,000 training transitions of 4 clients, and test ones: inputs (N, D) float32, targets (N, C)."""
+    reject_larger(name, options)
+    rows = read_transitions(files[0], environment, TRAIN_ROWS + TEST_ROWS)
     if len(rows) < TRAIN_ROWS:
         raise InputError(
             f"The dataset '{name}' needs {TRAIN_ROWS:,} transitions, but '{files[0]}' has {len(rows):,}.",
             field=str(files[0]),
         )
-    train = Split(rows.inputs[:TRAIN_ROWS], rows.targets[:TRAIN_ROWS])
-    test = Split(rows.inputs[TRAIN_ROWS:], rows.targets[TRAIN_ROWS:])
-    trained, tested = split_by_projection(train, test)
-    names = tuple(f"action {c + 1}" for c in range(environment.actions))
-    return Problem(name, kind, trained, tested, names, provenance(files, options))
+    train, test = rows.take(slice(TRAIN_ROWS)), rows.take(slice(TRAIN_ROWS, None))
+    targets = tuple(f"action {c + 1}" for c in range(environment.actions))
+    splits = split_by_projection(train, test, TABULAR_CLIENTS)
+    return Problem(name, kind, *splits, targets, make_provenance(files, options))
 
 
-def _jat(environment: Environment) -> Dataset:
-    return Dataset(
-        name=environment.name,
-        kind="REAL",
-        title=f"MuJoCo {environment.name}, expert episodes of JAT",
-        licence="Apache 2.0",
-        citation="Gallouédec et al., Jack of All Trades, Master of Some, arXiv:2402.09844, 2024; "
-        "Todorov et al., MuJoCo, IROS 2012",
-        published="https://huggingface.co/datasets/jat-project/jat-dataset",
-        find=partial(find_jat, environment=environment),
-        load=partial(load, name=environment.name, kind="REAL", environment=environment),
-        downloads=(environment.download,),
-    )
-
-
-def _rollouts(environment: Environment) -> Dataset:
-    name = f"{environment.name}-rollouts"
-    return Dataset(
-        name=name,
-        kind="GENERATED",
-        title=f"MuJoCo {environment.name}, rollouts of public MIT-licensed expert policies; not JAT",
-        licence="made for this project",
-        citation="Todorov et al., MuJoCo, IROS 2012",
-        published="not published",
-        find=partial(find_rollouts, environment=environment),
-        load=partial(load, name=name, kind="GENERATED", environment=environment),
-        obtain=f"Roll out a policy of your own in JAT's layout, or use '{environment.name}', the published "
-        f"data; files are named mujoco_{environment.name}_VARIANT.parquet.",
-        variants=VARIANTS,
-    )
-
-
-DATASETS = (*map(_jat, ENVIRONMENTS), *map(_rollouts, ENVIRONMENTS))
-
-
-COLUMNS = ("continuous_observations", "continuous_actions")
-
-Episode = tuple[Any, ...]
-"""Observations (T, D) and actions (T, C) of one episode, as lists."""
-
-
-def transitions(path: Path, widths: tuple[int, int], wanted: int) -> Split:
-    """The first `wanted` transitions of a file, or all if it has fewer, in stored order and scale.
-
-    widths D and C of an observation and an action -> inputs (N, D) float32, targets (N, C) float64.
-    """
+def read_transitions(path: Path, environment: Environment, wanted: int) -> Split:
+    """Read the first `wanted` transitions, or all if there are fewer, in stored order and scale."""
     observations: list[Array] = []
     actions: list[Array] = []
     count = 0
-    read = _reader()
-    with readable(path, f"a Parquet file of episodes ({COLUMNS[0]}, {COLUMNS[1]})"):
-        for episode in read(path):
+    with translate_read_errors(path, f"a Parquet file of episodes ({COLUMNS[0]}, {COLUMNS[1]})"):
+        for episode in _read_episodes(path):
             observed, acted = (np.asarray(values, dtype=np.float32) for values in episode)
-            _check_episode(f"episode {len(actions) + 1}", widths, observed, acted)
+            _check_episode(f"Episode {len(actions) + 1}", environment, observed, acted)
             observations.append(observed)
             actions.append(acted)
             count += len(acted)
@@ -168,58 +121,71 @@ def transitions(path: Path, widths: tuple[int, int], wanted: int) -> Split:
                 break
     if not count:
         raise InputError(f"'{path}' has no transitions.", field=str(path))
-    inputs, targets = np.concatenate(observations)[:wanted], np.concatenate(actions)[:wanted]
-    return Split(inputs, targets.astype(np.float64))
+    return Split(np.concatenate(observations)[:wanted], np.concatenate(actions)[:wanted])
 
 
-def _reader() -> Callable[[Path], Iterator[Episode]]:
-    """Whichever library is installed: the project needs DuckDB, but a training machine may lack it."""
-    for library, reader in READERS.items():
-        if importlib.util.find_spec(library):
-            return reader
-    raise InputError("Reading Parquet files needs DuckDB or pyarrow: pip install duckdb.", field="duckdb")
-
-
-def _duckdb_episodes(path: Path) -> Iterator[Episode]:
+def _read_episodes(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield observations (T, D) and actions (T, C) of each episode as lists."""
     import duckdb
 
-    # With one thread no more is read than is asked for: JAT's files are a hundred times what we need.
+    # One thread reads no more than we fetch: JAT's files are a hundred times what we need.
     with duckdb.connect(config={"threads": 1}) as connection:
-        rows = connection.execute(
-            f"SELECT {', '.join(COLUMNS)} FROM read_parquet(?)", [glob.escape(str(path))]
-        )
+        query = f"SELECT {', '.join(COLUMNS)} FROM read_parquet(?)"
+        rows = connection.execute(query, [glob.escape(str(path))])
         while episode := rows.fetchone():
             yield episode
 
 
-def _pyarrow_episodes(path: Path) -> Iterator[Episode]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        missing = set(COLUMNS) - set(file.schema_arrow.names)
-        if missing:
-            raise ValueError(f'column "{min(missing)}" not found')
-        for batch in file.iter_batches(batch_size=1, columns=list(COLUMNS)):
-            for row in batch.to_pylist():
-                yield row[COLUMNS[0]], row[COLUMNS[1]]
-
-
-READERS = {"duckdb": _duckdb_episodes, "pyarrow": _pyarrow_episodes}
-
-
-def _check_episode(where: str, widths: tuple[int, int], observed: Array, acted: Array) -> None:
-    """One observation for each action, both of the widths expected, and all of them finite."""
-    shapes = (len(acted), widths[0]), (len(acted), widths[1])
+def _check_episode(where: str, environment: Environment, observed: Array, acted: Array) -> None:
+    """Check that there is one finite observation per action, both of the expected width."""
+    shapes = (len(acted), environment.observations), (len(acted), environment.actions)
     if (observed.shape, acted.shape) != shapes:
         raise InputError(
-            f"{where} has observations of shape {observed.shape} and actions of shape {acted.shape}, where "
-            f"{shapes[0]} and {shapes[1]} are expected: is it another environment?",
+            f"{where} has observations of shape {observed.shape} and actions of shape {acted.shape}, not "
+            f"{shapes[0]} and {shapes[1]}. Check that it is the right environment.",
             field=COLUMNS[0],
         )
-    bad = ~(np.isfinite(observed).all(axis=1) & np.isfinite(acted).all(axis=1))
-    if bad.any():
-        step = int(bad.argmax()) + 1
+    is_bad = ~(np.isfinite(observed).all(axis=1) & np.isfinite(acted).all(axis=1))
+    if is_bad.any():
+        step = int(is_bad.argmax()) + 1
         raise InputError(
-            f"{where} has a value that is not finite, in transition {step}; leave out the episode first.",
+            f"{where} has a value that is not finite, in transition {step}. Drop the episode.",
             field=COLUMNS[0],
         )
+
+
+def _jat_dataset(environment: Environment) -> Dataset:
+    repository = "https://huggingface.co/datasets/jat-project/jat-dataset"
+    url = f"{repository}/resolve/{environment.jat_revision}/{environment.jat_file}"
+    return Dataset(
+        name=environment.name,
+        kind="REAL",
+        title=f"MuJoCo {environment.name}, expert episodes of JAT",
+        license="Apache 2.0",
+        citation="Gallouédec et al., Jack of All Trades, Master of Some, arXiv:2402.09844, 2024; "
+        "Todorov et al., MuJoCo, IROS 2012",
+        published=repository,
+        find=partial(find_jat, environment=environment),
+        load=partial(load, name=environment.name, kind="REAL", environment=environment),
+        downloads=(Download(url, environment.jat_file),),
+    )
+
+
+def _rollouts_dataset(environment: Environment) -> Dataset:
+    name = f"{environment.name}-rollouts"
+    return Dataset(
+        name=name,
+        kind="GENERATED",
+        title=f"MuJoCo {environment.name}, rollouts of public MIT-licensed expert policies; not JAT",
+        license="made for this project",
+        citation="Todorov et al., MuJoCo, IROS 2012",
+        published="not published",
+        find=partial(find_rollouts, environment=environment),
+        load=partial(load, name=name, kind="GENERATED", environment=environment),
+        obtain=f"Roll out your own policy in JAT's layout as mujoco_{environment.name}_VARIANT.parquet, or "
+        f"use the published '{environment.name}'.",
+        variants=VARIANTS,
+    )
+
+
+DATASETS = (*map(_jat_dataset, ENVIRONMENTS), *map(_rollouts_dataset, ENVIRONMENTS))

@@ -3,10 +3,10 @@
 The published form is `3dshapes.h5` with `images` (480,000, 64, 64, 3) and `labels` (480,000, 6) in the order
 floor hue, wall hue, object hue, scale, shape, orientation.
 
-What the paper does not state, and what we do:
-- Which rows: 12,000 training rows (48,000 in its larger variant) and 3,000 test rows drawn uniformly without
-  replacement from all of the file, from `Options.seed`. The same rows serve every training seed.
-- Hue is taken as the stored number from 0 to 0.9, although hues lie on a circle.
+Choices that the paper does not state:
+- Rows: 12,000 training rows (48,000 in the larger variant) and 3,000 test rows, drawn without replacement
+  with `Options.seed`. All training seeds share them.
+- Hue is the stored number from 0 to 0.9, although hues form a circle.
 """
 
 from __future__ import annotations
@@ -20,8 +20,22 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, Download, Options, provenance, readable, require
-from fedgram.data.datasets.preprocessing import TEST_ROWS, TRAIN_ROWS, check_images, chosen, needed, projected
+from fedgram.data.datasets.dataset import (
+    Dataset,
+    Download,
+    Options,
+    find_files,
+    make_provenance,
+    translate_read_errors,
+)
+from fedgram.data.datasets.preprocessing import (
+    TEST_ROWS,
+    TRAIN_ROWS,
+    build_image_problem,
+    check_images,
+    import_optional,
+    sample_rows,
+)
 from fedgram.data.problem import Problem
 
 NAME = "3dshapes"
@@ -33,35 +47,34 @@ LARGER_TRAIN_ROWS = 48_000
 
 
 def find(folder: Path, options: Options) -> Sequence[Path]:
-    """The h5 file, in the data directory or a folder in it."""
-    found = sorted([*folder.glob(FILE), *folder.glob(f"*/{FILE}")])
-    return found[:1] or [require(folder / FILE, NAME, "the published file")]
+    """Find the h5 file."""
+    return find_files(folder, [FILE], NAME, "the published file")[:1]
 
 
 def load(files: Sequence[Path], options: Options, train: int | None = None, test: int = TEST_ROWS) -> Problem:
-    """A problem of 8 clients: images (N, 64, 64, 3), targets object hue, scale, orientation (N, 3).
+    """Load images (N, 64, 64, 3) and targets object hue, scale, orientation (N, 3) of 8 clients.
 
-    As many training rows as in the paper if `train` is left out.
+    By default there are as many training rows as in the paper.
     """
     train = train or (LARGER_TRAIN_ROWS if options.larger else TRAIN_ROWS)
-    with _opened(files[0]) as file:
-        labels = _labels(file)
-    rows = chosen(np.random.default_rng(options.seed), len(labels), train + test, NAME)
-    with _opened(files[0]) as file:
-        images = _images(file, rows)
+    with _open(files[0]) as file:
+        labels = _read_labels(file)
+    rows = sample_rows(np.random.default_rng(options.seed), len(labels), train + test, NAME)
+    with _open(files[0]) as file:
+        images = _read_images(file, rows)
     targets = labels[rows][:, [FACTORS.index(target) for target in TARGETS]]
-    return projected(NAME, "REAL", images, targets, train, TARGETS, provenance(files, options))
+    return build_image_problem(NAME, "REAL", images, targets, train, TARGETS, make_provenance(files, options))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    h5py = needed("h5py", "h5py", "3D Shapes")
-    with readable(path, "the file of 3D Shapes"), h5py.File(path, "r") as file:
+def _open(path: Path) -> Iterator[Any]:
+    h5py = import_optional("h5py", "h5py", "3D Shapes")
+    with translate_read_errors(path, "the file of 3D Shapes"), h5py.File(path, "r") as file:
         yield file
 
 
-def _labels(file: Any) -> Array:
-    """Values of the six factors, (N, 6)."""
+def _read_labels(file: Any) -> Array:
+    """Read the values of the six factors, (N, 6)."""
     labels = np.asarray(_member(file, "labels"), dtype=np.float64)
     if labels.ndim != 2 or labels.shape[1] != len(FACTORS):
         raise InputError(
@@ -73,11 +86,11 @@ def _labels(file: Any) -> Array:
     return labels
 
 
-def _images(file: Any, rows: Array) -> Array:
-    """Images (len(rows), 64, 64, 3) of the given rows.
+def _read_images(file: Any, rows: Array) -> Array:
+    """Read images (len(rows), 64, 64, 3).
 
-    A published chunk is a patch of some pixels of thousands of images: read chunk by chunk, each is
-    decompressed once, and only the rows wanted are put together.
+    A published chunk contains a patch of pixels of thousands of images. Reading chunk by chunk decompresses
+    each once.
     """
     stored = _member(file, "images")
     check_images(stored, SHAPE)
@@ -93,7 +106,7 @@ def _images(file: Any, rows: Array) -> Array:
 
 def _member(file: Any, name: str) -> Any:
     if name not in file:
-        raise InputError(f"There is no '{name}' in it.", field=name)
+        raise InputError(f"It has no '{name}'.", field=name)
     return file[name]
 
 
@@ -102,7 +115,7 @@ DATASETS = (
         name=NAME,
         kind="REAL",
         title="3D Shapes",
-        licence="Apache 2.0",
+        license="Apache 2.0",
         citation="Burgess and Kim, 3D Shapes Dataset, 2018",
         published="https://github.com/google-deepmind/3d-shapes",
         find=find,
@@ -111,7 +124,7 @@ DATASETS = (
             Download(
                 f"https://storage.googleapis.com/3d-shapes/{FILE}",
                 FILE,
-                # The publisher prints no checksum; this is the one that independent projects have recorded.
+                # The publisher gives no checksum; independent projects have recorded this one.
                 "sha256:0a0f6ed98baff276a50f3a081a7434d788da63cb135a98189b2a5b5769be1785",
             ),
         ),

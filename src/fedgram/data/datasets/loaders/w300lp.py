@@ -1,16 +1,15 @@
-"""300W-LP: how a head is turned, from an image of the face (Zhu et al. 2016, for research only).
+"""300W-LP: head pose from a face image (Zhu et al. 2016, for research only).
 
-The published form is the folder `300W_LP` with the sets AFW, HELEN, IBUG and LFPW: for each image a `.jpg`
-and a `.mat` beside it, with `Pose_Para` (1, 7), whose first three numbers are pitch, yaw and roll in radians,
-and `pt2d` (2, 68), the landmarks in pixels (-1 where one is not known).
+The published form is the folder `300W_LP` with the sets AFW, HELEN, IBUG and LFPW. Each `.jpg` has a `.mat`
+with `Pose_Para` (1, 7), which starts with pitch, yaw and roll in radians, and `pt2d` (2, 68), the landmarks
+in pixels (-1 if unknown).
 
-What the paper does not state, and what we do:
-- Which images: the 61,225 of the four sets. The `_Flip` folders hold the same images mirrored, and are left
-  out. 12,000 for training and 3,000 for tests are drawn uniformly without replacement, from `Options.seed`.
-  The same images serve every training seed. One photograph was turned into many images: it may be in both.
-- Which crop: the smallest square around all landmarks, made wider by a quarter of its side on every side,
-  black where it goes over the edge, and resized to 64 x 64 with antialiasing. A square keeps the face's
-  proportions, from which its pose is seen.
+Choices that the paper does not state:
+- Images: 12,000 for training and 3,000 for tests, drawn without replacement from the 61,225 of the four sets
+  with `Options.seed`. All training seeds share them. The mirrored images in the `_Flip` folders are not used.
+  One photograph yields many images, so it may be in both sets.
+- Crop: the smallest square around all landmarks, a quarter of its side wider on every side, black outside the
+  image, resized to 64 x 64 with antialiasing. A square keeps the proportions that show the pose.
 """
 
 from __future__ import annotations
@@ -25,15 +24,21 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, Options, provenance, readable, require
+from fedgram.data.datasets.dataset import (
+    Dataset,
+    Options,
+    find_files,
+    make_provenance,
+    translate_read_errors,
+)
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
-    chosen,
-    combined_checksum,
-    needed,
-    projected,
-    refuse_larger,
+    build_image_problem,
+    combine_checksums,
+    import_optional,
+    reject_larger,
+    sample_rows,
 )
 from fedgram.data.problem import Problem
 
@@ -46,49 +51,51 @@ MARGIN = 0.25  # of the landmarks' square, on each side
 
 
 def find(folder: Path, options: Options) -> Sequence[Path]:
-    """All images of the four sets, each followed by its `.mat`."""
+    """Find all images of the four sets, each followed by its `.mat`."""
     for place in FOLDERS:
         images = sorted(image for name in SETS for image in (folder / place / name).glob("*.jpg"))
         if images:
             mats = {mat for name in SETS for mat in (folder / place / name).glob("*.mat")}
-            return [path for image in images for path in (image, _beside(image, mats))]
-    return [require(folder / FOLDERS[0] / SETS[0] / "*.jpg", NAME, "the images of AFW, HELEN, IBUG and LFPW")]
+            return [path for image in images for path in (image, _find_mat(image, mats))]
+    return find_files(
+        folder, [f"{FOLDERS[0]}/{SETS[0]}/*.jpg"], NAME, "the images of AFW, HELEN, IBUG and LFPW"
+    )
 
 
-def _beside(image: Path, mats: set[Path]) -> Path:
+def _find_mat(image: Path, mats: set[Path]) -> Path:
     mat = image.with_suffix(".mat")
     if mat not in mats:
-        raise InputError(f"The image '{image}' of 300W-LP has no '{mat.name}' beside it.", field=str(mat))
+        raise InputError(f"The image '{image}' of 300W-LP has no '{mat.name}'.", field=str(mat))
     return mat
 
 
 def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
-    """A problem of 8 clients: images (N, 64, 64, 3), targets pitch, yaw and roll (N, 3)."""
-    refuse_larger(NAME, options)
-    pillow = needed("PIL.Image", "Pillow", "300W-LP")
-    rows = chosen(np.random.default_rng(options.seed), len(files) // 2, train + test, NAME)
+    """Load images (N, 64, 64, 3) and targets pitch, yaw and roll (N, 3) of 8 clients."""
+    reject_larger(NAME, options)
+    pillow = import_optional("PIL.Image", "Pillow", "300W-LP")
+    rows = sample_rows(np.random.default_rng(options.seed), len(files) // 2, train + test, NAME)
     pairs = [(files[2 * row], files[2 * row + 1]) for row in rows]
-    with ThreadPoolExecutor() as pool:  # decoding leaves Python's lock
-        images, poses = zip(*pool.map(partial(_face, pillow), pairs), strict=True)
-    made = {
-        **provenance((), options),
-        "files": combined_checksum([path for pair in pairs for path in pair], files[0].parent.parent),
+    with ThreadPoolExecutor() as pool:  # decoding releases Python's lock
+        images, poses = zip(*pool.map(partial(_read_face, pillow), pairs), strict=True)
+    provenance = {
+        **make_provenance((), options),
+        "files": combine_checksums([path for pair in pairs for path in pair], files[0].parent.parent),
     }
-    return projected(NAME, "REAL", np.stack(images), np.stack(poses), train, TARGETS, made)
+    return build_image_problem(NAME, "REAL", np.stack(images), np.stack(poses), train, TARGETS, provenance)
 
 
-def _face(pillow: Any, pair: tuple[Path, Path]) -> tuple[Array, Array]:
-    """The crop (64, 64, 3) and the pose (3,) of one image."""
+def _read_face(pillow: Any, pair: tuple[Path, Path]) -> tuple[Array, Array]:
+    """Read the crop (64, 64, 3) and the pose (3,) of one image."""
     image, mat = pair
-    with readable(mat, "a .mat of 300W-LP"):
-        pose, box = _annotation(mat)
-    with readable(image, "an image of 300W-LP"), pillow.open(image) as picture:
+    with translate_read_errors(mat, "a .mat of 300W-LP"):
+        pose, box = _read_annotation(mat)
+    with translate_read_errors(image, "an image of 300W-LP"), pillow.open(image) as picture:
         face = picture.convert("RGB").crop(box).resize((SIDE, SIDE), pillow.Resampling.BILINEAR)
     return np.asarray(face), pose
 
 
-def _annotation(mat: Path) -> tuple[Array, tuple[int, int, int, int]]:
-    """Pitch, yaw and roll, and the box left, upper, right, lower to crop."""
+def _read_annotation(mat: Path) -> tuple[Array, tuple[int, int, int, int]]:
+    """Read pitch, yaw and roll, and the box to crop (left, upper, right, lower)."""
     from scipy.io import loadmat
 
     annotation = loadmat(mat, variable_names=["Pose_Para", "pt2d"])
@@ -96,14 +103,14 @@ def _annotation(mat: Path) -> tuple[Array, tuple[int, int, int, int]]:
         shape = np.shape(annotation.get(name))
         if len(shape) != 2 or shape[0] != rows or shape[1] < 3:
             raise InputError(f"It has no {name} of shape ({rows}, {columns}).", field=name)
-    return annotation["Pose_Para"][0, :3].astype(np.float64), face_box(annotation["pt2d"])
+    return annotation["Pose_Para"][0, :3].astype(np.float64), compute_face_box(annotation["pt2d"])
 
 
-def face_box(landmarks: Array) -> tuple[int, int, int, int]:
-    """The square to crop, from landmarks (2, K) in pixels: left, upper, right, lower."""
+def compute_face_box(landmarks: Array) -> tuple[int, int, int, int]:
+    """Compute the square to crop (left, upper, right, lower) from landmarks (2, K) in pixels."""
     known = landmarks[:, (landmarks >= 0).all(axis=0)]
     if known.size == 0:
-        raise InputError("It has no landmark in the image, so no face can be cropped.", field="pt2d")
+        raise InputError("It has no landmark in the image.", field="pt2d")
     low, high = known.min(axis=1), known.max(axis=1)
     half = (0.5 + MARGIN) * (high - low).max()
     left, upper = np.rint((low + high) / 2 - half).astype(int)
@@ -116,12 +123,12 @@ DATASETS = (
         name=NAME,
         kind="REAL",
         title="300W-LP, faces across large poses",
-        licence="for research only",
+        license="for research only",
         citation="Zhu, Lei, Liu, Shi and Li, Face Alignment Across Large Poses: A 3D Solution, CVPR 2016",
         published="http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/3DDFA/main.htm",
         find=find,
         load=load,
-        obtain="follow the link to 300W-LP.zip (2.8 GB) on http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/"
-        "3DDFA/main.htm and unpack it, so that the data directory has a folder 300W_LP.",
+        obtain="Follow the link to 300W-LP.zip (2.8 GB) on http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/"
+        "3DDFA/main.htm and unpack it, into the folder 300W_LP of the data directory.",
     ),
 )
