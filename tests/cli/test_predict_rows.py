@@ -2,18 +2,17 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedgram.cli import main
-from fedgram.data.tables.read_rows import Reading, read_table
+from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.runs import Runs
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training import predict_rows, train
+from tests.helpers.command import fedgram
 from tests.helpers.small_runs import trained
 
 ROWS = pd.DataFrame(np.random.default_rng(0).standard_normal((40, 3)), columns=["a", "y", "b"])
@@ -25,7 +24,7 @@ NEW = ROWS.drop(columns="y").sample(7, random_state=1)
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("own")
     ROWS.to_csv(made / "own.csv", index=False)
-    problem = read_table(str(made / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
+    problem = read_table(str(made / "own.csv"), TableSpec("site", ["b", "a"], ["y"]), seed=0)
     settings = TrainConfig(rounds=1, epochs=2, features=4)
     train(problem, "resmlp-small", ["ordinary"], [0], settings, folder=made / "runs")
     NEW.to_csv(made / "new.csv", index=False)
@@ -33,18 +32,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def fedgram(folder, monkeypatch, capsys):
-    """Run `fedgram runs predict` where the files are: exit code, standard output and error."""
-
-    def run(*arguments):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["fedgram", "runs", "predict", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return run
+def predict(folder):
+    """Run `fedgram runs predict` in the folder of the files."""
+    return lambda *arguments: fedgram("runs", "predict", *arguments, cwd=folder)
 
 
 def expected(folder, client):
@@ -53,8 +43,8 @@ def expected(folder, client):
     return predict_rows(run, {client: inputs})[client]
 
 
-def test_rows_are_predicted_in_their_order_each_by_its_client(fedgram, folder):
-    code, out, err = fedgram("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
+def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
+    code, out, err = predict("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
     assert (code, out, err) == (0, "", "Wrote predicted.csv: 7 rows.\n")
     written = pd.read_csv(folder / "predicted.csv")
     assert written.columns.tolist() == ["client", "y"]
@@ -62,13 +52,13 @@ def test_rows_are_predicted_in_their_order_each_by_its_client(fedgram, folder):
     for client in ("north", "south"):
         found = written.loc[written["client"] == client, ["y"]]
         np.testing.assert_allclose(found, expected(folder, client), rtol=1e-6)
-    code, out, _ = fedgram("runs", "new.csv", "--client", "site")
+    code, out, _ = predict("runs", "new.csv", "--client", "site")
     assert out == (folder / "predicted.csv").read_text()
 
 
-def test_rows_of_one_site(fedgram, folder):
+def test_rows_of_one_site(predict, folder):
     NEW[NEW["site"] == "north"][["a", "b"]].to_parquet(folder / "north.parquet")
-    code, out, _ = fedgram("runs", "north.parquet", "--site", "north", "--json")
+    code, out, _ = predict("runs", "north.parquet", "--site", "north", "--json")
     document = json.loads(out)
     contract = (Path(__file__).parents[2] / "docs" / "interchange.md").read_text(encoding="utf-8")
     keys = re.search(r"\| `runs predict` \| (.*?) \|", contract)[1]
@@ -76,11 +66,11 @@ def test_rows_of_one_site(fedgram, folder):
     np.testing.assert_allclose(document["predictions"], expected(folder, "north"), rtol=1e-6)
 
 
-def test_a_centralized_run_needs_no_client(fedgram, folder):
-    problem = read_table(str(folder / "own.csv"), Reading("site", ["b", "a"], ["y"]), seed=0)
+def test_a_centralized_run_needs_no_client(predict, folder):
+    problem = read_table(str(folder / "own.csv"), TableSpec("site", ["b", "a"], ["y"]), seed=0)
     settings = TrainConfig(rounds=1, epochs=2, features=4)
     (run,) = train(problem, "resmlp-small", ["centralized"], [0], settings, folder=folder / "pooled")
-    code, out, _ = fedgram("pooled", "new.csv", "--json")
+    code, out, _ = predict("pooled", "new.csv", "--json")
     found = predict_rows(run, {"all": NEW[["b", "a"]].to_numpy(np.float32)})["all"]
     document = json.loads(out)
     assert (code, set(document["clients"])) == (0, {"all"})
@@ -90,30 +80,36 @@ def test_a_centralized_run_needs_no_client(fedgram, folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "new.csv"], "Say either --client, the column that names"),
-        (["runs", "new.csv", "--site", "north", "--client", "a"], "or --site, and not both."),
-        (["runs", "new.csv", "--site", "west"], "The run has no client 'west'; it has 'north', 'south'."),
-        (["runs", "new.csv", "--client", "site", "-o", "new.csv"], "'new.csv' is what is read here"),
+        (["runs", "new.csv"], "Pass either --client, the column with each row's client"),
+        (["runs", "new.csv", "--site", "north", "--client", "a"], "or --site, not both."),
+        (
+            ["runs", "new.csv", "--site", "west"],
+            "no client 'west'. Its clients are 'north', 'south'.",
+        ),
+        (
+            ["runs", "new.csv", "--client", "site", "-o", "new.csv"],
+            "Cannot overwrite the input file 'new.csv'",
+        ),
         (
             ["runs", "new.csv", "--client", "site", "-o", "p.parquet"],
-            "What is written is CSV: name it so, p.csv",
+            "The output must be a CSV file: 'p.parquet'. Use p.csv.",
         ),
-        (["runs", "short.csv", "--site", "north"], "There is no column 'b' in 'short.csv'"),
+        (["runs", "short.csv", "--site", "north"], "No column 'b' in 'short.csv'"),
         (["runs", "gaps.csv", "--site", "north"], "Data row 2 of 'gaps.csv' (client 'north') has no number"),
-        (["nowhere", "new.csv", "--site", "north"], "There are no runs in 'nowhere'"),
-        (["several", "new.csv", "--site", "north"], "There are 2 runs in 'several'; name the folder of one"),
+        (["nowhere", "new.csv", "--site", "north"], "No runs found in 'nowhere'"),
+        (["several", "new.csv", "--site", "north"], "'several' has 2 runs. Name the folder of one"),
         (
             ["several/small/net/ordinary/seed-0", "new.csv", "--site", "north"],
-            "trained on 'small', whose inputs",
+            "trained on 'small', which has no input columns",
         ),
     ],
 )
-def test_what_cannot_be_predicted_is_explained(fedgram, folder, arguments, words):
+def test_what_cannot_be_predicted_is_explained(predict, folder, arguments, words):
     (folder / "short.csv").write_text("a\n1\n")
     (folder / "gaps.csv").write_text("a,b\n1,2\n3,\n")
     if arguments[0].startswith("several"):
         trained(folder / "several", ["ordinary"], [0, 1])
-    code, out, err = fedgram(*arguments)
+    code, out, err = predict(*arguments)
     assert (code, out) == (2, "")
     assert words in err
     assert "--drop-missing" not in err  # which this command does not have

@@ -1,4 +1,4 @@
-"""The command line as a newcomer uses it: words, JSON contract, exit codes, bad input."""
+"""Commands on moments: sentences, JSON contract, exit codes, bad input."""
 
 import json
 import os
@@ -10,27 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedgram as package
 from fedgram import Moments, Penalty, correct, explain, predict
 from fedgram._util.files import write_json
 from fedgram.theory.geometry import psd
+from tests.helpers.command import fedgram
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_sites.csv"
 DATA = [str(EXAMPLE), "--client", "site", "--targets", "east,north"]
 LAMBDA = ["--lambda-h", "0.1", "--lambda-w", "0.1"]
-
-
-def fedgram(*arguments, cwd=None):
-    """Run the real command in a process of its own."""
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-c",
-        "from fedgram.cli import main; main()",
-        *map(str, arguments),
-    ]
-    environment = os.environ | {"COLUMNS": "120"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +60,12 @@ def test_sites_write_their_own_moments_and_files_are_joined(moments_file, tmp_pa
     alone = fedgram("predict", files[0])
     assert (alone.returncode, alone.stdout) == (2, "")
     assert (
-        "at least two clients, but there is only 'coast'; add the moments or the rows of others"
+        "at least two clients, but there is only 'coast'. Add the moments or the rows of others"
         in alone.stderr
     )
     weighted = printed("moments", moments_file, "--weights", "1,2,3")
     files[0].write_text(json.dumps(weighted))
-    assert "relative to its own clients" in fedgram("predict", *files[:2]).stderr
+    assert "has client weights, which cannot be merged" in fedgram("predict", *files[:2]).stderr
 
 
 @pytest.fixture
@@ -98,7 +86,9 @@ def folder_of_moments(moments_file, tmp_path):
 def test_a_folder_or_a_glob_stands_for_moments_files(moments_file, folder_of_moments, within):
     assert printed("moments", folder_of_moments / within) == json.loads(moments_file.read_text())
     read = folder_of_moments / "coast" / "moments.JSON"
-    assert "is what is read here" in fedgram("moments", folder_of_moments / within, "-o", read).stderr
+    assert (
+        "Cannot overwrite the input file" in fedgram("moments", folder_of_moments / within, "-o", read).stderr
+    )
 
 
 def test_a_folder_with_tables_stands_for_these(moments_file, folder_of_moments):
@@ -205,14 +195,14 @@ def test_explain_prints_matrices_and_shares(moments_file):
 
 def test_the_words_say_what_happens_and_what_to_do(moments_file):
     said = fedgram("predict", moments_file, *LAMBDA).stdout
-    assert "Federated averaging will end 58 % away from centralized training." in said
+    assert "Federated averaging will end 58% away from centralized training" in said
     assert (
-        "68 % of that comes from different client means, 19 % from different client covariances, and 13 %"
-        in said
+        "Causes of the gap: different client means 68%, different client covariances 19%, averaging heads "
+        "instead of Gram matrices 13%." in said
     )
-    assert "Sending each client's mean and covariance once removes it" in said
+    assert "To remove the gap, each client sends its mean and covariance once" in said
     explained = fedgram("explain", moments_file, *LAMBDA).stdout
-    assert "coast: 50 %, mostly different client means" in explained
+    assert "coast: 50%, mainly different client means" in explained
     corrected = fedgram("correct", moments_file, *LAMBDA).stdout
     assert "Each client sends 6 numbers once" in corrected
 
@@ -224,8 +214,8 @@ def test_a_share_that_is_only_rounding_is_none(tmp_path):
         moved = {str(m): rows + m * distance * np.array([1.0, 0.3]) for m in range(3)}
         Moments.from_arrays(moved).save(tmp_path / "moments.json")
         said = " ".join(fedgram("explain", tmp_path / "moments.json").stdout.split())
-        assert "100 % of that comes from different client means, 0 % from different client cov" in said
-        assert "and 0 % from averaging heads instead of Gram matrices." in said
+        assert "different client means 100%, different client covariances 0%" in said
+        assert "averaging heads instead of Gram matrices 0%." in said
 
 
 def test_weights_in_three_spellings(moments_file):
@@ -258,7 +248,7 @@ def test_of_one_target_the_terms_alone_are_drawn(tmp_path):
     data = [str(EXAMPLE), "--client", "site", "--targets", "north"]
     done = fedgram("explain", *data, *LAMBDA, "--figure", tmp_path / "figure.png")
     assert done.returncode == 0, done.stderr
-    assert "By target: north 100 %." in done.stdout
+    assert "By target: north 100%." in done.stdout
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
@@ -266,7 +256,7 @@ def test_clients_that_agree_leave_nothing_to_explain(tmp_path):
     rows = np.random.default_rng(0).standard_normal((40, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
     Moments.from_arrays(dict.fromkeys("abc", rows)).save(tmp_path / "moments.json")
     said = fedgram("explain", tmp_path / "moments.json", "--figure", tmp_path / "figure.png").stdout
-    assert "will end where centralized training does" in said
+    assert "will match centralized training" in said
     assert "bounds" not in said
     assert "different client means" not in said
 
@@ -293,9 +283,9 @@ def many_clients(tmp_path_factory):
 def test_of_many_clients_ten_are_shown_and_json_has_all(many_clients, command):
     name, *options = command
     said = fedgram(name, many_clients, *LAMBDA, *options).stdout
-    assert "  and 30 more; --json has all\n" in said
+    assert "  and 30 more clients (--json lists all)\n" in said
     assert said.count("is not fully active: ") == 10
-    assert "Note: The same is true of 20 more clients; --json names all.\n" in said
+    assert "Note: The same applies to 20 more clients (--json lists all).\n" in said
     assert len(said.splitlines()) < 60
     document = printed(name, many_clients, *LAMBDA, *options)
     assert sum("is not fully active: " in note for note in document["notes"]) == 30
@@ -308,34 +298,34 @@ def test_notes_of_all_clients_are_not_cut(many_clients):
 
 
 @pytest.mark.parametrize(
-    ("strength", "words"), [(0, "A strength of 0 leaves the whole gap."), (0.5, "leaves part of the gap.")]
+    ("strength", "words"), [(0, "Strength 0 leaves the whole gap."), (0.5, "leaves part of the gap.")]
 )
 def test_less_than_the_whole_correction_promises_no_centralized_predictions(moments_file, strength, words):
     said = fedgram("correct", moments_file, *LAMBDA, "--strength", strength).stdout
     assert words in said
-    assert "a feature offset makes predictions centralized at strength 1 only." in said
+    assert "A feature offset gives centralized predictions at strength 1 only." in said
     assert "also adds" not in said
     whole = fedgram("correct", moments_file, *LAMBDA).stdout
-    assert "for centralized predictions each client also adds" in whole
+    assert "To predict like centralized training, each client also adds" in whole
     assert "leaves" not in whole
 
 
 BAD_CALLS = [
-    (["predict", "nowhere.json"], "There is no file or folder 'nowhere.json'"),
+    (["predict", "nowhere.json"], "No such file or folder: 'nowhere.json'"),
     (["predict", "nowhere/*.json"], "No file matches 'nowhere/*.json'"),
-    (["predict", "{examples}", "{moments}"], "run 'fedgram moments' on the rows first"),
-    (["moments", "{moments}", "-o", "copy.csv"], "'copy.csv' must end in .json, by which commands tell it"),
+    (["predict", "{examples}", "{moments}"], "Run 'fedgram moments' on the table first"),
+    (["moments", "{moments}", "-o", "copy.csv"], "must end in .json: 'copy.csv'"),
     (["predict", "nowhere.csv", "--client", "a", "--targets", "b,c"], "nowhere.csv"),
     (["predict", "{example}"], "needs --targets"),
     (["predict", "{example}", "--targets", "east,north"], "needs --client (or --site)"),
-    (["predict", "{moments}", "{example}"], "run 'fedgram moments' on the rows first"),
-    (["predict", "{example}", "--client", "site", "--targets", ","], "needs --targets; only moments files"),
+    (["predict", "{moments}", "{example}"], "Run 'fedgram moments' on the table first"),
+    (["predict", "{example}", "--client", "site", "--targets", ","], "needs --targets"),
     (["predict", "{example}", "--client", "site"], "needs --targets"),
     (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
     (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),
-    (["predict", "{moments}", "--client", "site"], "--client is for data, and a moments file has no rows"),
-    (["explain", "{moments}", "--where", "year = 2016"], "--where is for data"),
-    (["correct", "{moments}", "--drop-missing"], "--drop-missing is for data"),
+    (["predict", "{moments}", "--client", "site"], "--client applies to tables, not to moments files"),
+    (["explain", "{moments}", "--where", "year = 2016"], "--where applies to tables"),
+    (["correct", "{moments}", "--drop-missing"], "--drop-missing applies to tables"),
     (["predict", "{moments}", "--lambda-h", "0"], "lambda_h must be a positive number"),
     (["predict", "{moments}", "--lambda-w", "-1"], "lambda_w must be a positive number"),
     (["predict", "{moments}", "--lambda-h", "many"], "not a valid float"),
@@ -343,7 +333,7 @@ BAD_CALLS = [
     (["predict", "{moments}", "--weights", "1,2"], "3 clients but 2 weights"),
     (["predict", "{moments}", "--weights", "1,0,2"], "weight of client 'ridge'"),
     (["predict", "{moments}", "--weights", "1,ridge=2,3"], "'ridge' must be a positive number, not 'r"),
-    (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "no client 'a'"),
+    (["predict", "{moments}", "--weights", "a=1,b=2,c=3"], "Unknown client 'a'"),
     (["predict", "{moments}", "--weights", "coast=1,ridge=2"], "Client 'valley' has no weight"),
     (["predict", "{moments}", "--weights", "coast=1,ridge=2,valley=1,coast=9"], "'coast' has more than one"),
     (["predict", "{moments}", "--initial", "{moments}", "--rounds", "2"], "must be a list of equally long"),
@@ -355,12 +345,12 @@ BAD_CALLS = [
     (["correct", "{moments}", "--lambda-h", "9999"], "active in no direction"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
     (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
-    (["moments", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
-    (["correct", "{moments}", "-o", "{moments}"], "is what is read here, and would be lost"),
-    (["predict", "{moments}", "--figure", "{moments}"], "is what is read here, and would be lost"),
+    (["moments", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
+    (["correct", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
+    (["predict", "{moments}", "--figure", "{moments}"], "Cannot overwrite the input file"),
     (
         ["moments", "{examples}", "--client", "site", "--targets", "east,north", "-o", "{example}"],
-        "is what is read here",
+        "Cannot overwrite the input file",
     ),
     (["predict"], "Missing argument"),
     (["foretell"], "No such command"),
@@ -425,16 +415,18 @@ def test_without_arguments_the_help_is_all_that_is_said(group):
     assert done.stderr == ""
 
 
-def test_starting_up_loads_nothing_heavy():
+def test_the_module_starts_without_heavy_packages():
+    """In a process of its own."""
     heavy = "{'duckdb', 'matplotlib', 'pandas', 'scipy.optimize', 'torch'}"
-    code = f"import sys, fedgram.cli; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    code = (
+        "import atexit, runpy, sys\n"
+        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules))))\n"
+        "runpy.run_module('fedgram', run_name='__main__')"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"fedgram {package.__version__}\n[]\n"
 
 
 def test_the_version_is_that_of_the_package():
-    import fedgram as package
-
     assert fedgram("--version").stdout == f"fedgram {package.__version__}\n"
-    module = subprocess.run([sys.executable, "-m", "fedgram", "--version"], capture_output=True, text=True)
-    assert module.stdout == f"fedgram {package.__version__}\n"

@@ -1,4 +1,4 @@
-"""The command line. Importing the command modules registers their commands."""
+"""Command line; importing the command modules registers their commands."""
 
 from fedgram.cli import data, reproduce, runs, theory, train
 from fedgram.cli.app import main

@@ -1,4 +1,4 @@
-"""The application that all commands register with, and how it ends."""
+"""Root Typer application, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import sys
 from typing import Annotated, Any
 
-import click
 import typer
 
 import fedgram
 from fedgram._util.errors import AccuracyError, InputError
+
+# The base class of all usage errors. Typer 0.26 and later vendor Click and do not export this class.
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="fedgram",
@@ -18,31 +20,28 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Federated regression whose outcome is known before it is trained.\n\n"
-    "Several sites train one regression head together by averaging it. From each site's target mean and "
-    "covariance alone, fedgram says where that ends (`predict`), why it differs from training on the pooled "
-    "data (`explain`), and what removes the difference (`correct`).",
+    help="Predict federated regression before you train it.\n\n"
+    "Several sites train one regression head by averaging it. From the target mean and covariance of each "
+    "site, fedgram predicts the result (`predict`), explains its gap to training on the pooled data "
+    "(`explain`), and computes a correction (`correct`).",
     epilog="Start with:  fedgram explain data.csv --client site --targets y1,y2",
 )
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, in full double precision.")]
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedgram {fedgram.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def start(
+def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version and exit."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Take what is said before a command."""
+    pass
 
 
 def print_json(document: Any) -> None:
@@ -51,7 +50,7 @@ def print_json(document: Any) -> None:
 
 
 def main() -> None:
-    """Run the command line; bad input exits with 2, an accuracy that was not reached with 1."""
+    """Run the command line. Exit codes: 2 for bad input, 1 for missed accuracy, 130 after Ctrl-C."""
     try:
         code = app(standalone_mode=False)
     except AccuracyError as error:
@@ -61,25 +60,19 @@ def main() -> None:
     except typer.Abort:
         code = 130
     except OSError as error:
-        code = _fail(_refused_by_the_system(error), 2)
-    except click.ClickException as error:
+        file = f" '{error.filename}'" if error.filename else ""
+        reason = error.strerror or error
+        code = _fail(f"Cannot read or write{file} ({reason}). Check permissions and free space.", 2)
+    except UsageError as error:
         message = error.format_message()
-        code = _fail(message, 2) if message else 2  # without arguments the help has been shown instead
+        code = _fail(message, 2) if message else 2  # without arguments, Typer has already shown the help
     sys.exit(code)
-
-
-def _refused_by_the_system(error: OSError) -> str:
-    file = f" '{error.filename}'" if error.filename else ""
-    return (
-        f"Cannot read or write{file} ({error.strerror or error}); check permissions and free space, then run "
-        "the same command again."
-    )
 
 
 def _fail(message: str, code: int, client: str | None = None, field: str | None = None) -> int:
     if "--json" in sys.argv:
-        problem = {"error": {"message": message, "client": client, "field": field}}
-        typer.echo(json.dumps(problem), err=True)
+        message = json.dumps({"error": {"message": message, "client": client, "field": field}})
+        typer.echo(message, err=True)
     else:
         typer.echo(f"fedgram: {message}", err=True)
     return code

@@ -1,46 +1,34 @@
-"""Commands for datasets: data list, data check, data fetch."""
+"""Commands on datasets: data list, data check, data fetch."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedgram._util.errors import InputError
-from fedgram.cli.app import Json, app, print_json
+from fedgram.cli.app import app, print_json
+from fedgram.cli.options import DataDir, DataSeed, Json, Larger, Variant
 
 if TYPE_CHECKING:
     from fedgram.data.datasets.dataset import Dataset
 
-data_app = typer.Typer(
-    no_args_is_help=True,
-    help="Datasets: which there are, whether their files are here and sound, and how to get them.",
-)
+data_app = typer.Typer(no_args_is_help=True, help="List, check and download datasets.")
 app.add_typer(data_app, name="data")
 
-Name = Annotated[str, typer.Argument(help="A dataset; 'fedgram data list' names them all.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder that holds the files; default: $FEDGRAM_DATA, else the cache folder."),
-]
-Variant = Annotated[str, typer.Option(help="Variant of the files, for datasets that have several.")]
-DataSeed = Annotated[
-    int, typer.Option(help="Seed of every random choice about the data: which rows, which shifts.")
-]
-Larger = Annotated[bool, typer.Option("--larger", help="The paper's larger training set.")]
+Name = Annotated[str, typer.Argument(help="Dataset name (see 'fedgram data list').")]
 
 
 @data_app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Name all datasets: present or missing, size, licence, and where each is published."""
+    """List all datasets with their state, size, license and source."""
     from fedgram.data.datasets import registry
     from fedgram.data.datasets.dataset import data_directory
-    from fedgram.data.datasets.inspection import presence
+    from fedgram.data.datasets.inspection import check_presence
 
     folder = data_directory(data_dir)
-    found = [presence(registry.dataset(name), folder) for name in registry.names()]
+    found = [check_presence(registry.dataset(name), folder) for name in registry.names()]
     if as_json:
         print_json({"data_dir": str(folder), "datasets": [each.document() for each in found]})
     else:
@@ -58,10 +46,10 @@ def check(
     larger: Larger = False,
     as_json: Json = False,
 ) -> None:
-    """Open every file of a dataset, and say what its clients hold and what federated averaging will lose.
+    """Check the files of a dataset; show its clients and the predicted gap of federated averaging.
 
-    The files are read afresh, whatever the cache holds. Exits with 2 if one is missing, damaged, or not the
-    published one.
+    The command bypasses the cache and reads all files. It exits with 2 if a file is missing, damaged, or
+    differs from the published one.
     """
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.datasets.inspection import inspect_dataset
@@ -80,29 +68,30 @@ def fetch(
     name: Name,
     data_dir: DataDir = None,
     accept_licence: Annotated[
-        bool, typer.Option("--accept-licence", help="Accept the dataset's licence without being asked.")
+        bool,
+        typer.Option("--accept-license", "--accept-licence", help="Accept the license unasked."),
     ] = False,
 ) -> None:
-    """Download the public files of a dataset, or say what to do where that needs a person."""
+    """Download the files of a dataset, or show how to get them by hand."""
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets import registry
     from fedgram.data.datasets.dataset import Options, data_directory
     from fedgram.data.datasets.download import fetch as download
-    from fedgram.display import dataset_tables
+    from fedgram.display.console import format_bytes
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
-    accepted = not entry.downloads or _accepted(entry, accept_licence)
+    accepted = not entry.downloads or _confirm_license(entry, accept_licence)
     with progress_bar() as progress:
-        download(entry, folder, licence_accepted=accepted, on_bytes=progress.on_bytes)
+        download(entry, folder, license_accepted=accepted, on_bytes=progress.on_bytes)
     for path in entry.find(folder, Options()):
-        typer.echo(f"{path}: {dataset_tables.format_bytes(path.stat().st_size)}")
+        typer.echo(f"{path}: {format_bytes(path.stat().st_size)}")
 
 
-def _accepted(entry: Dataset, beforehand: bool) -> bool:
-    """Show the licence, and ask unless it was accepted; without a person at the terminal nobody can."""
-    typer.echo(f"{entry.title}\nLicence: {entry.licence}\nPlease cite: {entry.citation}\n{entry.published}")
-    if not beforehand and not sys.stdin.isatty():
+def _confirm_license(entry: Dataset, accepted: bool) -> bool:
+    """Show the license and prompt for it, unless the user has accepted it already."""
+    typer.echo(f"{entry.title}\nLicense: {entry.license}\nPlease cite: {entry.citation}\n{entry.published}")
+    if not accepted and not sys.stdin.isatty():
         raise InputError(
-            f"The licence of '{entry.name}' must be accepted first: add --accept-licence.", field="licence"
+            f"The license of '{entry.name}' is not accepted. Pass --accept-license.", field="licence"
         )
-    return beforehand or typer.confirm("Do you accept this licence?")
+    return accepted or typer.confirm("Do you accept this license?")

@@ -1,85 +1,59 @@
-"""Options that name several things: lists with commas, options given several times, and seeds."""
+"""Typer options and arguments that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
-from fedgram._util.arrays import Array
-from fedgram._util.errors import InputError
-from fedgram._util.text import split_names
-from fedgram.theory.geometry.weights import order_weights
+# Options in one panel of the help.
+table_option = partial(typer.Option, rich_help_panel="Data (tables)")
+dataset_option = partial(typer.Option, rich_help_panel="Data (named datasets)")
+output_option = partial(typer.Option, rich_help_panel="Output")
 
-Seeds = Annotated[
-    str, typer.Option(help="How many seeds (5 is 0 to 4), or which, with commas ('0,3', one is '3,').")
+Data = Annotated[
+    list[str],
+    typer.Argument(
+        help="Moments files (.json) or tables (CSV, TSV, Parquet; also .gz), folders, or quoted globs.",
+        show_default=False,
+    ),
+]
+Client = Annotated[str | None, table_option(help="Column with the client (site) of each row.")]
+Site = Annotated[str | None, table_option(help="Client (site) of all rows, if no column has it.")]
+Targets = Annotated[
+    str | None,
+    table_option(help="Target columns, separated by commas. Quote a name that contains a comma."),
+]
+Where = Annotated[str | None, table_option(help="Keep only rows that match this SQL condition.")]
+DropMissing = Annotated[
+    bool, table_option("--drop-missing", help="Drop rows with a missing client, input or target.")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Client weights: 'equal', numbers in client order, or NAME=NUMBER pairs. Default: row counts."
+    ),
 ]
 
+DataDir = Annotated[
+    Path | None,
+    dataset_option(help="Folder with the dataset files. Default: $FEDGRAM_DATA, else the cache folder."),
+]
+Variant = Annotated[str, dataset_option(help="Variant of the files, if the dataset has several.")]
+Larger = Annotated[bool, dataset_option("--larger", help="Use the paper's larger training set.")]
+DataSeed = Annotated[int, typer.Option(help="Seed for sampling rows, test rows and shifts.")]
 
-def split_options(*texts: str) -> tuple[str, ...]:
-    """What options name between commas, each once."""
-    return tuple(dict.fromkeys(part for text in texts for part in split_names(text)))
+LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
+LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
+Initial = Annotated[
+    str | None, typer.Option(help="JSON file with the initial Gram matrix. Default: identity.")
+]
+Seeds = Annotated[
+    str, typer.Option(help="Number of seeds ('5' means 0 to 4), or a list with commas ('0,3' or '3,').")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """The seeds of '5' (0 to 4), '0,3' or '3,'."""
-    try:
-        numbers = tuple(int(part) for part in split_options(text))
-    except ValueError:
-        numbers = ()  # so they are refused below
-    which = "," in text
-    if not numbers or min(numbers) < (0 if which else 1):
-        raise InputError(
-            f"--seeds is how many seeds, 1 or more, or which, with commas, like 0,3 or 3,; not '{text}'.",
-            field="seeds",
-        )
-    return numbers if which else tuple(range(numbers[0]))
-
-
-def parse_weights(text: str, clients: Sequence[str]) -> Array:
-    """'equal', numbers in client order ('1,2,1'), or pairs ('north=1,south=2') as an array (M,).
-
-    A pair whose name has a comma stands in quotes.
-    """
-    if text.strip() == "equal":
-        return np.ones(len(clients))
-    split_options = split_names(text)
-    if all("=" in part for part in split_options):
-        split_options = _in_order([_pair(part) for part in split_options], clients)
-    if len(split_options) != len(clients):
-        raise InputError(
-            f"There are {len(clients)} clients but {len(split_options)} weights.", field="weight"
-        )
-    return np.array([_number(part, client) for part, client in zip(split_options, clients, strict=True)])
-
-
-def _pair(part: str) -> tuple[str, str]:
-    name, _, value = part.rpartition("=")
-    return name.strip(), value.strip()
-
-
-def _in_order(pairs: Sequence[tuple[str, str]], clients: Sequence[str]) -> list[str]:
-    ordered = order_weights(dict(pairs), clients)
-    if len(ordered) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError(
-            f"Client '{repeated}' has more than one weight; give it one.", client=repeated, field="weight"
-        )
-    return ordered
-
-
-def _number(text: str, client: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(
-            f"The weight of client '{client}' must be a positive number, not '{text}'.",
-            client=client,
-            field="weight",
-        )
-    return value
+Figure = Annotated[str | None, output_option(help="Write a figure to this .png, .svg or .pdf file.")]
+Json = Annotated[bool, output_option("--json", help="Print JSON in full double precision.")]

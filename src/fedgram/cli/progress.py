@@ -10,16 +10,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedgram.display.dataset_tables import format_bytes
+from fedgram.display.console import format_bytes
 
 if TYPE_CHECKING:
     from fedgram.training import Status
 
 
 class ProgressBar:
-    """Progress on standard error, so that results can be piped.
+    """Show progress on standard error.
 
-    Without a terminal there is no bar, and only finished rounds and parts get a line.
+    Without a terminal, print one line per finished round or part instead of a bar.
     """
 
     def __init__(self, bar: Progress) -> None:
@@ -32,7 +32,7 @@ class ProgressBar:
         self._bar.console.print(message)
 
     def on_epoch(self, status: Status) -> None:
-        """Show a finished epoch of a training."""
+        """Show a finished epoch."""
         line = _describe(status)
         done = (status.round - 1) * status.epochs + status.epoch
         self._update("training", line, done, status.rounds * status.epochs)
@@ -41,18 +41,18 @@ class ProgressBar:
         self._last_round = (status.stack, status.round)
 
     def on_start(self, finished: int, total: int) -> None:
-        """Show how many parts of an experiment there are, and how many are finished already."""
+        """Show the number of finished parts and of all parts of an experiment."""
         self._update("parts", "running", finished, total)
         if finished:
-            self.log(f"{finished} of {total} parts are finished already.")
+            self.log(f"{finished} of {total} parts are already finished.")
 
     def on_part(self, name: str) -> None:
-        """Count one more finished part of an experiment."""
+        """Count a finished part of an experiment."""
         self._bar.update(self._task("parts"), advance=1, description=name)
         self._log_without_terminal(f"finished {name}")
 
     def on_bytes(self, file: str, received: int, total: int | None) -> None:
-        """Show how much of a file was downloaded."""
+        """Show the progress of a download."""
         self._update(file, f"{file} {format_bytes(received)}", received, total)
 
     def _update(self, task: str, description: str, completed: int, total: int | None) -> None:
@@ -70,7 +70,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
-    """Show progress; on Ctrl-C say that what is `kept` will not be done again, and exit with 130."""
+    """Show progress; on Ctrl-C, print what is kept and exit with 130."""
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -83,7 +83,6 @@ def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
 
 
 def _describe(status: Status) -> str:
-    """Where training is, in a line."""
     stack = f"stack {status.stack} of {status.stacks}, " if status.stacks > 1 else ""
     errors = sorted(status.errors.values())
     found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""

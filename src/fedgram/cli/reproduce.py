@@ -1,116 +1,176 @@
-"""Commands for readers of the paper: reproduce and report."""
+"""Commands on the paper's experiments: reproduce and report."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
-from fedgram.cli.data import DataDir
-from fedgram.cli.options import parse_seeds, split_options
+from fedgram.cli.options import DataDir, Device, Seeds
+from fedgram.cli.parsing import parse_seeds, split_values
 
 if TYPE_CHECKING:
     from fedgram.paper.launch.launch import StudyOutcome
     from fedgram.paper.launch.plan import Request
     from fedgram.paper.ufm.runner import Outcome
 
-Out = Annotated[Path, typer.Option(help="Folder that holds the results.")]
-Listed = Annotated[bool, typer.Option("--list", help="Name all experiments and what each costs.")]
 
-EXACT_OPTIONS = ("quick", "fresh")
-NETWORK_OPTIONS = ("scale", "setting", "seeds", "procedure", "device", "engine", "data_dir")
+class ExperimentGroup(TyperGroup):
+    """A command group that accepts experiment names: `dnn-main` is short for `networks dnn-main`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the command that runs the named experiments, then parse as usual."""
+        return super().parse_args(ctx, _insert_command(args))
 
 
-@app.command()
-def reproduce(
-    context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or groups: ufm, dnn, beyond or all.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="ufm: fewer instances, under a minute instead of six.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="ufm: redo parts that are finished already.")
-    ] = False,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="Networks: paper; reduced, a tenth of the epochs and one seed; or smoke, a minute on a CPU."
-        ),
-    ] = "paper",
+def _insert_command(args: list[str]) -> list[str]:
+    if "--list" in args:
+        return ["list", *(arg for arg in args if arg != "--list")]
+    if not args or args[0] in ("ufm", "networks", "all", "list", "--help"):
+        return args
+    from fedgram.paper import registry
+
+    named = [arg for arg in args if arg in registry.GROUPS or arg in registry.GROUPS["all"]]
+    if not named:
+        for arg in args:
+            if not arg.startswith("-"):
+                registry.expand_name(arg)  # raises an error that suggests a name
+        return args
+    if "all" in named:
+        return ["all", *(arg for arg in args if arg != "all")]
+    return ["ufm" if named[0] == "ufm" or named[0] in registry.MODULES else "networks", *args]
+
+
+reproduce_app = typer.Typer(cls=ExperimentGroup, invoke_without_command=True)
+app.add_typer(reproduce_app, name="reproduce")
+
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer instances: under a minute instead of six.")]
+Scale = Annotated[
+    str,
+    typer.Option(help="paper; reduced (a tenth of the epochs, one seed); or smoke (a minute on a CPU)."),
+]
+Engine = Annotated[str, typer.Option(help="local, or ray for all GPUs of a Ray cluster.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")]
+
+
+@reproduce_app.callback()
+def reproduce(context: typer.Context) -> None:
+    """Repeat the paper's experiments and compare each number with the paper's.
+
+    Finished work is kept, so the same command resumes a stopped one. It exits with 1 if a number misses the
+    paper's claim. An experiment's name also works as a command, for example 'fedgram reproduce dnn-main'.
+    """
+    if context.invoked_subcommand is None:
+        raise InputError("Name an experiment. Run 'fedgram reproduce list' to see all names.", field="name")
+
+
+@reproduce_app.command()
+def ufm(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments. Default: all six.")] = None,
+    quick: Quick = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard finished parts and start over.")] = False,
+    out: Out = Path("results"),
+    as_json: JsonLines = False,
+) -> None:
+    """Run the exact experiments on the unconstrained feature model."""
+    _exit_with(_run_ufm(names or ["ufm"], out, quick, fresh), as_json)
+
+
+@reproduce_app.command()
+def networks(
+    names: Annotated[list[str], typer.Argument(help="Experiments, or the groups dnn and beyond.")],
+    scale: Scale = "paper",
     setting: Annotated[
-        list[str] | None, typer.Option(help="Networks: these settings only; several with commas.")
+        list[str] | None, typer.Option(help="Only these settings, separated by commas; repeatable.")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Networks: how many seeds (2 is 0 and 1), or which, with commas.")
-    ] = None,
+    seeds: Seeds = "",
     procedure: Annotated[
-        list[str] | None, typer.Option(help="Networks: these procedures only; several with commas.")
+        list[str] | None, typer.Option(help="Only these procedures, separated by commas; repeatable.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Networks: auto, cpu, cuda or cuda:N.")] = "auto",
-    engine: Annotated[
-        str, typer.Option(help="Networks: local, or ray to use all GPUs of a Ray cluster.")
-    ] = "local",
+    device: Device = "auto",
+    engine: Engine = "local",
     out: Out = Path("results"),
     data_dir: DataDir = None,
-    list_all: Listed = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Redo experiments of the paper and hold every number beside the paper's.
+    """Run the experiments that train networks.
 
-    What is finished is kept, so a run that was stopped goes on where it was. Experiments with networks say
-    what they will cost before they start, and leave out settings whose data is not at hand. Options marked
-    ufm or Networks concern these experiments only. Exits with 1 if a claim of the paper is missed.
+    The command prints the cost before it starts, and skips settings without data.
     """
-    from fedgram.paper import registry
     from fedgram.paper.launch.plan import Request
-    from fedgram.paper.networks.scales import scale_of
+    from fedgram.paper.networks.scales import get_scale
 
     request = Request(
-        out, scale_of(scale), split_options(*setting or ()), parse_seeds(seeds) if seeds is not None else (),
-        split_options(*procedure or ()), device, engine, data_dir,
+        out, get_scale(scale), split_values(*setting or ()), parse_seeds(seeds) if seeds else (),
+        split_values(*procedure or ()), device, engine, data_dir,
     )  # fmt: skip
-    if list_all:
-        _list(request, as_json)
-        return
-    if not names:
-        raise InputError("Name an experiment; 'fedgram reproduce --list' names them all.", field="name")
-    wanted = dict.fromkeys(each for name in names for each in registry.names_of(name))
-    exact = [each for each in wanted if each in registry.MODULES]
-    trained = [each for each in wanted if each not in registry.MODULES]
-    if not exact:
-        _refuse(context, EXACT_OPTIONS, "experiments on the unconstrained feature model")
-    if not trained:
-        _refuse(context, NETWORK_OPTIONS, "experiments with networks")
-    missed = _shown(_run(exact, out, quick, fresh), as_json) if exact else False
-    missed |= _shown(_train(trained, request), as_json) if trained else False
-    if missed:
-        raise typer.Exit(1)
+    _exit_with(_run_networks(names, request), as_json)
+
+
+@reproduce_app.command("all")
+def run_all(
+    quick: Quick = False,
+    scale: Scale = "paper",
+    device: Device = "auto",
+    engine: Engine = "local",
+    out: Out = Path("results"),
+    data_dir: DataDir = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Run all experiments, first those on the unconstrained feature model, then those with networks."""
+    from fedgram.paper.launch.plan import Request
+    from fedgram.paper.networks.scales import get_scale
+
+    request = Request(out, get_scale(scale), device=device, engine=engine, data_dir=data_dir)
+    exact = _run_ufm(["ufm"], out, quick)
+    _exit_with([*exact, *_run_networks(["dnn", "beyond"], request)], as_json)
+
+
+@reproduce_app.command("list")
+def list_experiments(
+    scale: Scale = "paper",
+    out: Out = Path("results"),
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List all experiments with their cost and their finished runs."""
+    from fedgram.paper import printing
+    from fedgram.paper.launch.plan import Request
+    from fedgram.paper.networks.scales import get_scale
+
+    request = Request(out, get_scale(scale), data_dir=data_dir)
+    experiments = printing.list_experiments(out, printing.list_rows(request))
+    if as_json:
+        print_json({"experiments": experiments})
+    else:
+        printing.print_list(experiments)
 
 
 @app.command()
 def report(
-    out: Out = Path("results"),
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
-    runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to show as well.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder with the results.")] = Path("results"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
+    runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to include.")] = None,
 ) -> None:
-    """Write one self-contained HTML page with every figure, claim and setting of the finished experiments."""
+    """Write a self-contained HTML page with all figures and claims of the finished experiments."""
     from fedgram.paper.report.page import write_report
 
     summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
 
 
-def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]:
+def _run_ufm(names: Sequence[str], out: Path, quick: bool, fresh: bool = False) -> list[Outcome]:
     from fedgram.cli.progress import progress_bar
     from fedgram.paper import registry
     from fedgram.paper.ufm import runner
 
-    experiments = [registry.experiment(each) for each in names]
+    experiments = [registry.load_experiment(name) for name in _expand(names, "ufm")]
     with progress_bar(kept="finished parts") as progress:
         return runner.run(
             experiments, out, "quick" if quick else "full", fresh=fresh,
@@ -118,21 +178,36 @@ def _run(names: list[str], out: Path, quick: bool, fresh: bool) -> list[Outcome]
         )  # fmt: skip
 
 
-def _train(names: list[str], request: Request) -> list[StudyOutcome]:
+def _run_networks(names: Sequence[str], request: Request) -> list[StudyOutcome]:
     from fedgram.cli.progress import progress_bar
     from fedgram.paper.launch import launch
     from fedgram.paper.networks.studies.registry import STUDIES
     from fedgram.paper.printing import cost_lines
 
+    studies = [STUDIES[name] for name in _expand(names, "networks")]
     with progress_bar(kept="finished rounds") as progress:
         return launch.run(
-            [STUDIES[name] for name in names], request, on_epoch=progress.on_epoch, on_warning=progress.log,
+            studies, request, on_epoch=progress.on_epoch, on_warning=progress.log,
             on_start=lambda plans: progress.log("\n".join(cost_lines(plans))),
         )  # fmt: skip
 
 
-def _shown(outcomes: Any, as_json: bool) -> bool:
-    """Print outcomes, and say whether a claim is missed."""
+def _expand(names: Sequence[str], command: str) -> list[str]:
+    """Expand groups to experiments; reject experiments of the other command."""
+    from fedgram.paper import registry
+
+    experiments = list(dict.fromkeys(each for name in names for each in registry.expand_name(name)))
+    for name in experiments:
+        if (name in registry.MODULES) != (command == "ufm"):
+            raise InputError(
+                f"'{name}' is no experiment of '{command}'. Run 'fedgram reproduce {name}'.",
+                field="name",
+            )
+    return experiments
+
+
+def _exit_with(outcomes: Sequence[Outcome | StudyOutcome], as_json: bool) -> None:
+    """Print outcomes, and exit with 1 if a claim is missed."""
     from fedgram.paper import printing
     from fedgram.paper.ufm.runner import Outcome
 
@@ -143,23 +218,5 @@ def _shown(outcomes: Any, as_json: bool) -> bool:
             printing.print_outcome(outcome)
         else:
             printing.print_network_outcome(outcome)
-    return any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged)
-
-
-def _list(request: Request, as_json: bool) -> None:
-    from fedgram.paper import printing
-
-    experiments = printing.listed(request.out, printing.list_rows(request))
-    if as_json:
-        print_json({"experiments": experiments})
-    else:
-        printing.print_list(experiments)
-
-
-def _refuse(context: typer.Context, options: tuple[str, ...], concerned: str) -> None:
-    """Refuse options that were given for experiments none of which is named."""
-    for option in options:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            flag = option.replace("_", "-")
-            raise InputError(f"--{flag} is for {concerned}, and none is named.", field=option)
+    if any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged):
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Commands for trained runs: runs list, runs show, runs compare, runs predict."""
+"""Commands on trained runs: runs list, runs show, runs compare, runs predict."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Annotated
 import typer
 
 from fedgram._util.errors import InputError
-from fedgram.cli.app import Json, app, print_json
+from fedgram.cli.app import app, print_json
+from fedgram.cli.options import Client, Json, Site, output_option
 
 runs_app = typer.Typer(
     no_args_is_help=True,
-    help="Trained runs: which there are, what each found round by round, all of them beside the prediction, "
-    "and what their networks predict for new rows. What they found is measured from the files that training "
-    "wrote, without data or networks.",
+    help="List, show and compare trained runs, and predict new rows with them. Only `predict` needs PyTorch.",
 )
 app.add_typer(runs_app, name="runs")
 
-Root = Annotated[Path, typer.Argument(help="Folder with runs; of a single run, too.")]
+Root = Annotated[Path, typer.Argument(help="Folder with runs, or the folder of one run.")]
 
 
 @runs_app.command("list")
 def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
-    """Name all runs: data, network, procedure, seed, how far each is and what it took."""
+    """List all runs with their data, network, procedure, seed, state and cost."""
     from fedgram.display import run_tables
     from fedgram.runs import Runs
 
@@ -36,11 +35,12 @@ def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
 
 @runs_app.command()
 def show(root: Root = Path("runs"), as_json: Json = False) -> None:
-    """Show what every run found, round by round.
+    """Show the measurements of each run, round by round.
 
-    Errors of the shared head's Gram: to the procedure's target, and to the exact recursion from the same
-    start; delta, how far the returned heads are from the selected ones; the clients' objectives above their
-    least values; test MSE with the shared head under each bias rule.
+    error: relative error of the shared head's Gram to the procedure's target. error to recursion: to the
+    exact recursion from the same start. delta: distance of the returned heads from the selected heads.
+    objective gap: relative excess of the clients' objectives over their minimum. test MSE: with the shared
+    head, under each bias rule.
     """
     from fedgram.display import run_tables
     from fedgram.runs import Runs
@@ -58,16 +58,16 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
 def compare(
     root: Root = Path("runs"),
     figure: Annotated[
-        Path | None, typer.Option(help="Draw errors over rounds and Grams to this .png, .svg or .pdf.")
+        Path | None, output_option(help="Write a figure to this .png, .svg or .pdf file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold procedures beside each other and beside the prediction, over all seeds.
+    """Compare procedures with each other and with the prediction: mean ± standard deviation over seeds.
 
-    error: of the last Gram, to the procedure's target. gap: of the target (predicted) and of the last Gram
-    (measured) to centralized training. trajectory: error to the exact recursion from the same start, median
-    over rounds. delta: of the returned heads to the selected ones. objective gap: of clients, above their
-    least values. Means over seeds ± sample deviation.
+    error: relative error of the last Gram to the procedure's target. predicted gap, measured gap: of the
+    target and of the last Gram to centralized training. trajectory: median error to the exact recursion from
+    the same start. delta: distance of the returned heads from the selected heads. objective gap: relative
+    excess of the clients' objectives over their minimum.
     """
     from fedgram.display import run_tables
     from fedgram.runs import Runs
@@ -80,8 +80,7 @@ def compare(
 
         if not (settings := compare_runs(found)):
             raise InputError(
-                f"No run in '{root}' is finished ({pluralize(len(found))} in all), so there is nothing "
-                "to draw; finish training first.",
+                f"Nothing to draw: none of the {pluralize(len(found))} in '{root}' is finished.",
                 field="figure",
             )
         draw_comparison(settings, figure)
@@ -95,16 +94,16 @@ def compare(
 @runs_app.command()
 def predict(
     folder: Annotated[Path, typer.Argument(help="Folder of one run that was trained on a table.")],
-    data: Annotated[str, typer.Argument(help="CSV, TSV or Parquet file with the columns of its inputs.")],
-    client: Annotated[str | None, typer.Option(help="Column that names the client of each row.")] = None,
-    site: Annotated[str | None, typer.Option(help="The client of all rows, if no column names it.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV file to write.")] = None,
+    data: Annotated[str, typer.Argument(help="CSV, TSV or Parquet file with the run's input columns.")],
+    client: Client = None,
+    site: Site = None,
+    output: Annotated[Path | None, output_option("-o", "--output", help="CSV file to write.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the targets of new rows with the networks that a run ended with.
+    """Predict the targets of new rows with the final networks of a run.
 
-    Each row is predicted by the network of its client; of a centralized run all are by the one that it has,
-    and need none. The rows stay in their order.
+    The network of a row's client predicts it. A centralized run has one network for all rows and needs
+    neither --client nor --site. The output keeps the order of the rows.
     """
     from fedgram._util.text import pluralize
     from fedgram.cli.inputs import check_not_overwritten
@@ -112,7 +111,7 @@ def predict(
 
     check_not_overwritten(output, [data])
     if output is not None and output.suffix.lower() not in ("", ".csv"):
-        raise InputError(f"What is written is CSV: name it so, {output.stem}.csv.", field="output")
+        raise InputError(f"The output must be a CSV file: '{output}'. Use {output.stem}.csv.", field="output")
     rows = predict_table(folder, data, client, site)
     if as_json:
         print_json(rows.document())

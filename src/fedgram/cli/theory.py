@@ -1,48 +1,64 @@
-"""Commands for people with data: moments, predict, explain, correct."""
+"""Commands on target moments: moments, predict, explain, correct."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.text import pluralize
-from fedgram.cli.app import Json, app, print_json
-from fedgram.cli.inputs import LoadedMoments, is_moments, with_data
+from fedgram.cli.app import app, print_json
+from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, is_moments_file, load_moments
+from fedgram.cli.options import (
+    Client,
+    Data,
+    DropMissing,
+    Figure,
+    Initial,
+    Json,
+    LambdaH,
+    LambdaW,
+    Site,
+    Targets,
+    Weights,
+    Where,
+    output_option,
+)
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
     from fedgram._util.arrays import Array
-    from fedgram.theory.moments import Moments
+    from fedgram.theory.explain import Gap
     from fedgram.theory.predict import Prediction
 
 PAPER = Penalty()
 
-LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
-LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
-Figure = Annotated[str | None, typer.Option(help="Draw the prediction to this .png, .svg or .pdf file.")]
-Initial = Annotated[
-    str | None, typer.Option(help="JSON file with the initial Gram matrix; default: the identity.")
-]
+OutputFile = Annotated[str | None, output_option("-o", "--output", help="JSON file to write.")]
 
 
 @app.command()
-@with_data
 def moments(
-    given: LoadedMoments,
-    output: Annotated[str | None, typer.Option("-o", "--output", help="File to write (.json).")] = None,
+    data: Data,
+    client: Client = None,
+    site: Site = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    output: OutputFile = None,
     as_json: Json = False,
 ) -> None:
-    """Summarise each client's targets: count, mean and covariance.
+    """Compute the row count, target mean and target covariance of each client.
 
-    The file this writes (moments.json) is all that the other commands need; no row of data is in it, so
-    sites can make it where the data is and send it: a site with its own rows only says --site NAME instead
-    of --client, and the other commands join the files of all.
+    The output file contains no rows, and the other commands need nothing else. A site that has only its own
+    rows passes --site NAME instead of --client. The other commands merge the files of several sites.
     """
-    summary = given.moments
-    given.check_kept(output)
-    _check_read_back(output)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    summary = loaded.moments
+    check_not_overwritten(output, loaded.files)
+    if output is not None and not is_moments_file(output):
+        raise InputError(f"A moments file must end in .json: '{output}'.", field="output")
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -52,24 +68,34 @@ def moments(
 
 
 @app.command()
-@with_data
 def predict(
-    given: LoadedMoments,
+    data: Data,
+    client: Client = None,
+    site: Site = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
     rounds: Annotated[
-        int | None, typer.Option(help="Also predict the Gram after each of this many rounds.")
+        int | None, typer.Option(help="Also predict the Gram matrix after each of this many rounds.")
     ] = None,
     initial: Initial = None,
     figure: Figure = None,
     as_json: Json = False,
 ) -> None:
-    """Say where federated averaging of the head will end, and how far that is from pooled training."""
+    """Predict the result of federated averaging and its gap to centralized training."""
     from fedgram.display import prediction_json, prediction_tables
 
-    prediction, gap = _predict(given.moments, lambda_h, lambda_w)
-    path = None if rounds is None and initial is None else _trajectory(prediction, initial, rounds)
-    _draw(prediction, gap, figure, given)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    prediction, gap = _predict(loaded, Penalty(lambda_h, lambda_w))
+    if initial is not None and rounds is None:
+        raise InputError("--initial needs --rounds.", field="rounds")
+    path = None
+    if rounds is not None:
+        path = prediction.trajectory(_initial_gram(initial, len(loaded.moments.targets)), rounds)
+    _draw(prediction, gap, figure, loaded)
     if as_json:
         print_json(prediction_json.prediction_document(prediction, gap, path))
     else:
@@ -78,19 +104,25 @@ def predict(
 
 
 @app.command()
-@with_data
 def explain(
-    given: LoadedMoments,
+    data: Data,
+    client: Client = None,
+    site: Site = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
     figure: Figure = None,
     as_json: Json = False,
 ) -> None:
-    """Say why it ends there: the three causes, and the clients and targets behind them."""
+    """Explain the gap: its three causes, and the part of each client and target."""
     from fedgram.display import prediction_json, prediction_tables
 
-    prediction, gap = _predict(given.moments, lambda_h, lambda_w)
-    _draw(prediction, gap, figure, given)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    prediction, gap = _predict(loaded, Penalty(lambda_h, lambda_w))
+    _draw(prediction, gap, figure, loaded)
     if as_json:
         print_json(prediction_json.explanation_document(prediction, gap))
     else:
@@ -99,29 +131,33 @@ def explain(
 
 
 @app.command()
-@with_data
 def correct(
-    given: LoadedMoments,
+    data: Data,
+    client: Client = None,
+    site: Site = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
-    strength: Annotated[float, typer.Option(help="Scale gamma of the correction, from 0 to 1.")] = 1.0,
+    strength: Annotated[float, typer.Option(help="Strength gamma of the correction, from 0 to 1.")] = 1.0,
     initial: Initial = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", help="File to write the correction to.")
-    ] = None,
+    output: OutputFile = None,
     as_json: Json = False,
 ) -> None:
-    """Work out the correction that removes the gap: what to exchange, and what each client then does."""
+    """Compute the correction that removes the gap: the numbers to exchange, and each client's extra loss."""
     from fedgram.display import prediction_json, prediction_tables
-    from fedgram.theory.correct import correct as correction_of
+    from fedgram.theory.correct import correct as compute_correction
     from fedgram.theory.predict import initial_head
 
-    given.check_kept(output)
-    summary = given.moments
-    correction = correction_of(summary, Penalty(lambda_h, lambda_w), strength)
-    targets = len(summary.targets)
-    head = initial_head(_initial_gram(initial, targets), targets)
-    document = prediction_json.correction_document(correction, head)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    check_not_overwritten(output, loaded.files)
+    correction = compute_correction(loaded.moments, Penalty(lambda_h, lambda_w), strength)
+    size = len(loaded.moments.targets)
+    document = prediction_json.correction_document(
+        correction, initial_head(_initial_gram(initial, size), size)
+    )
     if output is not None:
         from fedgram._util.files import write_json
 
@@ -132,21 +168,12 @@ def correct(
         prediction_tables.print_correction(correction, output)
 
 
-def _check_read_back(output: str | None) -> None:
-    """Refuse a name by which no command would know a moments file."""
-    if output is not None and not is_moments(output):
-        raise InputError(
-            f"The moments file '{output}' must end in .json, by which commands tell it from data.",
-            field="output",
-        )
+def _predict(loaded: LoadedMoments, penalty: Penalty) -> tuple[Prediction, Gap]:
+    from fedgram.theory.explain import explain as compute_gap
+    from fedgram.theory.predict import predict as compute_prediction
 
-
-def _predict(summary: Moments, lambda_h: float, lambda_w: float) -> tuple[Prediction, Any]:
-    from fedgram.theory.explain import explain as gap_of
-    from fedgram.theory.predict import predict as prediction_of
-
-    prediction = prediction_of(summary, Penalty(lambda_h, lambda_w))
-    return prediction, gap_of(prediction)
+    prediction = compute_prediction(loaded.moments, penalty)
+    return prediction, compute_gap(prediction)
 
 
 def _initial_gram(path: str | None, targets: int) -> Array:
@@ -157,22 +184,16 @@ def _initial_gram(path: str | None, targets: int) -> Array:
     return np.eye(targets) if path is None else read_matrix(path)
 
 
-def _trajectory(prediction: Prediction, initial: str | None, rounds: int | None) -> Array:
-    if rounds is None:
-        raise InputError("--initial needs --rounds: say how many rounds to predict.", field="rounds")
-    return prediction.trajectory(_initial_gram(initial, len(prediction.moments.targets)), rounds)
-
-
-def _draw(prediction: Prediction, gap: Any, path: str | None, given: LoadedMoments) -> None:
-    given.check_kept(path)
+def _draw(prediction: Prediction, gap: Gap, path: str | None, loaded: LoadedMoments) -> None:
+    check_not_overwritten(path, loaded.files)
     if path is not None:
         from fedgram.display.prediction_figure import draw_prediction
 
-        draw_prediction(prediction, gap, path, source=f"Predicted from {given.source}")
+        draw_prediction(prediction, gap, path, source=f"Predicted from {', '.join(loaded.paths)}")
         typer.echo(f"Wrote {path}.", err=True)
 
 
 def _check_accuracy(prediction: Prediction) -> None:
     star = prediction.barycenter
     if not star.converged:
-        raise AccuracyError(f"The limit was reached only to a relative residual of {star.residual:.1e}.")
+        raise AccuracyError(f"The barycenter did not converge: relative residual {star.residual:.1e}.")

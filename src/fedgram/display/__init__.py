@@ -1,1 +1,1 @@
-"""Text, tables, JSON and figures for people."""
+"""Text, tables, JSON and figures."""

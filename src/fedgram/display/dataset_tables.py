@@ -1,4 +1,4 @@
-"""Datasets set for a terminal: the list, a close look at one, progress of a download."""
+"""Print the list of datasets and the inspection of one."""
 
 from __future__ import annotations
 
@@ -11,39 +11,29 @@ from rich.table import Table
 from fedgram._util.arrays import Array
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.display import sentences
-from fedgram.display.console import make_console, plain_table
+from fedgram.display.console import format_bytes, make_console, plain_table, print_wrapped
 from fedgram.theory.explain import explain
 
 console = make_console()
-MOST_FILES = 12  # listed one by one
-
-
-def format_bytes(count: int) -> str:
-    """A number of bytes for people."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
+MAX_FILES = 12  # with a line each; more files share one line
 
 
 def print_list(folder: Path, found: Sequence[Presence]) -> None:
-    """`fedgram data list` for people."""
+    """Print the output of `fedgram data list`."""
     console.print(f"Data directory: {folder}", soft_wrap=True)
-    table = _table("name", "kind", "files", "size", "licence")
+    table = _table("name", "kind", "files", "size", "license")
     for each in found:
         entry, on_disk = each.dataset, format_bytes(each.bytes) if each.bytes else ""
-        table.add_row(entry.name, entry.kind, each.state, on_disk, entry.licence)
+        table.add_row(entry.name, entry.kind, each.state, on_disk, entry.license)
     console.print(table)
-    console.print("Where they are published, and what to cite:")
+    console.print("Sources and citations:")
     for entry in (each.dataset for each in found if each.dataset.downloads or each.dataset.obtain):
         console.print(f"  {entry.name}: {entry.published}\n    {entry.citation}", soft_wrap=True)
-    console.print("'fedgram data fetch NAME' gets what is missing, or says how to.", soft_wrap=True)
+    console.print("To get a missing dataset, run 'fedgram data fetch NAME'.", soft_wrap=True)
 
 
 def print_inspection(inspection: Inspection) -> None:
-    """`fedgram data check` for people."""
+    """Print the output of `fedgram data check`."""
     problem, prediction = inspection.problem, inspection.prediction
     console.print(f"{problem.name}: {inspection.dataset.title} ({problem.kind})", soft_wrap=True)
     for line in _file_lines(inspection.files):
@@ -51,14 +41,13 @@ def print_inspection(inspection: Inspection) -> None:
     shape = " x ".join(map(str, next(iter(problem.train.values())).inputs.shape[1:]))
     tested = sum(map(len, problem.test.values()))
     console.print(f"Inputs {shape}; {tested:,} test rows. {sentences.setting(prediction)}", soft_wrap=True)
-    console.print(_clients(inspection))
+    console.print(_client_table(inspection))
     for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
-        console.print(sentence, soft_wrap=not console.is_terminal)
+        print_wrapped(console, sentence)
 
 
 def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
-    """A line for each file, but one for all where they are many."""
-    if len(files) > MOST_FILES:
+    if len(files) > MAX_FILES:
         return [f"{len(files):,} files: {format_bytes(sum(file.bytes for file in files))}"]
     verdicts = {True: "as published", None: "no checksum is published"}
     return [
@@ -67,8 +56,7 @@ def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
     ]
 
 
-def _clients(inspection: Inspection) -> Table:
-    """Rows, mean, standard deviation and smallest variance of each client's targets."""
+def _client_table(inspection: Inspection) -> Table:
     moments, activity = inspection.prediction.moments, inspection.prediction.activity
     table = _table("client", "train", "test", "smallest variance", "target means", "standard deviations")
     deviations = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))
@@ -87,8 +75,7 @@ def _numbers(values: Array) -> str:
 
 
 def _table(*headings: str) -> Table:
-    """A table whose last two columns give way where the terminal is narrow."""
-    table = plain_table()
+    table = plain_table()  # its last two columns wrap on a narrow terminal
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=number < len(headings) - 2)
     return table

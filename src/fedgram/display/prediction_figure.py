@@ -1,4 +1,4 @@
-"""The picture of a prediction: Gram ellipses of the clients, the federated limit and centralized training."""
+"""Draw a prediction: Gram ellipses and the three terms of the gap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.files import write_bytes
-from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLOURS, ellipse, figure_suffix, pyplot, render
-from fedgram.display.sentences import in_parts, no_gap, percent
+from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLORS, ellipse, figure_suffix, pyplot, render
+from fedgram.display.sentences import parts_of_gap, percent
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.explain import Gap
 from fedgram.theory.predict import Prediction
@@ -20,11 +20,10 @@ TERM_LABELS = ("client means", "client covariances", "averaging heads")
 
 
 def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: str) -> None:
-    """Draw the Grams as ellipses {G^(1/2) u : |u| = 1} and the three terms of the gap; write png, svg or pdf.
+    """Draw Grams as ellipses {G^(1/2) u : |u| = 1} beside the terms of the gap; write png, svg or pdf.
 
-    Two targets give one plane and three give three; more give the plane of the two leading
-    eigenvectors of the centralized Gram. One target gives none: the terms stand alone. `source` says what
-    data the picture is from.
+    Two targets give one plane and three give three. More give the plane of the two leading eigenvectors
+    of the centralized Gram. With one target only the terms are drawn. `source` labels the data.
     """
     suffix, planes = figure_suffix(path), _planes(prediction)
     figure, axes = _panels(len(planes))
@@ -41,7 +40,6 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
 
 
 def _panels(planes: int) -> tuple[Any, Any]:
-    """The figure, and its axes: one for each plane, and the last for the terms."""
     size = (3.4 * planes + 2.6, 3.9) if planes else (4.8, 2.6)
     widths = [3.4] * planes + [2.2]
     figure, axes = pyplot().subplots(
@@ -51,7 +49,7 @@ def _panels(planes: int) -> tuple[Any, Any]:
 
 
 def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
-    """Planes to look at: orthonormal bases (C, 2) with a label for each axis."""
+    """Return the planes to draw: orthonormal bases (C, 2) with a label for each axis."""
     targets = prediction.moments.targets
     if len(targets) <= 3:
         axes = np.eye(len(targets))
@@ -61,13 +59,13 @@ def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
 
 
 def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[str, str]) -> None:
-    # The shadow of the ellipsoid of G on a plane with basis V is the ellipse of Vᵀ G V.
+    # The projection of the ellipsoid of G onto a plane with basis V is the ellipse of Vᵀ G V.
     for m, gram in enumerate(prediction.grams):
         outline = ellipse(plane.T @ gram @ plane)
         axis.plot(*outline, color=PALE, lw=1, label="clients" if m == 0 else None)
     axis.plot(
         *ellipse(plane.T @ prediction.barycenter.gram @ plane),
-        color=GREEN, lw=2.2, label="federated limit $G_{\\bigstar}$",
+        color=GREEN, lw=2.2, label="barycenter $G_{\\bigstar}$",
     )  # fmt: skip
     axis.plot(
         *ellipse(plane.T @ prediction.centralized @ plane),
@@ -82,22 +80,21 @@ def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[s
 
 def _draw_terms(axis: Any, gap: Gap) -> None:
     places = np.arange(3)[::-1]
-    traces = np.zeros(3) if no_gap(gap) else gap.traces
-    axis.barh(places, traces, color=TERM_COLOURS, height=0.55)
-    for place, trace, part in zip(places, traces, in_parts(gap, traces), strict=True):
+    traces = np.zeros(3) if gap.negligible else gap.traces
+    axis.barh(places, traces, color=TERM_COLORS, height=0.55)
+    for place, trace, part in zip(places, traces, parts_of_gap(gap, traces), strict=True):
         axis.text(max(trace, 0.0), place, f" {part}", va="center", fontsize=8)
     axis.set_yticks(places, TERM_LABELS, fontsize=8)
     axis.axvline(0, color="0.2", lw=0.8)
-    axis.set(xlabel="trace of the term", xlim=_reach(traces, bool(gap.one_sided)))
-    axis.xaxis.set_major_formatter("{x:g}")  # a common factor of the numbers would lie on the label
-    axis.set_title(
-        "no gap" if no_gap(gap) else f"the gap: {percent(float(gap.relative))}", fontsize=9, loc="left"
-    )
+    axis.set(xlabel="trace of the term", xlim=_limits(traces, bool(gap.one_sided)))
+    axis.xaxis.set_major_formatter("{x:g}")  # a common factor would overlap the label
+    title = "no gap" if gap.negligible else f"gap: {percent(float(gap.relative))}"
+    axis.set_title(title, fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _reach(traces: Array, one_sided: bool) -> tuple[float, float]:
-    """Where the axis of the bars begins and ends, with room for what is written beside them."""
+def _limits(traces: Array, one_sided: bool) -> tuple[float, float]:
+    """Return the limits of the bars' axis, with room for their labels."""
     low, high = min(float(traces.min()), 0.0), max(float(traces.max()), 0.0)
     length = high - low or 1.0
     left, right = (0.0, 0.3) if one_sided else (0.1, 0.5)  # amounts are longer than percentages

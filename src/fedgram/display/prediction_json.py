@@ -1,4 +1,4 @@
-"""What the command line prints with --json: the contract that other programs rely on."""
+"""JSON documents of predict, explain and correct (see docs/interchange.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgram.theory.predict import Prediction
 
 
 def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | None = None) -> dict[str, Any]:
-    """`fedgram predict --json`."""
+    """Return `fedgram predict --json`."""
     moments, activity, star = prediction.moments, prediction.activity, prediction.barycenter
     clients = [
         {
@@ -46,7 +46,7 @@ def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | No
 
 
 def gap_summary(gap: Gap) -> dict[str, float | None]:
-    """The gap in numbers: relative size, traces of the three terms and their sum; and D, of few clients."""
+    """Return the relative gap, its traces, and the pairwise dispersion D if there are few clients."""
     mean, covariance, averaging = gap.traces.tolist()
     return {
         "relative": float(gap.relative),
@@ -59,13 +59,18 @@ def gap_summary(gap: Gap) -> dict[str, float | None]:
 
 
 def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
-    """`fedgram explain --json`: the gap with its matrices, and the share of each client and target."""
+    """Return `fedgram explain --json`: the terms of the gap, and the share of each client and target."""
     values, basis = gap.directions
     mean, covariance, averaging = gap.by_client.tolist()
     clients = [
         {"name": name, "share": share, "mean": m, "covariance": c, "averaging": a}
         for name, share, m, c, a in zip(
-            prediction.moments.clients, _told(gap.client_shares), mean, covariance, averaging, strict=True
+            prediction.moments.clients,
+            _nan_to_none(gap.client_shares),
+            mean,
+            covariance,
+            averaging,
+            strict=True,
         )
     ]
     return {
@@ -83,7 +88,7 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
         "chain_holds": bool(gap.chain_holds),
         "bounds_hold": bool(gap.bounds_hold) if gap.few_pairs else None,
         "clients": clients,
-        "target_shares": _told(gap.target_shares),
+        "target_shares": _nan_to_none(gap.target_shares),
         "directions": [
             {"eigenvalue": float(value), "direction": basis[:, i].tolist()} for i, value in enumerate(values)
         ],
@@ -92,7 +97,7 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
 
 
 def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
-    """`fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
+    """Return `fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
     moments = correction.moments
     return {
         "targets": list(moments.targets),
@@ -110,6 +115,6 @@ def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
     }
 
 
-def _told(shares: Array) -> list[float | None]:
-    """Shares of the gap (K,), null where it has a negative term and so no shares."""
+def _nan_to_none(shares: Array) -> list[float | None]:
+    """Replace NaN, the share of a gap with a negative term, by null."""
     return [None if np.isnan(share) else float(share) for share in shares]

@@ -1,8 +1,9 @@
-"""The picture of trained runs: errors to their targets over rounds, and Grams measured and predicted."""
+"""Draw trained runs: errors over rounds, and measured and predicted Grams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,20 @@ from fedgram.display.plotting import (
     pyplot,
     render,
 )
-from fedgram.runs.compare import Comparison, Group
+from fedgram.runs.compare import Comparison
+from fedgram.runs.expectation import SYMBOLS
 
-GRAM_COLOURS = {"G_star": GREEN, "G_cen": INK}
+GRAM_COLORS = {SYMBOLS["barycenter"]: GREEN, SYMBOLS["centralized"]: INK}
 
 
 def draw_comparison(settings: Sequence[Comparison], path: str | Path) -> None:
-    """Draw settings, one in a row; write png, svg or pdf."""
+    """Draw one row of panels per setting; write png, svg or pdf."""
     suffix = figure_suffix(path)
-    write_bytes(path, render(comparison(settings), suffix))
+    write_bytes(path, render(plot_comparison(settings), suffix))
 
 
-def comparison(settings: Sequence[Comparison]) -> Any:
-    """The figure of settings, one in a row."""
+def plot_comparison(settings: Sequence[Comparison]) -> Any:
+    """Return a figure with one row of panels per setting."""
     figure, axes = pyplot().subplots(
         len(settings), 2, figsize=(9, 4.2 * len(settings)), width_ratios=[5, 4], squeeze=False,
         layout="constrained",
@@ -48,13 +50,13 @@ def comparison(settings: Sequence[Comparison]) -> Any:
 
 
 def _draw_errors(axis: Any, setting: Comparison) -> None:
-    """Mean ± sample deviation over seeds; dotted, the exact recursion from the same starts."""
+    """Draw mean ± standard deviation over seeds, and dotted the exact recursion from the same starts."""
     floor = 0.5 * min(group.errors.min() for group in setting.groups)
-    for group, colour in zip(setting.groups, _colours(setting), strict=True):
+    for group, color in zip(setting.groups, cycle(PALETTE), strict=False):
         rounds, label = np.arange(group.errors.shape[1]), f"{setting.label(group)}, to {group.target}"
-        mean_band(axis, rounds, group.errors.T, colour, marker="o", ms=3.5, label=label)
-        predicted = np.maximum(group.predicted_errors.mean(axis=0), 0.1 * floor)  # leaves at the bottom
-        axis.plot(rounds, predicted, color=colour, ls=":", lw=1)
+        mean_band(axis, rounds, group.errors.T, color, marker="o", ms=3.5, label=label)
+        predicted = np.maximum(group.predicted_errors.mean(axis=0), 0.1 * floor)  # stays below the axis
+        axis.plot(rounds, predicted, color=color, ls=":", lw=1)
     axis.plot([], [], color="0.4", ls=":", lw=1, label="exact recursion")
     axis.set(yscale="log", ylim=(floor, None), xlabel="round", ylabel="relative error of the Gram")
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -64,26 +66,18 @@ def _draw_errors(axis: Any, setting: Comparison) -> None:
 
 
 def _draw_grams(axis: Any, setting: Comparison) -> None:
-    """The first two target coordinates of Grams: predicted ones wide and pale, each first seed's on them."""
+    """Draw the first two targets of the Grams: predicted wide and pale, measured (first seed) on top."""
     first, targets = setting.groups[0].runs[0], setting.setup.data.targets
     ends = {group.target: group.runs[0].expected.gram for group in setting.groups}
-    for name, gram in ({"G_cen": first.prediction.centralized} | ends).items():
-        colour = GRAM_COLOURS.get(name, PALE)
-        axis.plot(*ellipse(gram[:2, :2]), color=colour, lw=5, alpha=0.25, label=f"predicted {name}")
-    for group, colour in zip(setting.groups, _colours(setting), strict=True):
-        axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=colour, lw=1.2, ls=_dashes(group))
+    for name, gram in ({SYMBOLS["centralized"]: first.prediction.centralized} | ends).items():
+        color = GRAM_COLORS.get(name, PALE)
+        axis.plot(*ellipse(gram[:2, :2]), color=color, lw=5, alpha=0.25, label=f"predicted {name}")
+    for group, color in zip(setting.groups, cycle(PALETTE), strict=False):
+        dashes = "--" if group.target == SYMBOLS["centralized"] else "-"
+        axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=color, lw=1.2, ls=dashes)
     axis.set(xlabel=targets[0], ylabel=targets[1], aspect="equal")
     seeds = describe_seeds({group.seeds[0] for group in setting.groups})
     when = f"Grams after round {setting.setup.settings.rounds}, {seeds}"
     axis.set_title(when, fontsize=7.5, loc="left")
     axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.15))
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _dashes(group: Group) -> str:
-    """Dashed for what is meant to end at the centralized Gram."""
-    return "--" if group.target == "G_cen" else "-"
-
-
-def _colours(setting: Comparison) -> list[str]:
-    return [PALETTE[number % len(PALETTE)] for number in range(len(setting.groups))]

@@ -1,37 +1,33 @@
-"""Runs set for a terminal: progress while they train, and tables of what they found."""
+"""Print trained runs as tables, and format them as JSON documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from fedgram._util.text import pluralize
-from fedgram.display.console import make_console, plain_table, print_wrapped
-from fedgram.display.dataset_tables import format_bytes
+from fedgram.display.console import format_bytes, make_console, plain_table, print_wrapped
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.runs.procedure import BIAS_RULES
 
-if TYPE_CHECKING:
-    pass
-
 console = make_console()
 
-# Each fits 80 columns with deviations.
+# The metrics of each table: with deviations it fits 80 columns.
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
 
-# Columns of text, which may be folded; a number that is torn apart cannot be read.
-FOLDED = ("procedure", "state")
+# Columns of text may wrap; a wrapped number is unreadable.
+WRAPPED = ("procedure", "state")
 
 
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """`fedgram runs compare --json`: settings with finished runs, and the runs that are not finished."""
+    """Return `fedgram runs compare --json`: settings with finished runs, and unfinished runs."""
     return {
         "settings": [setting.document() for setting in compare_runs(runs)],
         "unfinished": [_state_document(run) for run in runs if not run.complete],
@@ -39,12 +35,12 @@ def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
 
 
 def list_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """`fedgram runs list --json`."""
+    """Return `fedgram runs list --json`."""
     return {"runs": [_state_document(run) for run in runs]}
 
 
 def print_comparison(runs: Sequence[StoredRun]) -> None:
-    """`fedgram runs compare` for people: measured against predicted, procedure by procedure."""
+    """Print `fedgram runs compare`: measured and predicted numbers of each procedure."""
     for setting in compare_runs(runs):
         print_wrapped(console, f"{setting.title}: {setting.scale}")
         for metrics in TABLES:
@@ -61,7 +57,7 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
 
 
 def print_list(runs: Sequence[StoredRun]) -> None:
-    """`fedgram runs list` for people."""
+    """Print `fedgram runs list`."""
     for setting, group in groupby(runs, key=_setting):
         print_wrapped(console, f"{setting}:")
         table = _table("procedure", "seed", "state", "seconds", "memory")
@@ -73,20 +69,19 @@ def print_list(runs: Sequence[StoredRun]) -> None:
 
 
 def print_run(run: StoredRun) -> None:
-    """`fedgram runs show` for people: one run, round by round."""
+    """Print one run of `fedgram runs show`, round by round."""
     setup, account = run.setup, run.account
     print_wrapped(console, f"{setup.run.name} on {_setting(run)}: {_state(run)}")
     print_wrapped(console, f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
     if account.rounds:
         measured = measure(run)
-        console.print(_geometry(measured))
-        console.print(_fit(measured))
+        console.print(_error_table(measured))
+        console.print(_fit_table(measured))
         for warning in measured.warnings:
             print_wrapped(console, f"Note: {warning}")
 
 
-def _geometry(measured: RunMeasurement) -> Table:
-    """Errors of the shared head and of the returned ones, from the initial head on."""
+def _error_table(measured: RunMeasurement) -> Table:
     name = measured.expected.target
     table = _table("round", f"error to {SYMBOLS[name]}", "direction", "error to recursion", "delta")
     for t in range(len(measured.grams)):
@@ -95,8 +90,7 @@ def _geometry(measured: RunMeasurement) -> Table:
     return table
 
 
-def _fit(measured: RunMeasurement) -> Table:
-    """How well every round's networks fit."""
+def _fit_table(measured: RunMeasurement) -> Table:
     table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
     gaps = measured.median_objective_gaps
     for number, (gap, errors) in enumerate(zip(gaps, measured.test_mse, strict=True), start=1):
@@ -116,7 +110,7 @@ def _setting(run: StoredRun) -> str:
 def _state(run: StoredRun) -> str:
     account, rounds = run.account, run.setup.settings.rounds
     if account.stopped:
-        return f"given up: {account.stopped}"
+        return f"stopped: {account.stopped}"
     return "complete" if run.complete else f"{account.rounds} of {pluralize(rounds, 'round')}"
 
 
@@ -132,11 +126,11 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
 def _table(*headings: str) -> Table:
     table = plain_table(collapse_padding=True)
     for number, heading in enumerate(headings):
-        folded = heading in FOLDED
+        wraps = heading in WRAPPED
         table.add_column(
             heading,
             justify="left" if number == 0 else "right",
-            no_wrap=not folded,
-            overflow="fold" if folded else "ellipsis",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
         )
     return table

@@ -1,0 +1,35 @@
+"""Run the command line in this process."""
+
+import io
+import os
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from typing import NamedTuple
+from unittest.mock import patch
+
+from fedgram.cli import main
+
+
+class Finished(NamedTuple):
+    """Exit code and output of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def fedgram(*arguments, cwd=None, columns=120):
+    """Run `fedgram` with these arguments."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        chdir(cwd or os.getcwd()),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch.object(sys, "argv", ["fedgram", *map(str, arguments)]),
+        patch.dict(os.environ, COLUMNS=str(columns)),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Finished(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
