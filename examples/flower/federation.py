@@ -1,7 +1,7 @@
-"""A Flower federation of sites that each have a table of their own.
+"""A Flower app for sites that each have a table.
 
-For rows that are not in a table, or a network of your own, give `client_app` a function that takes Flower's
-context and returns a `fedgram.flower.Site`.
+For other data or your own network, pass `client_app` a function from Flower's context to a
+`fedgram.flower.Site`.
 """
 
 from fedgram.flower import client_app, server_app

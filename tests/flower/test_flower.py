@@ -1,9 +1,10 @@
-"""A Flower federation: the same as the stacked trainer, also when clients are away and servers stop."""
+"""The Flower federation matches the stacked trainer, with absent clients and restarted servers too."""
 
 import json
 import shutil
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +12,24 @@ import pandas as pd
 import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
+from torch import nn
 
 from fedgram import Moments, Penalty, predict
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.data.tables.read_rows import Reading, read_table
+from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.flower import Site, client_app, server_app
-from fedgram.flower.app import GridTransport
+from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import Payload
-from fedgram.flower.roster import ClientInfo, setup_of
+from fedgram.flower.messages import GridTransport, Payload
+from fedgram.flower.roster import ClientInfo, Roster
 from fedgram.flower.server import run_server
-from fedgram.flower.server_state import SHARED, LastReturns
-from fedgram.nets.backbones import ResMLP
-from fedgram.nets.model import example
+from fedgram.flower.server_state import AVERAGED, LastReturns
+from fedgram.nets.model import draw_example
 from fedgram.runs import Runs
 from fedgram.runs.measure import measure
-from fedgram.runs.procedure import BIAS_RULES
+from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import read_arrays
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
@@ -48,6 +49,10 @@ PROCEDURES = (
 )
 
 
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh())
+
+
 def problem() -> Problem:
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal((rows + 8, 3)).astype(np.float32) for name, rows in ROWS.items()}
@@ -58,35 +63,41 @@ def problem() -> Problem:
 
 
 def config(folder: Path, procedure: str = "proximal+corrected", **others) -> dict:
-    words = {
+    settings = {
         "name": "three sites",
         "kind": "GENERATED",
         "clients": 3,
         "procedure": procedure,
-        "backbone": "resmlp-small",
-        "patience": 0.0,
+        "backbone": "small",
+        "reply-timeout": 0.0,
     }
-    return words | SETTINGS | {"out": str(folder / "server")} | others
+    return settings | SETTINGS | {"out": str(folder / "server")} | others
 
 
-def app_of(folder: Path, rows: Problem | None = None, **changed):
-    """A client app whose nodes are the problem's clients; `changed` holds sites by the name of their node."""
-    held = rows or problem()
+def app_of(folder: Path, **changes):
+    """Build a client app for the problem's clients; `changes` maps a site name to a function of its site."""
+    rows = problem()
 
     def site(context: Context) -> Site:
         name = str(context.node_config["site"])
-        made = Site(
-            name, held.train[name], held.test[name], backbone="resmlp-small", folder=folder / "private",
-            device="cpu",
-        )  # fmt: skip
-        return changed.get(name, lambda made: made)(made)
+        unchanged = Site(
+            name, rows.train[name], rows.test[name], backbone=network, folder=folder / "private", device="cpu"
+        )
+        return changes.get(name, lambda site: site)(unchanged)
 
     return client_app(site)
 
 
-def serve(grid: MemoryGrid, told=lambda sentence: None) -> None:
-    plan = FederationConfig.from_run_config(grid.config)
-    run_server(GridTransport(grid, plan.patience), plan, told)
+def serve(grid: MemoryGrid) -> None:
+    settings = FederationConfig.from_run_config(grid.config)
+    run_server(GridTransport(grid, settings.reply_timeout), settings)
+
+
+@pytest.fixture
+def server_log(caplog):
+    """Return a function that lists the server's log messages."""
+    caplog.set_level("INFO", logger="flwr")
+    return lambda: [each.getMessage() for each in caplog.records if each.module in ("server", "roster")]
 
 
 def grid_of(
@@ -101,6 +112,34 @@ def stored(folder: Path):
     return run
 
 
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory) -> Callable[[str], Path]:
+    """Return a function from a procedure to the folder of its complete run; tests must not change it."""
+
+    @cache
+    def run(procedure: str) -> Path:
+        folder = tmp_path_factory.mktemp("run")
+        serve(grid_of(folder, procedure))
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def complete(run_of) -> Path:
+    """Return the folder of a complete run with the default config; tests must not change it."""
+    return run_of("proximal+corrected")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory) -> dict:
+    """Train all PROCEDURES with the stacked trainer."""
+    folder = tmp_path_factory.mktemp("stack")
+    settings = TrainConfig(**SETTINGS)
+    runs = train(problem(), network, PROCEDURES, [0], settings, folder=folder, device="cpu")
+    return {run.setup.procedure.name: run for run in runs}
+
+
 def assert_same_rounds(ours, theirs, tolerance=1e-10):
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -109,13 +148,8 @@ def assert_same_rounds(ours, theirs, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES)
-def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, procedure):
-    serve(grid_of(tmp_path, procedure))
-    run = stored(tmp_path)
-    (reference,) = train(
-        problem(), "resmlp-small", [procedure], [0], TrainConfig(**SETTINGS), folder=tmp_path / "stack",
-        device="cpu",
-    )  # fmt: skip
+def test_federation_matches_stacked_trainer(run_of, references, procedure):
+    run, reference = stored(run_of(procedure)), references[Procedure.parse(procedure).name]
     assert run.complete
     assert run.setup.procedure == reference.setup.procedure
     assert run.setup.data.test_rows == (8, 8, 8)
@@ -125,7 +159,7 @@ def test_a_federation_is_the_stacked_trainer_with_its_clients_apart(tmp_path, pr
     np.testing.assert_allclose(measure(run).target_error, measure(reference).target_error, rtol=1e-8)
 
 
-def test_sites_of_similar_names_keep_to_folders_of_their_own():
+def test_similar_site_names_get_distinct_folders():
     names = ["site a", "site-a", "site_a", "?", "...", "a/b", "a-b"]
     folders = [folder_name(name) for name in names]
     assert len(set(folders)) == len(names)
@@ -133,40 +167,42 @@ def test_sites_of_similar_names_keep_to_folders_of_their_own():
     assert all(Path(folder).name == folder for folder in folders)
 
 
-def test_a_run_that_another_server_leads_is_left_to_it(tmp_path):
-    def again(sentence):
-        with pytest.raises(InputError, match="Another process writes to"):
-            serve(grid_of(tmp_path))
-        heard.append(sentence)
+def test_second_server_for_the_same_run_is_rejected(tmp_path):
+    attempts = []
 
-    heard = []
-    serve(grid_of(tmp_path), again)
-    assert heard
+    def start_second_server(site, kind, n):
+        if (site, kind, n) == ("valley", "train", 1):
+            with pytest.raises(InputError, match="Another process writes to"):
+                serve(grid_of(tmp_path, rounds=1))
+            attempts.append(kind)
+        return False
+
+    serve(grid_of(tmp_path, silent=start_second_server, rounds=1))
+    assert attempts
     assert stored(tmp_path).complete
 
 
-def test_no_row_and_no_weight_of_a_backbone_leaves_a_client(tmp_path):
-    grid, sent = grid_of(tmp_path, "solved+corrected"), []
+def test_rows_and_backbone_weights_never_leave_a_client(tmp_path):
+    grid, sent = grid_of(tmp_path, "solved+corrected", rounds=1), []
     app = grid.app
 
-    def listening(message, context):
+    def record(message, context):
         reply = app(message, context)
-        sent.append({name: array.numpy() for name, array in reply.content.array_records["arrays"].items()})
+        sent.append(Payload.from_records(reply.content).arrays)
         return reply
 
-    grid.app = listening
+    grid.app = record
     serve(grid)
-    names = {name for letter in sent for name in letter}
+    names = {name for arrays in sent for name in arrays}
     assert names == {
         "own_mean", "own_covariance", "head", "bias", "own_bias", "centered_bias", "local_objective",
         "clipped", "loss", "diverged", "objective", "train_mse", "test_mse",
     }  # fmt: skip
-    assert max(array.size for letter in sent for array in letter.values()) == 2 * SETTINGS["features"]
+    assert max(array.size for arrays in sent for array in arrays.values()) == 2 * SETTINGS["features"]
 
 
-def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
-    away = grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("ridge", "train", 2))
-    serve(away)
+def test_absent_client_counts_with_its_last_return(tmp_path):
+    serve(grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("ridge", "train", 2)))
     first, second, third = stored(tmp_path).rounds()
     assert np.isnan(second.local_objective[1])
     assert np.isnan(second.train_mse[1]).all()
@@ -174,7 +210,7 @@ def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
     np.testing.assert_array_equal(second.returned_heads[1], first.returned_heads[1])
     weights = np.array([30, 24, 18]) / 72
     np.testing.assert_allclose(second.head, np.tensordot(weights, second.returned_heads, 1), rtol=1e-12)
-    for site, rounds in (("ridge", "13"), ("coast", "23")):  # ridge went on from what it had
+    for site, rounds in (("ridge", "13"), ("coast", "23")):  # ridge resumed from round 1
         kept = sorted(path.name for path in (tmp_path / "private" / site).rglob("round-*"))
         assert kept == [f"round-0{number}.safetensors" for number in rounds]
     measured = measure(stored(tmp_path))
@@ -185,182 +221,174 @@ def test_a_client_that_is_away_counts_with_what_it_returned_last(tmp_path):
     assert json.dumps(measured.document(), allow_nan=False).count("null") == 1
 
 
-def test_who_did_not_answer_and_who_did_not_measure_is_told(tmp_path):
+def test_log_names_absent_clients(tmp_path, server_log):
     missed = (("ridge", "train", 2), ("coast", "evaluate", 2))
-    said: list[str] = []
-    serve(grid_of(tmp_path, silent=lambda *asked: asked in missed), said.append)
-    assert said[1].startswith(
-        "Round 2 of 3: 2 of 3 clients; ridge did not answer; coast did not measure it; the"
-    )
+    serve(grid_of(tmp_path, silent=lambda *request: request in missed, rounds=2))
+    assert server_log()[1:3] == [
+        "Client 'coast' did not evaluate round 2.",
+        "Client 'ridge' did not reply in round 2; using its last head.",
+    ]
+    assert server_log()[3].startswith("Round 2 of 2: 2 of 3 clients replied; relative distance of the head's")
     assert np.isnan(stored(tmp_path).rounds()[1].test_mse).all(axis=1).tolist() == [True, True, False]
 
 
-def test_a_client_that_never_answered_is_left_out_until_it_does(tmp_path):
-    serve(grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("coast", "train", 1)))
-    first, second, _ = stored(tmp_path).rounds()
+def test_client_without_a_return_is_not_averaged(tmp_path, server_log):
+    serve(grid_of(tmp_path, silent=lambda site, kind, n: (site, kind, n) == ("coast", "train", 1), rounds=2))
+    first, second = stored(tmp_path).rounds()
+    assert server_log()[0] == "Client 'coast' did not reply in round 1; averaging without it."
     assert np.isnan(first.returned_heads[0]).all()
     np.testing.assert_allclose(first.head, (24 * first.returned_heads[1] + 18 * first.returned_heads[2]) / 42)
     assert np.isfinite(second.returned_heads).all()
 
 
-def test_with_what_was_returned_last_the_limit_is_the_barycenter_whoever_is_away():
+def test_last_returns_keep_the_limit_at_the_barycenter():
     rng = np.random.default_rng(1)
     rows = [rng.standard_normal((60, 3)) @ rng.standard_normal((3, 3)) for _ in range(4)]
     prediction = predict(Moments.from_arrays(rows), Penalty(0.1, 0.1))
     names = prediction.moments.clients
     weights = dict(zip(names, prediction.moments.client_weights, strict=True))
-    head, present, memory = rng.standard_normal((3, 6)), rng.random((80, 4)) < 0.6, LastReturns("theirs")
-    renormalised = head
-    for here in present:
-        for client, gram, answers in zip(names, prediction.grams, here, strict=True):
-            if answers:
-                memory.remember(client, dict.fromkeys(SHARED, closest_factor(head, gram)))
-        if memory.last:
-            head = memory.average(weights)["head"]
-        if here.any():
-            heads = np.stack([closest_factor(renormalised, gram) for gram in prediction.grams[here]])
-            own = prediction.moments.client_weights[here]
-            renormalised = np.tensordot(own / own.sum(), heads, 1)
+    head, present, last = rng.standard_normal((3, 6)), rng.random((80, 4)) < 0.6, LastReturns("id")
+    renormalized = head
+    for replied in present:
+        for client, gram, has_reply in zip(names, prediction.grams, replied, strict=True):
+            if has_reply:
+                last.update(client, dict.fromkeys(AVERAGED, closest_factor(head, gram)))
+        if last.arrays:
+            head = last.average(weights)["head"]
+        if replied.any():
+            heads = np.stack([closest_factor(renormalized, gram) for gram in prediction.grams[replied]])
+            own = prediction.moments.client_weights[replied]
+            renormalized = np.tensordot(own / own.sum(), heads, 1)
     assert psd.relative_error(psd.gram(head), prediction.barycenter.gram) < 1e-12
-    assert psd.relative_error(psd.gram(renormalised), prediction.barycenter.gram) > 1e-3
+    assert psd.relative_error(psd.gram(renormalized), prediction.barycenter.gram) > 1e-3
 
 
-def test_a_server_that_stops_goes_on_to_the_same_result(tmp_path):
-    serve(grid_of(tmp_path / "whole"))
-
+def test_restarted_server_reaches_the_same_result(tmp_path, complete, server_log):
     class Stopped(Exception):
         pass
 
-    def stopping(site, kind, n):
+    def stop(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 2):
             raise Stopped
         return False
 
     with pytest.raises(Stopped):
-        serve(grid_of(tmp_path / "twice", silent=stopping))
-    assert stored(tmp_path / "twice").account.rounds == 1
-    again, said = grid_of(tmp_path / "twice"), list[str]()
-    serve(again, said.append)
-    assert said[0] == "Going on after round 1 of 3."
-    assert again.asked.count(("coast", "train")) == 2  # rounds 2, answered from its file, and 3
-    assert_same_rounds(stored(tmp_path / "twice").rounds(), stored(tmp_path / "whole").rounds(), 0)
-    said.clear()
-    serve(again, said.append)
-    assert said == []  # nothing is left
+        serve(grid_of(tmp_path, silent=stop))
+    assert stored(tmp_path).account.rounds == 1
+    again, before = grid_of(tmp_path), len(server_log())
+    serve(again)
+    assert server_log()[before] == "Resuming after round 1 of 3."
+    assert again.asked.count(("coast", "train")) == 2  # round 2, which it had stored, and round 3
+    assert_same_rounds(stored(tmp_path).rounds(), stored(complete).rounds(), 0)
+    before = len(server_log())
+    serve(again)
+    assert server_log()[before:] == []  # nothing is left to train
     assert again.asked.count(("coast", "train")) == 2
 
 
-def test_the_same_question_is_answered_from_disk_and_another_one_anew(tmp_path, monkeypatch):
-    from fedgram.flower.client import Client
-
-    held, plan = problem(), FederationConfig.from_run_config(config(tmp_path))
-    site = Site("coast", held.train["coast"], backbone="resmlp-small", folder=tmp_path, device="cpu")
-    participant = Client(site, plan)
-    pooled, begun = held.moments.pooled, participant.introduce().arrays
-    shared = {"head": begun["head"], "bias": begun["bias"], "mean": pooled.mean,
+def test_repeated_request_gets_the_stored_reply(tmp_path, monkeypatch):
+    rows, settings = problem(), FederationConfig.from_run_config(config(tmp_path))
+    site = Site("coast", rows.train["coast"], backbone=network, folder=tmp_path, device="cpu")
+    client = Client(site, settings)
+    pooled, start = rows.moments.pooled, client.describe().arrays
+    shared = {"head": start["head"], "bias": start["bias"], "mean": pooled.mean,
               "covariance": pooled.covariance, "within": pooled.within}  # fmt: skip
-    asked = Payload(shared, {"round": 1, "federation": "ours"})
-    first = participant.train(asked)
-    monkeypatch.setattr(Client, "_trained", None)
-    again = Client(site, plan).train(asked)  # a node that was restarted
+    request = Payload(shared, {"round": 1, "federation": "first"})
+    first = client.train(request)
+    monkeypatch.setattr(Client, "_train_round", None)
+    again = Client(site, settings).train(request)  # a restarted node
     np.testing.assert_array_equal(first.arrays["head"], again.arrays["head"])
     for other in (
-        replace(asked, arrays={**shared, "head": 2 * shared["head"]}),
-        replace(asked, words={"round": 1, "federation": "another"}),
+        replace(request, arrays={**shared, "head": 2 * shared["head"]}),
+        replace(request, metadata={"round": 1, "federation": "second"}),
     ):
         with pytest.raises(TypeError):  # it trains
-            participant.train(other)
+            client.train(other)
 
 
-def test_a_site_with_a_module_draws_no_backbone_of_its_own(tmp_path):
-    from fedgram.flower.client import Client
-
-    plan = FederationConfig.from_run_config(config(tmp_path, "independent"))
+def test_independent_start_rejects_a_module(tmp_path):
+    settings = FederationConfig.from_run_config(config(tmp_path, "independent"))
     rows, private = problem().train["coast"], tmp_path / "private"
-    site = Site("coast", rows, backbone=torch.nn.Linear(3, 4), folder=private, device="cpu")
-    with pytest.raises(InputError, match="give a function that draws a new module, or a name"):
-        Client(site, plan).introduce()
+    site = Site("coast", rows, backbone=nn.Linear(3, 4), folder=private, device="cpu")
+    with pytest.raises(InputError, match="Pass a function that returns a new module, or a name"):
+        Client(site, settings).describe()
     assert not private.exists()
 
 
 @pytest.mark.parametrize("listed", [(11, 13), (11, 12, 13)], ids=["old node gone", "still listed"])
-def test_a_client_that_was_restarted_is_known_by_its_name(tmp_path, listed):
+def test_restarted_client_is_recognized_by_name(tmp_path, complete, listed):
     grid = grid_of(tmp_path)
 
-    def moving(site, kind, n):
+    def restart_ridge(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 1):
             grid.configs = {**{node: grid.configs[node] for node in listed}, 99: {"site": "ridge"}}
         return False
 
-    grid.silent = moving
+    grid.silent = restart_ridge
     serve(grid)
-    serve(grid_of(tmp_path / "whole"))
-    assert_same_rounds(stored(tmp_path).rounds(), stored(tmp_path / "whole").rounds(), 0)
+    assert_same_rounds(stored(tmp_path).rounds(), stored(complete).rounds(), 0)
 
 
-def losing_files(folder, moment):
-    """Nobody is silent, but when this is asked the files of ridge are lost."""
+def delete_files_of_ridge(folder, moment):
+    """Return a `silent` function that deletes ridge's files at the given request."""
 
-    def silent(*asked):
-        if asked == moment:
+    def silent(*request):
+        if request == moment:
             shutil.rmtree(folder / "private" / "ridge")
         return False
 
     return silent
 
 
-def test_a_client_that_lost_its_files_begins_again_with_the_shared_head(tmp_path):
-    said: list[str] = []
-    serve(grid_of(tmp_path, silent=losing_files(tmp_path, ("valley", "evaluate", 1))), said.append)
-    assert [each for each in said if "had no network" in each] == [
-        "Client 'ridge' had no network, and began with the one that the seed draws."
+def test_client_that_lost_its_files_restarts_from_the_shared_head(tmp_path, complete, server_log):
+    serve(grid_of(tmp_path, silent=delete_files_of_ridge(tmp_path, ("valley", "evaluate", 1))))
+    assert [each for each in server_log() if "no stored network" in each] == [
+        "Client 'ridge' has no stored network; it started from the initial one."
     ]
-    serve(grid_of(tmp_path / "whole"))
-    ours, whole = stored(tmp_path).rounds()[1], stored(tmp_path / "whole").rounds()[1]
+    ours, whole = stored(tmp_path).rounds()[1], stored(complete).rounds()[1]
     assert stored(tmp_path).complete
     same = [np.array_equal(*heads) for heads in zip(ours.returned_heads, whole.returned_heads, strict=True)]
     assert same == [True, False, True]
 
 
-def test_who_comes_after_the_start_does_not_take_part(tmp_path):
-    held = problem()
-    grid = grid_of(tmp_path, clients=2, app=app_of(tmp_path, held))
+def test_late_client_is_ignored(tmp_path, server_log):
+    grid = grid_of(tmp_path, clients=2, rounds=2)
     late = grid.configs.pop(13)
 
-    def arriving(site, kind, n):
+    def connect_valley(site, kind, n):
         if (site, kind, n) == ("coast", "evaluate", 1):
             grid.configs[13] = late
         return False
 
-    grid.silent, said = arriving, list[str]()
-    serve(grid, said.append)
-    assert "Client 'valley' came after the start, and does not take part." in said
+    grid.silent = connect_valley
+    serve(grid)
+    assert "Client 'valley' connected after the start; ignoring it." in server_log()
     assert stored(tmp_path).setup.data.clients == ("coast", "ridge")
     assert grid.asked.count(("valley", "query")) == 1
     assert ("valley", "train") not in grid.asked
 
 
-def test_another_with_the_name_of_a_client_does_not_take_its_place(tmp_path):
-    def fewer(site: Site) -> Site:
+def test_node_with_other_rows_does_not_replace_a_client(tmp_path, server_log):
+    def replace_rows(site: Site) -> Site:
         return replace(site, train=problem().train["coast"])
 
-    grid, said = grid_of(tmp_path), list[str]()
-    app, other = grid.app, app_of(tmp_path, ridge=fewer)
+    grid = grid_of(tmp_path, rounds=2)
+    app, other = grid.app, app_of(tmp_path, ridge=replace_rows)
 
-    def joining(site, kind, n):
+    def connect_impostor(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 1):
             grid.configs = {**grid.configs, 99: {"site": "ridge"}}
         return False
 
-    grid.silent = joining
+    grid.silent = connect_impostor
     grid.app = lambda message, context: (other if context.node_id == 99 else app)(message, context)
-    serve(grid, said.append)
-    assert any("Client 'ridge' has other rows than at the start" in each for each in said)
+    serve(grid)
+    assert any("Client 'ridge' changed its rows after the start" in each for each in server_log())
     assert np.isfinite([each.local_objective for each in stored(tmp_path).rounds()]).all()
 
 
-def test_a_restarted_server_goes_on_with_those_who_are_there(tmp_path):
-    with pytest.raises(InputError, match="No client answered in round 2"):
+def test_restarted_server_continues_with_connected_clients(tmp_path):
+    with pytest.raises(InputError, match="No client replied in round 2"):
         serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2))
     fewer = grid_of(tmp_path)
     del fewer.configs[12]
@@ -373,56 +401,55 @@ def test_a_restarted_server_goes_on_with_those_who_are_there(tmp_path):
         np.testing.assert_array_equal(each.returned_heads[1], first.returned_heads[1])
     nobody = grid_of(tmp_path)
     nobody.configs = {}
-    serve(nobody)  # all is finished
+    serve(nobody)  # the run is complete
 
 
-def test_a_server_that_stopped_in_its_first_round_waits_for_all(tmp_path):
-    with pytest.raises(InputError, match="No client answered in round 1"):
+def test_server_that_stopped_in_round_1_waits_for_all_clients(tmp_path):
+    with pytest.raises(InputError, match="No client replied in round 1"):
         serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train"))
     fewer = grid_of(tmp_path)
     del fewer.configs[12]
-    with pytest.raises(InputError, match=r"Only 2 of 3 clients are there after 0 s \(coast, valley\)"):
+    with pytest.raises(InputError, match="Only 2 of 3 clients connected within 0 s: coast, valley"):
         serve(fewer)
 
 
-def test_a_server_that_stops_before_it_remembers_anything_begins_anew(tmp_path, monkeypatch):
+def test_server_that_stopped_before_its_first_write_starts_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(LastReturns, "write", None)
         with pytest.raises(TypeError):
-            serve(grid_of(tmp_path))
-    serve(grid_of(tmp_path))
+            serve(grid_of(tmp_path, rounds=1))
+    serve(grid_of(tmp_path, rounds=1))
     assert stored(tmp_path).complete
 
 
-def test_clients_are_in_order_of_name_whatever_their_nodes(tmp_path):
-    grid, said = grid_of(tmp_path, **{"lambda-h": 0.55, "lambda-w": 0.55, "rounds": 1}), list[str]()
+def test_clients_are_sorted_by_name(tmp_path, server_log):
+    grid = grid_of(tmp_path, **{"lambda-h": 0.55, "lambda-w": 0.55, "rounds": 1})
     grid.configs = {number: {"site": name} for number, name in enumerate(reversed(SITES))}
-    serve(grid, said.append)
+    serve(grid)
     assert stored(tmp_path).setup.data.clients == SITES
-    assert any("is not fully active" in each for each in said)
+    assert any("is not fully active" in each for each in server_log())
 
 
-def test_other_settings_do_not_go_on_from_a_run(tmp_path):
-    serve(grid_of(tmp_path))
-    with pytest.raises(InputError, match=r"made by other settings: settings.epochs is 2 there and 3 here"):
-        serve(grid_of(tmp_path, epochs=3))
+def test_other_settings_do_not_resume_a_run(complete):
+    with pytest.raises(InputError, match=r"Other settings made '.*': settings.epochs is 2 there and 3 here"):
+        serve(grid_of(complete, epochs=3))
 
 
-def test_more_clients_than_were_said_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"3 clients \(coast, ridge, valley\), but the configuration says 2"):
+def test_extra_clients_are_rejected(tmp_path):
+    words = "3 clients connected, but the run config has clients = 2: coast, ridge, valley"
+    with pytest.raises(InputError, match=words):
         serve(grid_of(tmp_path, clients=2))
 
 
-def test_two_federations_at_one_site_do_not_meet(tmp_path):
-    first, second = (grid_of(tmp_path, out=str(tmp_path / name)) for name in ("one", "two"))
+def test_two_federations_share_no_files_at_a_site(tmp_path, server_log):
+    first, second = (grid_of(tmp_path, out=str(tmp_path / name), rounds=2) for name in ("one", "two"))
     first.silent = lambda site, kind, n: kind == "train" and n == 2
-    with pytest.raises(InputError, match="No client answered"):
+    with pytest.raises(InputError, match="No client replied"):
         serve(first)
     serve(second)
     first.silent = lambda site, kind, n: False
-    said: list[str] = []
-    serve(first, said.append)
-    assert not any("had no network" in each for each in said)
+    serve(first)
+    assert not any("no stored network" in each for each in server_log())
     (one,), (two,) = (Runs(tmp_path / name).require() for name in ("one", "two"))
     assert_same_rounds(one.rounds(), two.rounds(), 0)
 
@@ -431,32 +458,33 @@ def test_two_federations_at_one_site_do_not_meet(tmp_path):
     ("procedure", "rule"),
     [("solved+corrected+offset", "offset"), ("solved+centered", "shared"), ("aligned+private", "private")],
 )
-def test_a_site_is_left_with_the_network_that_it_predicts_with(tmp_path, procedure, rule):
-    serve(grid_of(tmp_path, procedure))
-    held, last = problem(), stored(tmp_path).rounds()[-1]
-    model, _ = example("resmlp-small", held.train["coast"], SETTINGS["features"])
-    (path,) = (tmp_path / "private" / "coast").rglob("model.safetensors")
+def test_site_stores_the_network_that_it_predicts_with(run_of, procedure, rule):
+    folder = run_of(procedure)
+    rows, last = problem(), stored(folder).rounds()[-1]
+    model, _ = draw_example(network, rows.train["coast"], SETTINGS["features"])
+    (path,) = (folder / "private" / "coast").rglob("model.safetensors")
     state = {name: torch.from_numpy(value) for name, value in read_arrays(path).items()}
     model.double().load_state_dict(state)
     with torch.no_grad():
-        _, predicted = model.eval()(torch.from_numpy(held.test["coast"].inputs).double())
-    error = np.mean((predicted.numpy() - held.test["coast"].targets) ** 2)
+        _, predicted = model.eval()(torch.from_numpy(rows.test["coast"].inputs).double())
+    error = np.mean((predicted.numpy() - rows.test["coast"].targets) ** 2)
     np.testing.assert_allclose(error, last.test_mse[0, BIAS_RULES.index(rule)], rtol=1e-10)
     np.testing.assert_array_equal(model.head.weight.detach().numpy(), last.head)
 
 
-def test_the_server_says_what_is_wrong_in_one_sentence(tmp_path, caplog):
-    grid = grid_of(tmp_path)
+def test_server_app_logs_rounds_and_errors(tmp_path, caplog):
+    grid = grid_of(tmp_path, rounds=1)
     with caplog.at_level("INFO", logger="flwr"):
         server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config))
         with pytest.raises(InputError):
             server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config | {"procedure": "proximate"}))
-    (said,) = [each for each in caplog.records if "no procedure 'proximate'" in each.message]
-    assert said.levelname == "ERROR"
-    assert "Round 3 of 3: 3 of 3 clients; the head's Gram is" in caplog.text
+    (error,) = [each for each in caplog.records if "Unknown procedure 'proximate'" in each.message]
+    assert error.levelname == "ERROR"
+    assert "Round 1 of 1: 3 of 3 clients replied; relative distance of the head's Gram" in caplog.text
+    assert "Run finished. Show all rounds with 'fedgram runs show" in caplog.text
 
 
-def test_another_version_is_refused(tmp_path, monkeypatch):
+def test_other_version_is_rejected(tmp_path, monkeypatch):
     grid, app = grid_of(tmp_path), app_of(tmp_path)
 
     def older(message, context):
@@ -466,189 +494,210 @@ def test_another_version_is_refused(tmp_path, monkeypatch):
         return reply
 
     grid.app = older
-    with pytest.raises(InputError, match=r"Client 'coast' runs fedgram 0\.0\.1, and the server"):
+    with pytest.raises(InputError, match=r"Client 'coast' runs fedgram 0\.0\.1, but the server runs"):
         serve(grid)
 
 
-def test_too_few_clients_are_a_sentence(tmp_path):
+def test_missing_clients_are_reported(tmp_path):
     grid = grid_of(tmp_path, clients=4)
-    with pytest.raises(InputError, match=r"Only 3 of 4 clients are there after 0 s \(coast, ridge, valley\)"):
+    with pytest.raises(InputError, match="Only 3 of 4 clients connected within 0 s: coast, ridge, valley"):
         serve(grid)
 
 
-def test_nobody_answering_is_a_sentence_and_nothing_is_lost(tmp_path):
-    with pytest.raises(InputError, match="No client answered in round 2"):
-        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2))
+def test_round_without_replies_can_be_repeated(tmp_path):
+    with pytest.raises(InputError, match="No client replied in round 2"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2, rounds=2))
     assert stored(tmp_path).account.rounds == 1
-    serve(grid_of(tmp_path))
+    serve(grid_of(tmp_path, rounds=2))
     assert stored(tmp_path).complete
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda site: replace(site, name="coast"), "Two nodes say that they are client 'coast'"),
+        ({"name": "coast"}, "Two nodes have the client name 'coast'"),
+        ({"targets": ("up", "down")}, "Clients 'coast' and 'ridge' differ in targets: .* and up, down"),
+        ({"backbone": "resmlp"}, r"Clients 'coast' and 'ridge' differ in parameters: \d+ and \d+"),
         (
-            lambda site: replace(site, targets=("up", "down")),
-            "Client 'ridge' has targets up, down, but client",
-        ),
-        (lambda site: replace(site, backbone="resmlp"), r"Client 'ridge' has parameters \d+, but client"),
-        (
-            lambda site: replace(site, backbone=ResMLP(3, width=64, blocks=2)),
-            r"Client 'ridge' has network \w+, but client",
+            {"backbone": nn.Sequential(nn.Linear(3, 8), nn.ReLU())},
+            r"Clients 'coast' and 'ridge' differ in network: \w+ and \w+",
         ),
     ],
+    ids=["name", "targets", "parameters", "network"],
 )
-def test_clients_that_do_not_fit_together_are_refused(tmp_path, change, words):
+def test_inconsistent_clients_are_rejected(tmp_path, change, words):
     with pytest.raises(InputError, match=words):
-        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=change)))
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=lambda site: replace(site, **change))))
 
 
-@pytest.mark.parametrize("node", [12, 99], ids=["at the same node", "at another"])
-def test_a_client_with_other_rows_than_at_the_start_is_away(tmp_path, node):
-    grid, held = grid_of(tmp_path), problem()
+@pytest.mark.parametrize("node", [12, 99], ids=["same node", "other node"])
+def test_client_whose_rows_changed_counts_as_absent(tmp_path, node, server_log):
+    grid, rows = grid_of(tmp_path), problem()
 
-    def fewer(site: Site) -> Site:
-        return replace(site, train=held.train["coast"])
+    def replace_rows(site: Site) -> Site:
+        return replace(site, train=rows.train["coast"])
 
-    def moving(site, kind, n):
+    def restart_ridge(site, kind, n):
         if (site, kind, n) == ("valley", "evaluate", 1):
             grid.configs = {11: grid.configs[11], 13: grid.configs[13], node: {"site": "ridge"}}
-            grid.app = app_of(tmp_path, ridge=fewer)
+            grid.app = app_of(tmp_path, ridge=replace_rows)
         return False
 
-    grid.silent = moving
-    said: list[str] = []
-    serve(grid, said.append)
-    assert sum("Client 'ridge' has other rows than at the start" in each for each in said) == 1
+    grid.silent = restart_ridge
+    serve(grid)
+    assert sum("Client 'ridge' changed its rows after the start" in each for each in server_log()) == 1
     assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 1]
 
 
-def test_what_a_client_refuses_reaches_the_server(tmp_path):
+def test_client_error_reaches_the_server(tmp_path):
     def broken(site: Site) -> Site:
         return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
 
-    words = "A client could not introduce itself: the log of site 'ridge' says why"
+    words = "A client rejected the 'query' message: see the log of site 'ridge'"
     with pytest.raises(InputError, match=words):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
 
 
-def test_a_node_without_a_configuration_is_named(tmp_path):
+def test_node_without_config_is_named(tmp_path):
     grid = grid_of(tmp_path, app=client_app())
     grid.configs = {12: {}, 13: {}}
-    words = "the configuration of node 12 names no 'site' and 'table', as one of a SuperNode does"
-    with pytest.raises(InputError, match=f"A client could not introduce itself: {words}"):
+    words = "node 12 has no 'site' and 'table' in its node config. Set them with 'flower-supernode"
+    with pytest.raises(InputError, match=f"A client rejected the 'query' message: {words}"):
         serve(grid)
 
 
-def test_a_mistake_at_a_client_is_told_in_its_log_alone(tmp_path, caplog):
-    def mistaken(site: Site) -> Site:
+def test_client_exception_stays_in_its_log(tmp_path, caplog):
+    def fail(site: Site) -> Site:
         raise ZeroDivisionError("of the value 42")
 
-    with pytest.raises(
-        InputError, match="could not introduce itself: the log of site 'ridge' says why"
-    ) as refused:
-        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=mistaken)))
-    assert "42" not in refused.value.message
+    words = "A client rejected the 'query' message: see the log of site 'ridge'"
+    with pytest.raises(InputError, match=words) as rejected:
+        serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=fail)))
+    assert "42" not in rejected.value.message
     assert "of the value 42" in caplog.text
 
 
-def test_a_node_that_fails_is_told_of_and_left_out(tmp_path, caplog):
-    grid = grid_of(tmp_path)
+def test_failed_node_is_logged_and_counts_as_absent(tmp_path, caplog):
+    grid = grid_of(tmp_path, rounds=2)
     app = grid.app
 
-    def failing(message, context):
+    def fail_to_train(message, context):
         if (context.node_id, message.metadata.message_type) == (12, "train"):
             return Message(Error(0, "it was killed"), reply_to=message)
         return app(message, context)
 
-    grid.app = failing
+    grid.app = fail_to_train
     serve(grid)
-    assert "A node did not answer: it was killed" in caplog.text
+    assert "A node failed: it was killed" in caplog.text
     missed = np.isnan([each.local_objective for each in stored(tmp_path).rounds()])
     assert missed.any(axis=0).tolist() == [False, True, False]
 
 
-def test_a_message_of_something_else_is_refused():
-    with pytest.raises(InputError, match="A message does not hold what fedgram sends"):
+def test_foreign_message_is_rejected():
+    with pytest.raises(InputError, match="Message without fedgram record: 'arrays'"):
         Payload.from_records(RecordDict())
 
 
-def test_a_client_that_loses_its_files_after_training_cannot_measure(tmp_path):
-    said: list[str] = []
-    serve(grid_of(tmp_path, silent=losing_files(tmp_path, ("ridge", "evaluate", 2))), said.append)
-    assert "A client could not measure its errors: it has not trained this round" in said
+def test_client_that_lost_its_files_cannot_evaluate(tmp_path, server_log):
+    serve(grid_of(tmp_path, silent=delete_files_of_ridge(tmp_path, ("ridge", "evaluate", 2)), rounds=2))
+    words = "A client rejected the 'evaluate' message: site 'ridge' has not trained this round."
+    assert words in server_log()
 
 
-def refusing(site: Site) -> Site:
-    raise InputError("the disk is full.")
+def test_failing_client_counts_as_absent_after_round_1(tmp_path):
+    def fail(site: Site) -> Site:
+        raise InputError("the disk is full.")
 
+    grid, sound, full = grid_of(tmp_path), app_of(tmp_path), app_of(tmp_path, ridge=fail)
 
-def test_a_client_that_cannot_go_on_is_away_once_training_is_under_way(tmp_path):
-    grid, sound, full = grid_of(tmp_path), app_of(tmp_path), app_of(tmp_path, ridge=refusing)
-
-    def filling(site, kind, n):
+    def fill_disk_in_round_2(site, kind, n):
         grid.app = full if (kind, n) == ("train", 2) else sound
         return False
 
-    grid.silent = filling
+    grid.silent = fill_disk_in_round_2
     serve(grid)
     assert stored(tmp_path).complete
     assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 0]
-    with pytest.raises(InputError, match="A client could not introduce itself: the log of site 'ridge'"):
-        serve(grid_of(tmp_path / "anew", app=full))
+    with pytest.raises(
+        InputError, match="A client rejected the 'query' message: see the log of site 'ridge'"
+    ):
+        serve(grid_of(tmp_path / "another", app=full))
 
 
-def test_a_network_that_diverges_ends_the_run(tmp_path):
-    grid = grid_of(tmp_path, **{"learning-rate": 1e30, "clip": 1e30})
-    with pytest.raises(InputError, match=r"given up: client 'coast' diverged in round 1"):
+def test_diverged_network_stops_the_run(tmp_path):
+    grid = grid_of(tmp_path, **{"learning-rate": 1e200, "clip": 1e200})
+    with pytest.raises(InputError, match="The run stopped: client 'coast' diverged in round 1"):
         serve(grid)
     assert stored(tmp_path).account.stopped == "client 'coast' diverged in round 1"
-    with pytest.raises(InputError, match=r"The run in '.*' was given up: client 'coast' diverged"):
+    with pytest.raises(InputError, match=r"The run in '.*' stopped: client 'coast' diverged"):
         serve(grid)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"procedure": "full-model"}, "'full-model' needs rows or backbones of all clients"),
-        ({"procedure": "centralized"}, "'centralized' needs rows or backbones"),
-        ({"clients": 1}, "clients = 2 or more, not 1"),
-        ({"kind": "INVENTED"}, "no kind of data 'INVENTED'"),
-        ({"lambda-h": "much"}, "'lambda-h' in the configuration must be a number"),
+        ({"procedure": "full-model"}, "'full-model' needs the rows or backbones of all clients"),
+        ({"procedure": "centralized"}, "'centralized' needs the rows or backbones"),
+        ({"clients": 1}, "Invalid 'clients' in the run config: 1. Use a whole number of at least 2"),
+        ({"kind": "INVENTED"}, "Invalid 'kind' in the run config: 'INVENTED'. Use"),
+        ({"lambda-h": "much"}, "Invalid 'lambda-h' in the run config: 'much'. Use a number"),
         ({"epochs": 0}, "epochs must be positive"),
-        ({"clip": "5"}, "'clip' in the configuration must be a number"),
-        ({"rounds": True}, "'rounds' in the configuration must be a number"),
-        ({"patience": float("nan")}, "'patience' in the configuration must be a number from 0, not nan"),
-        ({"patience": -1.0}, "'patience' in the configuration must be a number from 0, not -1.0"),
-        ({"seed": 1.7}, "'seed' in the configuration must be a whole number"),
-        ({"learning_rate": 1e-3}, "The configuration has 'learning_rate'; did you mean 'learning-rate'"),
+        ({"clip": "5"}, "Invalid 'clip' in the run config: '5'. Use a number"),
+        ({"rounds": True}, "Invalid 'rounds' in the run config: True. Use a number"),
+        ({"reply-timeout": float("nan")}, "Invalid 'reply-timeout' in the run config: nan. Use a number"),
+        (
+            {"reply-timeout": -1.0},
+            "Invalid 'reply-timeout' in the run config: -1.0. Use a number of at least 0",
+        ),
+        ({"seed": 1.7}, "Invalid 'seed' in the run config: 1.7. Use a whole number"),
+        ({"learning_rate": 1e-3}, "Unknown key in the run config: 'learning_rate'. Use 'learning-rate'"),
+        ({"patience": 60.0}, "Unknown key in the run config: 'patience'. Use 'reply-timeout'"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(tmp_path, changes, words):
+def test_invalid_run_config_is_rejected(tmp_path, changes, words):
     with pytest.raises(InputError, match=words):
         FederationConfig.from_run_config(config(tmp_path) | changes)
 
 
-def test_a_plan_is_read_from_a_configuration_that_may_hold_more(tmp_path):
-    plan = FederationConfig.from_run_config(
+def test_run_config_may_have_keys_of_the_app(tmp_path):
+    settings = FederationConfig.from_run_config(
         config(tmp_path) | {"lambda-h": 0.1, "lambda-w": 0.2, "seed": 4, "batch-note": "ours"}
     )
-    assert plan.settings == TrainConfig(**SETTINGS, penalty=Penalty(0.1, 0.2))
-    assert plan.run.name == "proximal+corrected/seed-4"
+    assert settings.settings == TrainConfig(**SETTINGS, penalty=Penalty(0.1, 0.2))
+    assert settings.run.name == "proximal+corrected/seed-4"
     assert FederationConfig.from_run_config({"clients": 2}).settings == TrainConfig()
 
 
-def grid_of_tables(folder: Path, silent=None, **others) -> MemoryGrid:
-    """Sites numbered from 0, each with a table."""
-    nodes = {}
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    """Write the training rows of each client to the table 0, 1 or 2.parquet."""
+    folder = tmp_path_factory.mktemp("tables")
     for number, split in enumerate(problem().train.values()):
         table = pd.DataFrame(np.hstack([split.inputs, split.targets]), columns=["a", "b", "c", "y1", "y2"])
         table.assign(site=number).to_parquet(folder / f"{number}.parquet")
-        place = {"table": str(folder / f"{number}.parquet"), "folder": str(folder / "private")}
-        nodes[number] = {"site": number, **place}
-    columns = {"inputs": "a,b,c", "targets": "y1, y2", "test-fraction": 0.25}
+    return folder
+
+
+def grid_of_tables(tables: Path, folder: Path, silent=None, **others) -> MemoryGrid:
+    """Build a grid of sites named 0, 1, 2, each with a table."""
+    nodes = {
+        number: {
+            "site": number,
+            "table": str(tables / f"{number}.parquet"),
+            "folder": str(folder / "private"),
+        }
+        for number in range(3)
+    }
+    columns = {"inputs": "a,b,c", "targets": "y1, y2", "test-fraction": 0.25, "backbone": "resmlp-small"}
     return MemoryGrid(client_app(), config(folder) | columns | others, nodes, silent)
+
+
+@pytest.fixture(scope="module")
+def complete_tables(tables, tmp_path_factory) -> Path:
+    """Return the folder of a complete run on tables; tests must not change it."""
+    folder = tmp_path_factory.mktemp("complete-tables")
+    serve(grid_of_tables(tables, folder))
+    return folder
 
 
 OTHER_ROWS = [
@@ -661,81 +710,84 @@ OTHER_ROWS = [
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_other_columns_or_clients_do_not_go_on_from_a_run(tmp_path, rounds):
-    grid = grid_of_tables(tmp_path, lambda site, kind, n: kind == "train" and n == rounds + 1)
-    with pytest.raises(InputError, match="No client answered") if rounds < 3 else nullcontext():
-        serve(grid)
+def test_other_columns_or_clients_do_not_resume_a_run(tmp_path, tables, rounds, request):
+    if rounds == 3:
+        folder = request.getfixturevalue("complete_tables")
+    else:
+        folder = tmp_path
+        with pytest.raises(InputError, match="No client replied"):
+            serve(grid_of_tables(tables, folder, lambda site, kind, n: kind == "train" and n == rounds + 1))
     for changes, words in OTHER_ROWS:
         with pytest.raises(InputError, match=words):
-            serve(grid_of_tables(tmp_path, patience=60.0, **changes))
+            serve(grid_of_tables(tables, folder, **{"reply-timeout": 60.0}, **changes))
 
 
-def test_rows_that_are_not_there_any_more_are_named_at_the_end_of_patience(tmp_path):
-    with pytest.raises(InputError, match="No client answered"):
-        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2))
-    other = {name: lambda site: replace(site, train=site.test) for name in SITES}
-    said: list[str] = []
-    with pytest.raises(InputError, match=r"'coast' has other rows .*'ridge' has other rows .*'valley' has"):
-        serve(grid_of(tmp_path, app=app_of(tmp_path, **other), patience=1.5), said.append)
-    assert len(said) == len(set(said)) == 3
+def test_changed_rows_are_named_when_the_reply_timeout_ends(tmp_path, server_log):
+    with pytest.raises(InputError, match="No client replied"):
+        serve(grid_of(tmp_path, silent=lambda site, kind, n: kind == "train" and n == 2, rounds=2))
+    changes = {name: lambda site: replace(site, train=site.test) for name in SITES}
+    before = len(server_log())
+    words = "'coast' changed its rows .*'ridge' changed its rows .*'valley' changed its rows"
+    with pytest.raises(InputError, match=words):
+        serve(grid_of(tmp_path, app=app_of(tmp_path, **changes), **{"reply-timeout": 1.5, "rounds": 2}))
+    assert len(server_log()[before:]) == len(set(server_log()[before:])) == 3
 
 
-def test_tables_at_sites_are_trained_on_as_one_table_is(tmp_path):
-    serve(grid_of_tables(tmp_path))
-    columns = Reading("site", ["a", "b", "c"], ["y1", "y2"], 0.25)
-    together = read_table(str(tmp_path / "[0-2].parquet"), columns, seed=0)
+def test_tables_at_sites_train_like_one_table(tmp_path, tables, complete_tables):
+    columns = TableSpec("site", ["a", "b", "c"], ["y1", "y2"], 0.25)
+    together = read_table(str(tables / "[0-2].parquet"), columns, seed=0)
     (reference,) = train(
         together, "resmlp-small", ["proximal+corrected"], [0], TrainConfig(**SETTINGS),
         folder=tmp_path / "stack", device="cpu",
     )  # fmt: skip
-    assert_same_rounds(stored(tmp_path).rounds(), reference.rounds())
-    with pytest.raises(
-        InputError, match=r"has no networks: they are at the sites, each in its private folder"
-    ):
-        stored(tmp_path).model()
-
-
-def test_tables_at_the_sites_are_read_there(tmp_path):
-    serve(grid_of_tables(tmp_path))
-    run = stored(tmp_path)
+    run = stored(complete_tables)
+    assert_same_rounds(run.rounds(), reference.rounds())
+    with pytest.raises(InputError, match="has no networks: each site keeps its own in its private folder"):
+        run.model()
     assert run.setup.data.clients == ("0", "1", "2")
     assert run.setup.data.targets == ("y1", "y2")
     assert run.setup.data.train_rows == (22, 18, 14)
     assert run.setup.data.test_rows == (8, 6, 4)
-    assert run.setup.parameters < 50_000  # of the backbone that the configuration names
-    assert {path.name for path in (tmp_path / "private").iterdir()} == {"0", "1", "2"}
+    assert run.setup.parameters < 50_000  # the config's backbone, not the default one
+    assert {path.name for path in (complete_tables / "private").iterdir()} == {"0", "1", "2"}
 
 
-def test_rows_for_testing_are_drawn_at_the_site_by_its_seed(tmp_path):
+def test_seed_draws_the_test_rows(tmp_path):
     np.savetxt(tmp_path / "own.csv", np.arange(60).reshape(30, 2), delimiter=",", header="a,y", comments="")
 
-    def tested(seed):
+    def test_targets(seed):
         table = str(tmp_path / "own.csv")
         return Site.from_table(table, "coast", inputs=["a"], targets=["y"], seed=seed).test.targets.tolist()
 
-    assert tested(0) == tested(0) != tested(1)
+    assert test_targets(0) == test_targets(0) != test_targets(1)
 
 
-def test_a_site_may_name_one_column_without_a_list(tmp_path):
+def test_single_column_needs_no_list(tmp_path):
     np.savetxt(tmp_path / "own.csv", np.arange(60).reshape(30, 2), delimiter=",", header="in,pm", comments="")
     site = Site.from_table(str(tmp_path / "own.csv"), "coast", inputs="in", targets="pm")
     assert site.moments.targets == Site("coast", site.train, targets="pm").targets == ("pm",)
 
 
-def test_rows_that_have_changed_are_known_by_their_moments(tmp_path):
-    plan = FederationConfig.from_run_config(config(tmp_path))
-    member = ClientInfo("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
-    assert member.changed(replace(member, test_rows=0)) is None
+def test_description_shows_what_changed(tmp_path):
+    info = ClientInfo("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1), np.ones((1, 2)), np.ones(1))
+    settings = FederationConfig.from_run_config(config(tmp_path))
+
+    def digest(info: ClientInfo) -> str:
+        roster = Roster(GridTransport(grid_of(tmp_path), 0.0), settings)
+        roster.clients = {info.client: info}
+        return roster.build_setup().data.digest
+
+    assert info.find_change(replace(info, test_rows=0)) is None
     for change in ({"rows": 31}, {"own_mean": np.zeros(1)}, {"own_covariance": 2 * np.eye(1)}):
-        other = replace(member, **change)
-        assert member.changed(other) == "other rows"
-        assert setup_of([member], plan).data.digest != setup_of([other], plan).data.digest
-    assert member.changed(replace(member, targets=("x",))) == "other targets"
+        other = replace(info, **change)
+        assert info.find_change(other) == "rows"
+        assert digest(info) != digest(other)
+    assert info.find_change(replace(info, targets=("x",))) == "targets"
     for change in ({"parameters": 8}, {"network": "b1"}):
-        assert member.changed(replace(member, **change)) == "another network"
+        assert info.find_change(replace(info, **change)) == "network"
 
 
-def test_values_that_are_not_finite_are_refused_at_the_site():
+def test_site_rejects_values_that_are_not_finite():
     rows = problem().train["coast"]
     broken = Split(rows.inputs * np.nan, rows.targets)
     for given in ((broken, rows), (rows, broken)):
@@ -743,14 +795,14 @@ def test_values_that_are_not_finite_are_refused_at_the_site():
             Site("coast", *given)
 
 
-def test_a_table_without_rows_is_a_sentence(tmp_path):
+def test_empty_table_is_rejected(tmp_path):
     (tmp_path / "empty.csv").write_text("a,y\n")
-    with pytest.raises(InputError, match=r"There are no rows in '.*empty\.csv'; add some\."):
+    with pytest.raises(InputError, match=r"No rows in '.*empty\.csv'\. Add some\."):
         Site.from_table(str(tmp_path / "empty.csv"), "coast", inputs=["a"], targets=["y"])
 
 
 @pytest.mark.parametrize("key", ["table", "site", "inputs", "targets"])
-def test_a_configuration_that_lacks_something_says_what(key):
-    given = {"table": "a.csv", "site": "coast", "inputs": "a", "targets": "y"}
-    with pytest.raises(InputError, match=f"does not say '{key}'"):
-        Site.configured({**given, key: ""}, {**given, key: ""})
+def test_missing_config_key_is_named(key):
+    complete = {"table": "a.csv", "site": "coast", "inputs": "a", "targets": "y"}
+    with pytest.raises(InputError, match=f"Missing key in the (node|run) config: '{key}'"):
+        Site.from_config({**complete, key: ""}, {**complete, key: ""})

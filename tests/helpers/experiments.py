@@ -10,7 +10,6 @@ import pytest
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.plots import SETTINGS
 from fedgram.paper.storage import read_table, write_table
-from fedgram.paper.ufm.experiment import settings_of
 
 
 def quick_results(experiment):
@@ -41,12 +40,14 @@ def drawn(experiment, results):
     """The figure of an experiment, drawn in the look of the report."""
     with matplotlib.rc_context(SETTINGS | {"backend": "Agg"}):
         figure = experiment.draw(results)
-        figure.canvas.draw()
+        figure.set_layout_engine("none")  # which takes longest, and is tried by the command
+        figure.draw_without_rendering()
     return figure
 
 
-def from_disk(parts, results, folder):
-    """The tables of all parts, written to a folder and read again."""
-    for name, part in parts.items():
-        write_table(folder / name, results[name], settings_of(part))
-    return {name: read_table(folder / name, settings_of(part)) for name, part in parts.items()}
+def from_disk(experiment, results, folder):
+    """The tables of an experiment at quick scale, written to a folder and read again."""
+    settings = {name: experiment.settings_of(part) for name, part in experiment.parts("quick").items()}
+    for name, each in settings.items():
+        write_table(folder / name, results[name], each)
+    return {name: read_table(folder / name, each) for name, each in settings.items()}

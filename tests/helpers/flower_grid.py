@@ -1,4 +1,4 @@
-"""A Flower grid in memory: real apps and messages, without processes, and with nodes that can fall silent."""
+"""An in-memory Flower grid: real apps and messages without processes."""
 
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -11,17 +11,18 @@ Silent = Callable[[str, str, int], bool]
 
 
 class MemoryGrid:
-    """Nodes that answer at once, each with its own configuration; `silent(site, kind, n)` says which do not.
+    """Nodes that reply at once, each with its node config.
 
-    n counts the messages of a kind that a node was sent, from 1. asked lists (site, kind) of all messages.
+    `silent(site, kind, n)` suppresses the reply to the n-th message of a kind, from 1. `asked` lists
+    (site, kind) of all messages.
     """
 
     def __init__(self, app: ClientApp, config: dict, nodes: dict[int, dict], silent: Silent | None = None):
         self.app, self.config, self.configs = app, config, nodes
         self.silent = silent or (lambda site, kind, n: False)
         self.asked: list[tuple[str, str]] = []
-        self.numbers = count(1)
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as a server's process has
+        self.message_ids = count(1)
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # a server process has these
 
     def get_node_ids(self) -> list[int]:
         return list(self.configs)
@@ -31,7 +32,7 @@ class MemoryGrid:
 
     def _reply(self, message: Message) -> Message | None:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
-        message.metadata.__dict__["_message_id"] = str(next(self.numbers))
+        message.metadata.__dict__["_message_id"] = str(next(self.message_ids))
         site = self.configs[node].get("site")
         self.asked.append((site, kind))
         if self.silent(site, kind, self.asked.count((site, kind))):

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 
 from fedgram import Moments
+from fedgram.theory.geometry import psd
 
 
 def rotations(rng, *shape, size):
@@ -29,6 +30,16 @@ def random_moments(rng, clients=4, size=3, batch=(), low=0.3, high=3.0):
         covariance=covariances(rng, *batch, clients, size=size, low=low, high=high),
         client_weights=rng.uniform(0.5, 1.5, (*batch, clients)),
     )
+
+
+def transport(gram, target):
+    """T(G) = G^(-1/2) (G^(1/2) target G^(1/2))^(1/2) G^(-1/2), Lemma 1 (i): T G T = target.
+
+    gram must be positive definite; (..., C, C) each.
+    """
+    root = np.linalg.cholesky(gram)
+    moved = psd.closest_factor(root, target)
+    return psd.symmetric(psd.transpose(np.linalg.solve(psd.transpose(root), psd.transpose(moved))))
 
 
 def mp_sqrt(matrix):

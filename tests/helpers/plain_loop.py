@@ -16,7 +16,7 @@ from torch import nn
 from fedgram import Moments, align, solve, unshrink
 from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
-from fedgram.federation.returns import WEAK, Layers, aligned
+from fedgram.federation.returns import WEAK, Layers, align_layers
 from fedgram.nets.batches import Batches
 from fedgram.nets.model import draw
 from fedgram.runs.procedure import Procedure
@@ -93,7 +93,7 @@ def assert_same_round(ours: Round, theirs: Round, tolerance, names=None):
 
 
 @dataclass
-class Client:
+class PlainClient:
     """One client: its module, rows, and what it knows of the others."""
 
     name: str
@@ -178,7 +178,7 @@ def start(problem, backbone, run, settings):
         x, y = as_seen(train_rows[name])
         own = name if procedure.independent else None
         model = draw(backbone, x[:2].float(), settings.features, y.shape[1], run.seed, own).double()
-        return Client(name, model, x, y, as_seen(test_rows[name]), deficit[m], distance[m], [])
+        return PlainClient(name, model, x, y, as_seen(test_rows[name]), deficit[m], distance[m], [])
 
     counts = np.array([len(split) for split in train_rows.values()])
     return [client(m, name) for m, name in enumerate(train_rows)], counts / counts.sum()
@@ -278,7 +278,9 @@ def recentered(layers, outputs):
 def rotation(head, broadcast):
     """The Q of the trainer, which has to be orthogonal and to give the head that `select.align` gives."""
     one = [torch.as_tensor(each)[None] for each in (head, np.zeros(len(head)), np.eye(head.shape[1]))]
-    turn = aligned(Layers(*one, torch.zeros(1, head.shape[1]).double()), torch.as_tensor(broadcast)[None])
+    turn = align_layers(
+        Layers(*one, torch.zeros(1, head.shape[1]).double()), torch.as_tensor(broadcast)[None]
+    )
     found = turn.layer_weight[0].numpy().T
     np.testing.assert_allclose(found.T @ found, np.eye(len(found)), atol=1e-13)
     np.testing.assert_allclose(head @ found, align(head, broadcast).head, atol=1e-12)

@@ -34,9 +34,9 @@ def interrupting(log: str, start: int, parent: int):
 
 def draw(results):
     """One line."""
-    from fedgram.paper.plots import panels
+    from fedgram.paper.plots import make_panels
 
-    figure, axes = panels(1, 1, (2, 2))
+    figure, axes = make_panels(1, 1, (2, 2))
     axes[0].plot(next(iter(results.values()))["x"])
     return figure
 

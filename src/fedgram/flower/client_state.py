@@ -1,8 +1,7 @@
-"""What a client keeps to itself between rounds: its network, and what it answered, in a folder of its own.
+"""Store a client's network and replies between rounds.
 
-A server that lost an answer asks again, and a node that was restarted has lost its memory. Both find the
-round on disk: the same question gets the same answer, and another one is answered from the round before it,
-or from the last that the client took part in.
+The server may repeat a request, and a node may restart. A repeated request gets the stored reply. A new
+request resumes from the last round that the client trained before it.
 """
 
 from __future__ import annotations
@@ -15,46 +14,44 @@ from pathlib import Path
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.runs.store import safe
+from fedgram.runs.store import safe_name
 from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
 Arrays = dict[str, Array]
 MODEL = "model.safetensors"
-BEFORE = "delete it, and the site goes on from the round before"
+REMEDY = "Delete it, and the site resumes from the round before"
 
 
 @dataclass(frozen=True)
 class ClientStore:
-    """The rounds of one federation that a client may still be asked about."""
+    """The last two rounds of one federation at one client."""
 
     folder: Path
 
-    def write(self, number: int, question: str, arrays: Mapping[str, Array]) -> None:
-        """Keep a round and the one that it went on from, and forget the rest."""
-        write_arrays(self._path(number), arrays, {"question": question})
-        needed = {self._path(number), self._path(self.before(number))}
+    def write_round(self, number: int, request: str, arrays: Mapping[str, Array]) -> None:
+        """Write a round and delete all others except the one it resumed from."""
+        write_arrays(self._path(number), arrays, {"question": request})
+        needed = {self._path(number), self._path(self.find_round_before(number))}
         for path in self.folder.glob("round-*.safetensors"):
             if path not in needed:
                 path.unlink(missing_ok=True)
 
-    def answered(self, number: int, question: str) -> Arrays | None:
-        """A round as it was kept, if it answers this question."""
+    def read_round(self, number: int, request: str | None = None) -> Arrays | None:
+        """Read a round if it exists and, where given, if it answered this request."""
         path = self._path(number)
-        asked = read_metadata(path, BEFORE).get("question") if path.exists() else None
-        return read_arrays(path, BEFORE) if asked == question else None
+        if not path.exists():
+            return None
+        if request is not None and read_metadata(path, REMEDY).get("question") != request:
+            return None
+        return read_arrays(path, REMEDY)
 
-    def read(self, number: int) -> Arrays | None:
-        """A round as it was kept; none for round 0, before which there is no network yet."""
-        path = self._path(number)
-        return read_arrays(path, BEFORE) if path.exists() else None
+    def find_round_before(self, number: int) -> int:
+        """Return the last stored round before this one, or 0."""
+        stored = (int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
+        return max((each for each in stored if each < number), default=0)
 
-    def before(self, number: int) -> int:
-        """The last round before this one that the client took part in; 0 if there is none."""
-        kept = (int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
-        return max((each for each in kept if each < number), default=0)
-
-    def keep_model(self, model: Mapping[str, Array]) -> None:
-        """Replace the network that the client predicts with: parameters and buffers by name."""
+    def write_model(self, model: Mapping[str, Array]) -> None:
+        """Write the parameters and buffers of the network that the client predicts with."""
         write_arrays(self.folder / MODEL, model)
 
     def _path(self, number: int) -> Path:
@@ -62,13 +59,13 @@ class ClientStore:
 
 
 def folder_name(site: str) -> str:
-    """A folder for a site, and for no other: sites of one machine may keep theirs side by side."""
-    name = safe(site)
+    """Return a valid folder name that no other site has."""
+    name = safe_name(site)
     return name if name == site else f"{name}-{sha256(site.encode()).hexdigest()[:8]}"
 
 
-def question(number: int, arrays: Mapping[str, Array]) -> str:
-    """A word for what was asked: a round, and all that came with it."""
+def hash_request(number: int, arrays: Mapping[str, Array]) -> str:
+    """Hash a round number and the arrays that came with it."""
     content = sha256(f"{number} ".encode())
     for name, value in sorted(arrays.items()):
         content.update(f"{name} {value.shape} ".encode())

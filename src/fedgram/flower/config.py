@@ -1,4 +1,4 @@
-"""What a federation is to do, as its server and all its clients read it from the run's configuration."""
+"""Read the federation's settings from the Flower run config."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
-"""Settings that are numbers, by their keys."""
+"""Keys of numeric training settings."""
 KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction", "procedure", "seed",
-    "backbone", "lambda-h", "lambda-w", "precision", "out", "patience",
+    "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout",
 )  # fmt: skip
-"""All that is read from a configuration, which may hold more for an app's own use."""
+"""All keys that fedgram reads. An app may add its own."""
+RENAMED_KEYS = {"patience": "reply-timeout"}
+"""Keys of earlier versions."""
 
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """A federation of so many clients, what they train, and how long the server waits for an answer.
+    """Settings that the server and all clients share.
 
-    name and kind say what the data is; the run is filed under these and the backbone's name in the folder
-    out. rows is all that the configuration says of clients' rows, to be told from another. patience is in
-    seconds.
+    The server stores the run in out/name/backbone. `row_selection` is the part of the config that selects
+    the clients' rows; a resumed run must have the same. `reply_timeout` is in seconds.
     """
 
     name: str
@@ -42,88 +43,84 @@ class FederationConfig:
     settings: TrainConfig
     backbone: str
     out: Path
-    patience: float
-    rows: Mapping[str, Any] = field(default_factory=dict)
+    reply_timeout: float
+    row_selection: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_run_config(cls, config: Mapping[str, Any]) -> FederationConfig:
-        """The plan in a run's configuration; what it does not say is as in the paper."""
-        _check_spelling(config)
+    def from_run_config(cls, run_config: Mapping[str, Any]) -> FederationConfig:
+        """Read a run config; missing settings take the paper's values."""
+        _check_keys(run_config)
         paper = Penalty()
-        penalty = Penalty(number(config, "lambda-h", paper.features), number(config, "lambda-w", paper.head))
-        chosen: dict[str, Any] = {
-            key.replace("-", "_"): number(config, key) for key in NUMBERS if key in config
+        settings: dict[str, Any] = {
+            key.replace("-", "_"): read_number(run_config, key) for key in NUMBERS if key in run_config
         }
-        if "precision" in config:
-            chosen["precision"] = config["precision"]
+        if "precision" in run_config:
+            settings["precision"] = run_config["precision"]
+        settings["penalty"] = Penalty(
+            read_number(run_config, "lambda-h", paper.features),
+            read_number(run_config, "lambda-w", paper.head),
+        )
         return cls(
-            name=str(config.get("name", "federation")),
-            kind=_kind(config),
-            clients=_clients(config),
-            run=Run(_procedure(config), _seed(config)),
-            settings=TrainConfig(penalty=penalty, **chosen),
-            backbone=str(config.get("backbone", "own")),
-            out=Path(str(config.get("out", "runs"))),
-            patience=number(config, "patience", 3600.0),
-            rows=_rows(config),
+            name=str(run_config.get("name", "federation")),
+            kind=_read_kind(run_config),
+            clients=int(read_number(run_config, "clients", minimum=2, whole=True)),
+            run=Run(_read_procedure(run_config), int(read_number(run_config, "seed", 0, whole=True))),
+            settings=TrainConfig(**settings),
+            backbone=str(run_config.get("backbone", "own")),
+            out=Path(str(run_config.get("out", "runs"))),
+            reply_timeout=read_number(run_config, "reply-timeout", 3600.0),
+            row_selection=_read_row_selection(run_config),
         )
 
 
-def number(config: Mapping[str, Any], key: str, default: float = 0.0) -> float:
-    """A number from 0 on in a configuration."""
+def read_number(
+    config: Mapping[str, Any], key: str, default: float | None = None, minimum: int = 0, whole: bool = False
+) -> float:
+    """Read a number of at least `minimum`."""
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # as NaN is not
-        raise InputError(f"'{key}' in the configuration must be a number from 0, not {value!r}.", field=key)
+    # type() excludes bool, and `not value >= minimum` excludes NaN.
+    if type(value) not in ((int,) if whole else (int, float)) or not value >= minimum:
+        raise InputError(
+            f"Invalid '{key}' in the run config: {value!r}. Use a {'whole ' * whole}number of at least "
+            f"{minimum}.",
+            field=key,
+        )
     return value
 
 
-def _check_spelling(config: Mapping[str, Any]) -> None:
-    """A key that is nearly one of ours is a mistake: it would do nothing, and say nothing."""
+def _check_keys(config: Mapping[str, Any]) -> None:
+    """Reject renamed and misspelled keys, which would otherwise have no effect."""
     for key in config:
-        if key not in KEYS and (near := get_close_matches(key, KEYS, n=1, cutoff=0.85)):
-            raise InputError(f"The configuration has '{key}'; did you mean '{near[0]}'?", field=key)
+        if key in KEYS:
+            continue
+        near = [RENAMED_KEYS[key]] if key in RENAMED_KEYS else get_close_matches(key, KEYS, 1, cutoff=0.85)
+        if near:
+            raise InputError(f"Unknown key in the run config: '{key}'. Use '{near[0]}'.", field=key)
 
 
-def _seed(config: Mapping[str, Any]) -> int:
-    seed = number(config, "seed", 0)
-    if not isinstance(seed, int):
-        raise InputError(f"'seed' in the configuration must be a whole number, not {seed!r}.", field="seed")
-    return seed
-
-
-def _clients(config: Mapping[str, Any]) -> int:
-    clients = config.get("clients")
-    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 2:
-        raise InputError(
-            "The configuration must say how many clients the federation has: clients = 2 or more, not "
-            f"{clients!r}.",
-            field="clients",
-        )
-    return clients
-
-
-def _rows(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Which columns and rows of their tables clients take, as far as the configuration says."""
+def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
+    selection: dict[str, Any] = {"clients": config["clients"]}
     columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
-    tested = {"test_fraction": float(number(config, "test-fraction", TEST_FRACTION))} if columns else {}
-    return {"clients": _clients(config), **columns, **tested}
+    if columns:
+        selection |= columns | {"test_fraction": float(read_number(config, "test-fraction", TEST_FRACTION))}
+    return selection
 
 
-def _kind(config: Mapping[str, Any]) -> Kind:
+def _read_kind(config: Mapping[str, Any]) -> Kind:
     kind = config.get("kind", "REAL")
     if kind not in get_args(Kind):
         raise InputError(
-            f"There is no kind of data '{kind}'; there are {', '.join(get_args(Kind))}.", field="kind"
+            f"Invalid 'kind' in the run config: {kind!r}. Use {' or '.join(get_args(Kind))}.", field="kind"
         )
     return cast(Kind, kind)
 
 
-def _procedure(config: Mapping[str, Any]) -> Procedure:
+def _read_procedure(config: Mapping[str, Any]) -> Procedure:
     procedure = Procedure.parse(str(config.get("procedure", "ordinary")))
     if procedure.centralized or procedure.full_model:
         raise InputError(
-            f"'{procedure.name}' needs rows or backbones of all clients in one place, which a federation of "
-            "sites does not have; 'fedgram train' trains it.",
+            f"Procedure '{procedure.name}' needs the rows or backbones of all clients in one place. Train it "
+            "with 'fedgram train'.",
             field="procedure",
         )
     return procedure

@@ -1,13 +1,13 @@
-"""Who takes part: what clients say of themselves, held against each other and against the start."""
+"""Track connected clients and reject inconsistent ones."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 import numpy as np
 
@@ -15,166 +15,25 @@ import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import Payload
+from fedgram.flower.messages import GridTransport, Payload
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.manifest import FEDERATION, Data
 from fedgram.theory.moments import Moments
 
-PAUSE = 1.0
-"""Seconds between two looks at which nodes there are."""
+POLL_INTERVAL = 1.0
+"""Seconds between two queries of the node list."""
 
-DOING = {"introduce": "introduce itself", "train": "train", "evaluate": "measure its errors"}
-"""What the server asks, in words."""
+CHANGED = "Client '{}' changed its {} after the start. Undo the change or start a new run."
 
-_CHANGED = "Client '{}' has {} than at the start; give it back what it had, or begin anew."
-
-
-class Transport(Protocol):
-    """How the server reaches the nodes."""
-
-    def nodes(self) -> Sequence[int]:
-        """Those that are connected."""
-
-    def ask(self, what: str, letters: Mapping[int, Payload]) -> dict[int, Payload]:
-        """Send a letter to each of some nodes; what those answered who did in time."""
-
-
-class Roster:
-    """The clients of a federation in order of name, and the nodes through which they are reached now.
-
-    Once all are there it is closed to others; once a round is finished, and training under way, a client that
-    cannot go on is away like one that does not answer.
-    """
-
-    def __init__(self, office: Transport, plan: FederationConfig, told: Callable[[str], None]) -> None:
-        self.office, self.plan, self.told = office, plan, told
-        self.known: dict[str, ClientInfo] = {}
-        self.node_of: dict[str, int] = {}
-        self.ignored: set[int] = set()
-        self.objections: list[str] = []
-        self.closed = False
-        self.under_way = False
-
-    def recall(self, run: StoredRun) -> None:
-        """Take the clients of a run that was begun before."""
-        self.known = {member.client: member for member in ClientInfo.stored(run)}
-        self.closed, self.under_way = True, run.account.rounds > 0
-
-    def gather(self) -> None:
-        """Wait until all clients are there; once training is under way, until one of them is."""
-        wanted = 1 if self.under_way else self.plan.clients
-        deadline = time.monotonic() + self.plan.patience
-        self.refresh()
-        while len(self.node_of) < wanted:
-            if time.monotonic() > deadline and self.objections:
-                raise InputError(" ".join(self.objections), field="client")
-            if time.monotonic() > deadline:
-                raise InputError(
-                    f"Only {len(self.node_of)} of {self.plan.clients} clients are there after "
-                    f"{self.plan.patience:g} s ({', '.join(sorted(self.node_of)) or 'none'}); start the "
-                    "others, or raise 'patience' if they are slow, and run this again.",
-                    field="clients",
-                )
-            time.sleep(PAUSE)
-            self.refresh()
-        if len(self.known) > self.plan.clients:
-            raise InputError(
-                f"There are {len(self.known)} clients ({', '.join(sorted(self.known))}), but the "
-                f"configuration says {self.plan.clients}; stop those that do not belong, or correct it.",
-                field="clients",
-            )
-        self.known = dict(sorted(self.known.items()))
-        self.closed = True
-
-    def refresh(self) -> None:
-        """Ask nodes that are new who they are; a client that was restarted may be at another node."""
-        nodes = set(self.office.nodes())
-        self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
-        new = nodes - set(self.node_of.values()) - self.ignored
-        for node, letter in self.ask("introduce", {node: Payload() for node in sorted(new)}).items():
-            self._meet(node, ClientInfo.from_payload(letter))
-
-    def ask(self, what: str, letters: Mapping[int, Payload]) -> dict[int, Payload]:
-        """What nodes answer; a client that says why it cannot ends a run that is not yet under way."""
-        answers = self.office.ask(what, letters)
-        for answer in answers.values():
-            if answer.refusal:
-                self._object(f"A client could not {DOING[what]}: {answer.refusal}")
-        return {node: answer for node, answer in answers.items() if not answer.refusal}
-
-    def unchanged(self, client: str, answer: Payload) -> bool:
-        """Whether a client still has the targets that it introduced itself with."""
-        same = self.known[client].has(answer)
-        if not same:
-            self._object(_CHANGED.format(client, "other rows"))
-        return same
-
-    def _meet(self, node: int, member: ClientInfo) -> None:
-        name, before = member.client, self.known.get(member.client)
-        if before is None and self.closed:
-            self.ignored.add(node)
-            self.told(f"Client '{name}' came after the start, and does not take part.")
-            return
-        if name in self.node_of and not self.closed:
-            raise InputError(f"Two nodes say that they are client '{name}'; rename one.", client=name)
-        if before is None:
-            self._check_alike(member)
-        elif changed := before.changed(member):
-            self._object(_CHANGED.format(name, changed))
-            return
-        if name in self.node_of:
-            self.ignored.add(self.node_of[name])  # it was restarted, and the old node is still listed
-        self.known[name] = before or member
-        self.node_of[name] = node
-
-    def _object(self, sentence: str) -> None:
-        """End a run that is not yet under way; after that, tell and go on without the client."""
-        if not self.under_way:
-            raise InputError(sentence, field="client")
-        if sentence not in self.objections:  # it is asked again and again
-            self.told(sentence)
-            self.objections.append(sentence)
-
-    def _check_alike(self, member: ClientInfo) -> None:
-        """Refuse a client with other targets or another network than the first."""
-        for first in list(self.known.values())[:1]:
-            for what in ("targets", "parameters", "network"):
-                ours, theirs = getattr(first, what), getattr(member, what)
-                if ours != theirs:
-                    raise InputError(
-                        f"Client '{member.client}' has {what} {_shown(theirs)}, but client '{first.client}' "
-                        f"{_shown(ours)}; all clients need the same.",
-                        client=member.client,
-                        field=what,
-                    )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All clients, in order."""
-        return tuple(self.known)
-
-    @property
-    def moments(self) -> Moments:
-        """Of all clients' targets."""
-        members = list(self.known.values())
-        return Moments(
-            count=np.array([each.rows for each in members], dtype=np.float64),
-            mean=np.stack([each.own_mean for each in members]),
-            covariance=np.stack([each.own_covariance for each in members]),
-            clients=self.names,
-            targets=members[0].targets,
-        )
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientInfo:
-    """A client as it introduced itself: N_m, μ_m (C,) and Σ_m (C, C) of its targets, and its beginnings.
+    """A client's description of itself.
 
-    head (C, P) and bias (C,) are those that the seed draws, the same for all; network is a fingerprint.
+    own_mean μ_m (C,) and own_covariance Σ_m (C, C) of its targets; initial head (C, P) and bias (C,), which
+    depend on the seed only; `network` is a fingerprint.
     """
 
     client: str
@@ -189,67 +48,190 @@ class ClientInfo:
     bias: Array
 
     @classmethod
-    def from_payload(cls, letter: Payload) -> ClientInfo:
-        """The client of an introduction, which has to come from the same version."""
-        given = {**letter.words, **letter.arrays}
-        version = given.get("version")
+    def from_payload(cls, payload: Payload) -> ClientInfo:
+        """Read a description; reject other versions of fedgram."""
+        values = {**payload.metadata, **payload.arrays}
+        version = values.get("version")
         if version != fedgram.__version__:
             raise InputError(
-                f"Client '{given.get('client')}' runs fedgram {version}, and the server "
-                f"{fedgram.__version__}; install the same.",
+                f"Client '{values.get('client')}' runs fedgram {version}, but the server runs "
+                f"{fedgram.__version__}. Install the same version.",
                 field="version",
             )
-        given["targets"] = tuple(given["targets"])
-        return cls(**{each.name: given[each.name] for each in fields(cls)})
+        values["targets"] = tuple(values["targets"])
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
 
-    @classmethod
-    def stored(cls, run: StoredRun) -> list[ClientInfo]:
-        """The clients of a run as it was begun."""
-        setup, moments, (head, bias) = run.setup, run.moments, run.initial
-        network = setup.data.targets, setup.parameters, setup.network
-        return [
-            cls(client, rows, test_rows, *network, moments.mean[m], moments.covariance[m], head, bias)
-            for m, (client, rows, test_rows) in enumerate(
-                zip(setup.data.clients, setup.data.train_rows, setup.data.test_rows, strict=True)
-            )
-        ]
-
-    def changed(self, other: ClientInfo) -> str | None:
-        """What is different in another introduction; rows as far as target moments tell."""
-        if self.rows != other.rows or not self._has(other.own_mean, other.own_covariance):
-            return "other rows"
+    def find_change(self, other: ClientInfo) -> str | None:
+        """Compare with a later description; changed rows show in the target moments only."""
+        if self.rows != other.rows or not self.has_moments(other.own_mean, other.own_covariance):
+            return "rows"
         if self.targets != other.targets:
-            return "other targets"
-        same = (self.parameters, self.network) == (other.parameters, other.network)
-        return None if same else "another network"
+            return "targets"
+        is_same = (self.parameters, self.network) == (other.parameters, other.network)
+        return None if is_same else "network"
 
-    def has(self, answer: Payload) -> bool:
-        """Whether an answer came with the moments of this introduction."""
-        return self._has(answer.arrays["own_mean"], answer.arrays["own_covariance"])
-
-    def _has(self, mean: Array, covariance: Array) -> bool:
+    def has_moments(self, mean: Array, covariance: Array) -> bool:
+        """Whether the target moments are exactly these."""
         return np.array_equal(self.own_mean, mean) and np.array_equal(self.own_covariance, covariance)
 
 
-def setup_of(members: Sequence[ClientInfo], plan: FederationConfig) -> Setup:
-    """What makes the run of these clients.
+class Roster:
+    """The clients of a federation, sorted by name, and the nodes that they run on.
 
-    Target moments and what the configuration says of rows stand for the rows themselves, which nobody sees.
+    Clients cannot join after the start (`is_closed`). Until the first round is finished (`has_trained`), an
+    inconsistent client stops the run; later it counts as absent.
     """
-    content = hashlib.sha256(json.dumps(plan.rows).encode())
-    for each in members:
-        content.update(f"{each.client} {each.rows} {each.targets} ".encode())
-        content.update(each.own_mean.tobytes() + each.own_covariance.tobytes())
-    first = members[0]
-    data = Data(
-        name=plan.name,
-        kind=plan.kind,
-        digest=content.hexdigest(),
-        targets=first.targets,
-        clients=tuple(each.client for each in members),
-        train_rows=tuple(each.rows for each in members),
-        test_rows=tuple(each.test_rows for each in members),
-        provenance={"trained by": FEDERATION, **plan.rows},
-    )
-    network = plan.backbone, first.parameters, first.network
-    return Setup(plan.run.procedure, plan.run.seed, plan.settings, *network, data)
+
+    def __init__(self, transport: GridTransport, config: FederationConfig) -> None:
+        self.transport, self.config = transport, config
+        self.clients: dict[str, ClientInfo] = {}
+        self.node_of: dict[str, int] = {}
+        self.ignored_nodes: set[int] = set()
+        self.problems: list[str] = []
+        self.is_closed = False
+        self.has_trained = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All client names, sorted."""
+        return tuple(self.clients)
+
+    @property
+    def moments(self) -> Moments:
+        """Target moments of all clients."""
+        clients = list(self.clients.values())
+        return Moments(
+            count=np.array([each.rows for each in clients], dtype=np.float64),
+            mean=np.stack([each.own_mean for each in clients]),
+            covariance=np.stack([each.own_covariance for each in clients]),
+            clients=self.names,
+            targets=clients[0].targets,
+        )
+
+    def build_setup(self) -> Setup:
+        """Build the setup of the run; target moments and the row selection identify the rows."""
+        clients, config = list(self.clients.values()), self.config
+        content = hashlib.sha256(json.dumps(config.row_selection).encode())
+        for each in clients:
+            content.update(f"{each.client} {each.rows} {each.targets} ".encode())
+            content.update(each.own_mean.tobytes() + each.own_covariance.tobytes())
+        first = clients[0]
+        data = Data(
+            name=config.name,
+            kind=config.kind,
+            digest=content.hexdigest(),
+            targets=first.targets,
+            clients=self.names,
+            train_rows=tuple(each.rows for each in clients),
+            test_rows=tuple(each.test_rows for each in clients),
+            provenance={"trained by": FEDERATION, **config.row_selection},
+        )
+        network = config.backbone, first.parameters, first.network
+        return Setup(config.run.procedure, config.run.seed, config.settings, *network, data)
+
+    def load(self, run: StoredRun) -> None:
+        """Take the clients of a stored run."""
+        setup, moments, (head, bias) = run.setup, run.moments, run.initial
+        network = setup.data.targets, setup.parameters, setup.network
+        rows = zip(setup.data.clients, setup.data.train_rows, setup.data.test_rows, strict=True)
+        self.clients = {
+            client: ClientInfo(
+                client, train, test, *network, moments.mean[m], moments.covariance[m], head, bias
+            )
+            for m, (client, train, test) in enumerate(rows)
+        }
+        self.is_closed, self.has_trained = True, run.account.rounds > 0
+
+    def wait_for_clients(self) -> None:
+        """Wait for all clients, or for one if the first round is finished."""
+        wanted = 1 if self.has_trained else self.config.clients
+        deadline = time.monotonic() + self.config.reply_timeout
+        self.refresh()
+        while len(self.node_of) < wanted:
+            if time.monotonic() > deadline:
+                raise InputError(
+                    " ".join(self.problems)
+                    or f"Only {len(self.node_of)} of {self.config.clients} clients connected within "
+                    f"{self.config.reply_timeout:g} s: {', '.join(sorted(self.node_of)) or 'none'}. Start "
+                    "the others or raise 'reply-timeout', and run again.",
+                    field="clients",
+                )
+            time.sleep(POLL_INTERVAL)
+            self.refresh()
+        if len(self.clients) > self.config.clients:
+            raise InputError(
+                f"{len(self.clients)} clients connected, but the run config has clients = "
+                f"{self.config.clients}: {', '.join(sorted(self.clients))}. Stop the extra ones or change "
+                "'clients'.",
+                field="clients",
+            )
+        self.clients = dict(sorted(self.clients.items()))
+        self.is_closed = True
+
+    def refresh(self) -> None:
+        """Query new nodes; a restarted client may have another node."""
+        nodes = set(self.transport.node_ids())
+        self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
+        new = nodes - set(self.node_of.values()) - self.ignored_nodes
+        for node, reply in self.send("query", {node: Payload() for node in sorted(new)}).items():
+            self._register(node, ClientInfo.from_payload(reply))
+
+    def send(self, message_type: str, payloads: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Send payloads and return the replies that report no error, by node."""
+        replies = self.transport.send(message_type, payloads)
+        for reply in replies.values():
+            if reply.error:
+                self._report(f"A client rejected the '{message_type}' message: {reply.error}")
+        return {node: reply for node, reply in replies.items() if not reply.error}
+
+    def has_same_rows(self, client: str, reply: Payload) -> bool:
+        """Whether a training reply has the target moments of the start."""
+        is_same = self.clients[client].has_moments(reply.arrays["own_mean"], reply.arrays["own_covariance"])
+        if not is_same:
+            self._report(CHANGED.format(client, "rows"))
+        return is_same
+
+    def _register(self, node: int, info: ClientInfo) -> None:
+        name, known = info.client, self.clients.get(info.client)
+        if known is None and self.is_closed:
+            self.ignored_nodes.add(node)
+            log.warning("Client '%s' connected after the start; ignoring it.", name)
+            return
+        if name in self.node_of and not self.is_closed:
+            raise InputError(f"Two nodes have the client name '{name}'. Rename one.", client=name)
+        if known is None:
+            self._check_consistent(info)
+        elif change := known.find_change(info):
+            self._report(CHANGED.format(name, change))
+            return
+        if name in self.node_of:
+            self.ignored_nodes.add(
+                self.node_of[name]
+            )  # the client restarted, but its old node is still listed
+        self.clients[name] = known or info
+        self.node_of[name] = node
+
+    def _check_consistent(self, info: ClientInfo) -> None:
+        """Reject a client whose targets or network differ from the first client's."""
+        for first in list(self.clients.values())[:1]:
+            for field in ("targets", "parameters", "network"):
+                ours, theirs = getattr(first, field), getattr(info, field)
+                if ours != theirs:
+                    raise InputError(
+                        f"Clients '{first.client}' and '{info.client}' differ in {field}: {_format(ours)} "
+                        f"and {_format(theirs)}. All clients need the same.",
+                        client=info.client,
+                        field=field,
+                    )
+
+    def _report(self, problem: str) -> None:
+        """Stop before the first round is finished; later, log each problem once."""
+        if not self.has_trained:
+            raise InputError(problem, field="client")
+        if problem not in self.problems:
+            log.warning(problem)
+            self.problems.append(problem)
+
+
+def _format(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

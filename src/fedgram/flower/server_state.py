@@ -1,7 +1,7 @@
-"""What the server remembers of every client: what it returned last, which counts while it is silent.
+"""Keep each client's last return, so that an absent client keeps its weight.
 
-Averaging those that answered would move the limit towards them in every round. With what the others
-returned last in the average, all clients keep their weights, and the limit is G_⋆ as if none were ever away.
+The server averages Σ p_m W_m over the last return of every client. An average over the clients that replied
+would pull the shared head toward them. With the last returns the limit stays the barycenter G_⋆.
 """
 
 from __future__ import annotations
@@ -15,45 +15,40 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
-SHARED = ("head", "bias", "own_bias", "centered_bias")
-"""What is averaged."""
+AVERAGED = ("head", "bias", "own_bias", "centered_bias")
 
 
 @dataclass(frozen=True, eq=False)
 class LastReturns:
-    """For every client and name in SHARED what it returned last; clients that never answered are left out."""
+    """The AVERAGED arrays of each client's last return, without clients that never replied."""
 
-    federation: str
-    last: dict[str, dict[str, Array]] = field(default_factory=dict)
+    federation_id: str
+    arrays: dict[str, dict[str, Array]] = field(default_factory=dict)
 
-    def remember(self, client: str, arrays: Mapping[str, Array]) -> None:
-        """Take what a client returned in the place of what it returned before."""
-        self.last[client] = {name: arrays[name] for name in SHARED}
+    def update(self, client: str, arrays: Mapping[str, Array]) -> None:
+        """Replace a client's last return."""
+        self.arrays[client] = {name: arrays[name] for name in AVERAGED}
 
     def average(self, client_weights: Mapping[str, float]) -> dict[str, Array]:
-        """Σ p_m of what all clients returned last, by name; weights add up to 1 over those that ever did."""
-        total = sum(client_weights[client] for client in self.last)
+        """Average the last returns, with weights normalized over the clients that have one."""
+        total = sum(client_weights[client] for client in self.arrays)
         return {
-            name: np.sum([client_weights[c] / total * kept[name] for c, kept in self.last.items()], axis=0)
-            for name in SHARED
+            name: np.sum([client_weights[c] / total * each[name] for c, each in self.arrays.items()], axis=0)
+            for name in AVERAGED
         }
-
-    def returned(self, client: str, name: str, like: Array) -> Array:
-        """What a client returned last, NaN if it never did."""
-        return self.last[client][name] if client in self.last else np.full_like(like, np.nan)
 
     def write(self, path: Path) -> None:
-        """Replace the file of it."""
+        """Write all returns to one file."""
         arrays = {
-            f"{client}\n{name}": value for client, kept in self.last.items() for name, value in kept.items()
+            f"{client}\n{name}": value for client, each in self.arrays.items() for name, value in each.items()
         }
-        write_arrays(path, arrays, {"federation": self.federation})
+        write_arrays(path, arrays, {"federation": self.federation_id})
 
     @classmethod
     def read(cls, path: Path) -> LastReturns:
-        """What was written."""
-        memory = cls(read_metadata(path)["federation"])
+        """Read a file that `write` wrote."""
+        returns = cls(read_metadata(path)["federation"])
         for key, value in read_arrays(path).items():
             client, _, name = key.rpartition("\n")
-            memory.last.setdefault(client, {})[name] = value
-        return memory
+            returns.arrays.setdefault(client, {})[name] = value
+        return returns

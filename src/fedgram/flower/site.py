@@ -1,4 +1,4 @@
-"""What a client brings to a federation: its rows, its network, and a folder that nobody else sees."""
+"""A client's rows, network and private folder."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 from fedgram._util.errors import InputError
 from fedgram._util.text import as_names, split_names
 from fedgram.data.problem import Split
-from fedgram.data.tables.read_rows import TEST_FRACTION, Reading, read_splits
+from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite
-from fedgram.flower.config import number
+from fedgram.flower.config import read_number
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One client: its name, training rows, test rows if it has any, and its backbone.
+    """One client of a federation.
 
-    folder keeps what must outlive a restart, and is private; device is that of `fedgram train`.
+    `targets` are the target names. `folder` is private and must survive restarts. `backbone` and `device`
+    are as in `fedgram.training.train`.
     """
 
     name: str
@@ -50,34 +51,35 @@ class Site:
         seed: int = 0,
         **others: Any,
     ) -> Site:
-        """A site whose rows are those of a CSV, TSV or Parquet file; `seed` draws those for testing."""
-        reading = Reading(None, list(as_names(inputs)), list(as_names(targets)), test_fraction, site=name)
-        train, test, _ = read_splits(path, reading, seed)
+        """Read the rows of a CSV, TSV or Parquet file; `seed` draws the test rows."""
+        spec = TableSpec(None, list(as_names(inputs)), list(as_names(targets)), test_fraction, site=name)
+        train, test, _ = read_splits(path, spec, seed)
         return cls(name, train[name], test.get(name), as_names(targets), **others)
 
     @classmethod
-    def configured(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> Site:
-        """The site that a node's configuration names ('table', 'site', 'folder', 'device') for a run.
+    def from_config(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:
+        """Read the table that the node config names.
 
-        The columns are the same at every site, so they stand in the run's ('inputs', 'targets').
+        The node config has 'table', 'site', 'folder' and 'device'. The run config has 'inputs' and
+        'targets', because all clients use the same columns.
         """
-        for key, given, where in (
-            ("table", node, "node"), ("site", node, "node"), ("inputs", run, "run"), ("targets", run, "run")
-        ):  # fmt: skip
-            if given.get(key) in (None, ""):
-                raise InputError(f"The configuration of the {where} does not say '{key}'.", field=key)
+        required = {"node": (node_config, ("table", "site")), "run": (run_config, ("inputs", "targets"))}
+        for source, (config, keys) in required.items():
+            for key in keys:
+                if config.get(key) in (None, ""):
+                    raise InputError(f"Missing key in the {source} config: '{key}'. Add it.", field=key)
         return cls.from_table(
-            str(node["table"]),
-            str(node["site"]),
-            inputs=split_names(str(run["inputs"])),
-            targets=split_names(str(run["targets"])),
-            test_fraction=number(run, "test-fraction", TEST_FRACTION),
-            backbone=str(run.get("backbone", "resmlp")),
-            folder=str(node.get("folder", "private")),
-            device=str(node.get("device", "auto")),
+            str(node_config["table"]),
+            str(node_config["site"]),
+            inputs=split_names(str(run_config["inputs"])),
+            targets=split_names(str(run_config["targets"])),
+            test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
+            backbone=str(run_config.get("backbone", "resmlp")),
+            folder=str(node_config.get("folder", "private")),
+            device=str(node_config.get("device", "auto")),
         )
 
     @property
     def moments(self) -> Moments:
-        """Of its training targets: all that it tells about them."""
+        """Moments of the training targets."""
         return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
