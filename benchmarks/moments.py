@@ -51,7 +51,7 @@ def fedgram_two_passes(path: str) -> Result:
     """What clients far apart cost: a tighter limit makes the same data need the second pass."""
     from fedgram.data.tables import read_moments
 
-    read_moments.NEAR = 1e-3
+    read_moments.MAX_SHIFT = 1e-3
     return fedgram(path)
 
 

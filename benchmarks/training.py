@@ -32,7 +32,7 @@ from rich.table import Table
 
 import fedgram.nets.stack
 from fedgram.nets.batches import Batches
-from fedgram.nets.cuda import arithmetic, storage
+from fedgram.nets.cuda import storage_dtype, use_precision
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, draw, to_model_input
 from fedgram.nets.objective import Terms
@@ -112,7 +112,7 @@ def main() -> None:
 def compare_convolutions(device: torch.device) -> None:
     case = next(case for case in GPU if case.backbone == "resnet18")
     for way, alone in (("one model at a time", True), ("vmapped", False)):
-        with patch.object(fedgram.nets.stack, "one_at_a_time", lambda module, alone=alone: alone):
+        with patch.object(fedgram.nets.stack, "has_convolutions", lambda module, alone=alone: alone):
             print(
                 f"{CLIENTS} {case.backbone}, {way}: {stacked_step(case, 1, device):.1f} ms a step", flush=True
             )
@@ -153,7 +153,7 @@ def features(case: Case) -> int:
 
 def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     """Milliseconds of a step of CLIENTS x runs models."""
-    count, dtype = CLIENTS * runs, storage(case.precision)
+    count, dtype = CLIENTS * runs, storage_dtype(case.precision)
     one = model(case)
     stack = ModelStack.from_models([one], device, dtype)
     stack.parameters = {
@@ -194,7 +194,7 @@ def plain_step(case: Case, device: torch.device) -> float:
     epochs = 30
 
     def train() -> None:
-        with arithmetic(case.precision, device):
+        with use_precision(case.precision, device):
             for _ in range(epochs):
                 for rows in torch.randperm(ROWS, device=device).split(256):
                     h, predicted = network(to_model_input(inputs[rows], torch.float32))

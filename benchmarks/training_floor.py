@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedgram.nets.cuda import arithmetic
+from fedgram.nets.cuda import use_precision
 from fedgram.nets.model import Model
 from fedgram.runs.train_config import Precision
 
@@ -47,7 +47,7 @@ def rate(device: torch.device, precision: Precision) -> float:
     """Operations per second of a large product."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
-    with arithmetic("fp32" if precision == "fp32" else "tf32", device):
+    with use_precision("fp32" if precision == "fp32" else "tf32", device):
         return 2 * SIZE**3 / timed(lambda: left @ right)
 
 

@@ -1,7 +1,7 @@
 """What happens around training: runs that diverge, going on from a state, progress, refusals."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -26,6 +26,12 @@ def problem():
     return tabular((40, 27, 18))
 
 
+@cache
+def sound_runs(backbone):
+    """Records of the GOOD runs alone."""
+    return trained(problem(), NETS[backbone], GOOD, SETTINGS)[1]
+
+
 def after_training(monkeypatch, round, change):
     """Let change(parameters) act on every later stack when the training of a round ends."""
     whole = Fit.round
@@ -46,7 +52,7 @@ def after_training(monkeypatch, round, change):
 @pytest.mark.parametrize("backbone", NETS)
 def test_a_run_that_diverges_is_named_and_leaves_the_others_alone(monkeypatch, backbone, words, value):
     bad = Run(Procedure.parse(words), 9)
-    _, expected = trained(problem(), NETS[backbone], GOOD, SETTINGS)
+    expected = sound_runs(backbone)
     runs = [GOOD[0], bad, *GOOD[1:]]
     broken = 2 * len(runs) + 1
     after_training(monkeypatch, 2, lambda stack: stack["backbone.second.weight"][broken, 0, 0].fill_(value))
@@ -63,7 +69,7 @@ def test_a_run_that_diverges_is_named_and_leaves_the_others_alone(monkeypatch, b
 def test_divergence_within_a_round_spreads_to_no_other_model():
     """The parameter turns infinite after the first epoch; the second trains on with it."""
     bad = Run(Procedure(), 9)
-    _, expected = trained(problem(), NETS["own"], GOOD, SETTINGS)
+    expected = sound_runs("own")
     federation = Federation(problem(), NETS["own"], [bad, *GOOD], SETTINGS, CPU)
     told = []
 
@@ -142,7 +148,7 @@ def test_clients_count_by_their_rows():
     federation = Federation(problem(), NETS["own"], GOOD[:1], SETTINGS, CPU)
     values = torch.arange(6.0, dtype=torch.float64).view(3, 2)
     wanted = np.array([40, 27, 18]) @ values.numpy() / 85
-    np.testing.assert_allclose(federation.averaged(values), wanted[None], rtol=1e-15)
+    np.testing.assert_allclose(federation.average(values), wanted[None], rtol=1e-15)
 
 
 @pytest.mark.parametrize("words", ["ordinary", "proximal+private", "aligned+corrected", "solved"])
@@ -177,25 +183,25 @@ def test_all_rules_for_the_bias_are_the_same_without_federation():
         np.testing.assert_allclose(errors, errors[0], rtol=1e-10)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_lower_precision_computes_the_same_run_less_exactly(precision):
+def test_lower_precision_computes_the_same_run_less_exactly():
     run, data = Run(Procedure.parse("proximal+corrected"), 3), problem()
     _, exact = trained(data, NETS["own"], [run], SETTINGS)
-    _, rounded = trained(data, NETS["own"], [run], replace(SETTINGS, precision=precision))
-    error = max(np.abs(a.head - b.head).max() for a, b in zip(exact[run], rounded[run], strict=True))
-    assert 0 < error < (2e-2 if precision == "bf16" else 1e-5)
-    assert rounded[run][-1].head.dtype == np.float64
+    for precision in ("fp32", "tf32", "bf16"):
+        _, rounded = trained(data, NETS["own"], [run], replace(SETTINGS, precision=precision))
+        error = max(np.abs(a.head - b.head).max() for a, b in zip(exact[run], rounded[run], strict=True))
+        assert 0 < error < (2e-2 if precision == "bf16" else 1e-5), precision
+        assert rounded[run][-1].head.dtype == np.float64
 
 
 def test_centralized_runs_are_not_stacked_with_others():
     runs = [Run(Procedure(), 0), Run(Procedure(centralized=True), 0)]
-    with pytest.raises(InputError, match=r"^Centralized runs go in a stack of their own\.$") as refused:
+    with pytest.raises(InputError, match=r"^A stack has federated or centralized runs, not") as refused:
         Federation(problem(), NETS["own"], runs, SETTINGS, CPU)
     assert refused.value.field == "procedure"
 
 
 def test_too_few_features_are_refused():
-    said = r"^The feature layer has 1 features, fewer than the 2 targets; it needs at least 2\.$"
+    said = r"^features=1 is too small for 2 targets\. Use at least 2\.$"
     with pytest.raises(InputError, match=said) as refused:
         Federation(problem(), NETS["own"], GOOD, replace(SETTINGS, features=1), CPU)
     assert refused.value.field == "features"
@@ -205,7 +211,7 @@ def test_too_few_features_are_refused():
 @pytest.mark.parametrize(("batch", "client"), [(39, 0), (26, 1), (17, 2)])
 def test_one_row_left_for_a_minibatch_is_refused_where_there_is_batchnorm(batch, client):
     settings, name = replace(SETTINGS, batch=batch), problem().clients[client]
-    said = rf"^Client '{name}' has \d+ rows, which leaves one .* choose a batch other than {batch}\.$"
+    said = rf"^Client '{name}' has \d+ rows, so its last .* Choose a batch other than {batch}\.$"
     with pytest.raises(InputError, match=said) as refused:
         Federation(problem(), NETS["own with BatchNorm"], GOOD, settings, CPU)
     assert (refused.value.client, refused.value.field) == (name, "batch")

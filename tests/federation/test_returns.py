@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, align, closest_head, phi, solve
-from fedgram.federation.evaluation import Biases, errors, objective
+from fedgram.federation import returns
+from fedgram.federation.evaluation import Biases, mean_squared_errors, objective
 from fedgram.federation.returns import (
     WEAK,
     Layers,
-    aligned,
-    closest,
+    align_layers,
     feature_offset,
     least_squares,
-    recentered,
+    recenter,
     return_layers,
-    solved,
-    unshrunk,
+    solve_layers,
+    unshrink,
 )
 from fedgram.runs.procedure import Procedure
 from fedgram.theory import select
@@ -51,7 +51,7 @@ def test_alignment_is_the_one_of_numpy_as_far_as_it_is_determined(seed, targets,
     rng = np.random.default_rng(seed)
     layers = random_layers(rng, targets=targets, features=targets + extra)
     broadcast, u = torch.tensor(rng.standard_normal(layers.head.shape)), torch.tensor(rng.random((3, 9, 4)))
-    ours = aligned(layers, broadcast)
+    ours = align_layers(layers, broadcast)
     np.testing.assert_allclose(ours.head, align(layers.head.numpy(), broadcast.numpy()).head, atol=1e-11)
     before, after = layers.features(u), ours.features(u)
     torch.testing.assert_close(after @ ours.head.mT, before @ layers.head.mT, rtol=0, atol=1e-12)
@@ -66,7 +66,7 @@ def test_solved_layers_are_those_of_numpy(seed, deficit):
     added = np.zeros((2, 2)) if deficit is None else deficit
     trained = rng.standard_normal((3, 2, u.shape[2]))
     given = (torch.tensor(each) for each in (trained, u, y, broadcast, np.tile(added, (3, 1, 1))))
-    ours, clipped = solved(*given, PENALTY)
+    ours, clipped = solve_layers(*given, PENALTY)
     for k in range(3):
         theirs = solve(u[k], y[k], broadcast[k], PENALTY, deficit, trained[k])
         pairs = zip(vars(ours), ("head", "bias", "layer_weight", "layer_bias"), strict=True)
@@ -86,7 +86,7 @@ def test_layers_at_their_minimum_are_returned_as_they_are(deficit):
     exact = [solve(u[k], y[k], broadcast[k], PENALTY, deficit) for k in range(3)]
     names = ("head", "bias", "layer_weight", "layer_bias")
     least = Layers(*(torch.tensor(np.stack([getattr(each, name) for each in exact])) for name in names))
-    ours, _ = solved(unshrunk(least, PENALTY), *rows, PENALTY)
+    ours, _ = solve_layers(unshrink(least, PENALTY), *rows, PENALTY)
     for name, value in vars(least).items():
         torch.testing.assert_close(getattr(ours, name), value, rtol=1e-8, atol=1e-10)
 
@@ -97,7 +97,7 @@ def test_maps_before_shrinkage_are_those_of_numpy(seed, targets, extra):
     rng = np.random.default_rng(seed)
     layers = random_layers(rng, targets=targets, features=targets + extra)
     layers.head[0, 0] = 0  # a direction that the head leaves alone
-    ours = unshrunk(layers, PENALTY)
+    ours = unshrink(layers, PENALTY)
     for k in range(len(ours)):
         theirs = select.unshrink(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
         np.testing.assert_allclose(ours[k], theirs, atol=1e-11)
@@ -121,7 +121,8 @@ def local_loss(point, u, y, deficit):
 @pytest.mark.parametrize("deficit", [np.zeros((2, 2)), np.diag([0.5, 0.2])], ids=["plain", "corrected"])
 def test_all_directional_derivatives_vanish_at_a_solved_return(deficit):
     u, y, broadcast, rng = client(4, models=1)
-    layers, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), PENALTY)
+    given = map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None]))
+    layers, clipped = solve_layers(*given, PENALTY)
     point = [value[0].numpy() for value in vars(layers).values()]
     least = local_loss(point, u[0], y[0], deficit)
     assert clipped.item() == 0
@@ -144,7 +145,8 @@ def test_inactive_directions_are_counted_and_left_out(penalty):
     wanted = [[2.0, 3.0], [0.5 * penalty.threshold, 3.0], [-5.0, 0.99 * penalty.threshold]]
     for count, eigenvalues in enumerate(wanted):
         deficit = (basis * (np.array(eigenvalues) - values)) @ basis.T
-        ours, clipped = solved(*map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None])), penalty)
+        given = map(torch.tensor, (untrained(u), u, y, broadcast, deficit[None]))
+        ours, clipped = solve_layers(*given, penalty)
         assert clipped.tolist() == [count]
         gram = (ours.head[0] @ ours.head[0].mT).numpy()
         gains = np.maximum(penalty.scale * np.sqrt(np.maximum(eigenvalues, 0)) - penalty.features, 0)
@@ -158,7 +160,7 @@ def test_closest_head_is_the_one_of_numpy(seed, size, extra):
     rng = np.random.default_rng(seed)
     gram, broadcast = covariances(rng, 2, size=size), rng.standard_normal((2, size, size + extra))
     factor = np.linalg.cholesky(gram)
-    ours = closest(torch.tensor(broadcast), torch.tensor(factor)).numpy()
+    ours = returns.closest_head(torch.tensor(broadcast), torch.tensor(factor)).numpy()
     np.testing.assert_allclose(ours, closest_head(broadcast, gram), atol=1e-10)
     np.testing.assert_allclose(psd.gram(ours), gram, atol=1e-13)
 
@@ -187,7 +189,7 @@ def test_recentered_features_have_mean_zero_and_the_same_predictions(seed):
     rng = np.random.default_rng(seed)
     layers, u = random_layers(rng), torch.tensor(rng.standard_normal((3, 11, 4)))
     mean = layers.features(u).mean(dim=1)
-    ours = recentered(layers, mean)
+    ours = recenter(layers, mean)
     torch.testing.assert_close(ours.features(u).mean(dim=1), torch.zeros(3, 5).double(), rtol=0, atol=1e-13)
     before = layers.features(u) @ layers.head.mT + layers.bias[:, None]
     torch.testing.assert_close(
@@ -216,17 +218,17 @@ def test_give_back_composes_them(returned, bias):
     layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
     procedure = Procedure(returned=returned, bias=bias)
     given = return_layers(procedure, layers, (u, y), broadcast, deficit, PENALTY)
-    solution, clipped = solved(unshrunk(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
-    expected = {"trained": layers, "aligned": aligned(layers, broadcast), "solved": solution}[returned]
-    goes_on = aligned(layers, broadcast) if returned == "solved" else expected
+    solution, clipped = solve_layers(unshrink(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
+    expected = {"trained": layers, "aligned": align_layers(layers, broadcast), "solved": solution}[returned]
+    goes_on = align_layers(layers, broadcast) if returned == "solved" else expected
     torch.testing.assert_close(given.center, expected.features(u).mean(dim=1), rtol=0, atol=1e-13)
     if bias == "offset":
-        expected, goes_on = (recentered(each, each.center(u)) for each in (expected, goes_on))
+        expected, goes_on = (recenter(each, each.center(u)) for each in (expected, goes_on))
     for name, value in vars(expected).items():
         assert torch.equal(getattr(given.returned, name), value)
     for name, value in vars(goes_on).items():
-        assert torch.equal(getattr(given.kept, name), value)
-    assert given.left_out == (int(clipped) if returned == "solved" else 0)
+        assert torch.equal(getattr(given.resume_from, name), value)
+    assert given.clipped == (int(clipped) if returned == "solved" else 0)
 
 
 def test_objective_and_errors_are_those_of_direct_prediction():
@@ -242,7 +244,7 @@ def test_objective_and_errors_are_those_of_direct_prediction():
         torch.tensor(rng.random((3, 7, 2))),
     )
     under_rules = biases.under_rules(layers.head, center, distance, PENALTY)
-    ours = errors(layers.head, new - center[:, None], under_rules, new_y)
+    ours = mean_squared_errors(layers.head, new - center[:, None], under_rules, new_y)
     value = objective(layers, features, y, PENALTY)
     for k in range(3):
         head, bias = layers.head[k].numpy(), layers.bias[k].numpy()
@@ -265,7 +267,7 @@ def test_the_offset_recovers_centralized_predictions_after_solved_corrected_retu
     outputs = torch.tensor(rng.standard_normal((3, 12, 40)))
     rest = correct(moments, PENALTY)
     targets, deficit = torch.tensor(np.stack(train)), torch.tensor(rest.deficit)
-    layers, _ = solved(
+    layers, _ = solve_layers(
         torch.zeros(3, 2, 40).double(), outputs, targets, broadcast.repeat(3, 1, 1), deficit, PENALTY
     )
     for head in layers.head.numpy():
@@ -277,7 +279,7 @@ def test_the_offset_recovers_centralized_predictions_after_solved_corrected_retu
     biases = Biases(pooled, layers.bias, pooled)  # solved features are centered, so both averages are μ_g
     np.testing.assert_allclose(center, 0, atol=1e-12)
     under_rules = biases.under_rules(head, center, torch.tensor(moments.offset), PENALTY)
-    ours = errors(head, features - center[:, None], under_rules, targets)
+    ours = mean_squared_errors(head, features - center[:, None], under_rules, targets)
     inverse = np.linalg.inv(rest.centralized + PENALTY.features * np.eye(2))
     residuals = PENALTY.features * (np.stack(train) - moments.pooled.mean) @ inverse
     np.testing.assert_allclose(ours[:, 2], (residuals**2).mean(axis=(1, 2)), rtol=1e-8)

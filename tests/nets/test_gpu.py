@@ -8,7 +8,7 @@ import torch
 from fedgram import Penalty
 from fedgram.federation.federation import Federation
 from fedgram.nets import cuda
-from fedgram.nets.fit import optimizer_on
+from fedgram.nets.fit import choose_optimizer
 from fedgram.nets.model import draw
 from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.nets.stack import ModelStack
@@ -71,7 +71,7 @@ def test_the_fused_optimizer_is_the_plain_one(clip):
     models = 5
     plain = {name: drawn(models, *shape, seed=1) for name, shape in SHAPES.items()}
     fused = {name: value.to(GPU) for name, value in plain.items()}
-    kind = optimizer_on(GPU, torch.float32)
+    kind = choose_optimizer(GPU, torch.float32)
     assert kind is not AdamW
     slow, fast = AdamW(plain, clip), kind(fused, clip)
     rates = schedule(TrainConfig(epochs=50), [1] * models).float()
@@ -108,7 +108,7 @@ LAYOUTS = {
 def test_the_fused_optimizer_reads_gradients_wherever_they_are(layout, shape):
     plain = {"one": drawn(3, *shape, seed=1)}
     fused = {"one": plain["one"].to(GPU)}
-    slow, fast = AdamW(plain, 1.0), optimizer_on(GPU, torch.float32)(fused, 1.0)
+    slow, fast = AdamW(plain, 1.0), choose_optimizer(GPU, torch.float32)(fused, 1.0)
     rates = schedule(TrainConfig(epochs=4), [1] * 3).float()
     for t in range(4):
         gradient = LAYOUTS[layout](drawn(3, *shape, seed=10 + t))
@@ -149,8 +149,8 @@ def test_a_federation_on_the_gpu_is_the_one_on_the_cpu(backbone, precision):
 def test_captured_steps_are_eager_steps(monkeypatch, backbone, precision):
     settings, tolerance = settings_of(backbone, precision), tolerance_of(backbone, precision)
     captured, _ = trained(backbone, settings, GPU)
-    monkeypatch.setattr(cuda.Recorder, "__call__", lambda self, step: step)
-    monkeypatch.setattr(cuda, "compiled", lambda function, device: function)
+    monkeypatch.setattr(cuda.GraphRecorder, "__call__", lambda self, step: step)
+    monkeypatch.setattr(cuda, "compile_on_gpu", lambda function, device: function)
     eager, _ = trained(backbone, settings, GPU)
     for name, value in captured.state().items():
         torch.testing.assert_close(value, eager.state()[name], rtol=tolerance, atol=tolerance)
@@ -196,7 +196,7 @@ def test_evaluation_in_single_precision_is_not_in_tf32(backbone):
         stack = ModelStack.from_models(
             [draw(backbone, seen, 5, 2, seed, None) for seed in range(2)], device, dtype
         )
-        found.append(stack.outputs(slice(0, 2), inputs.to(device)).double().cpu())
+        found.append(stack.backbone_outputs(slice(0, 2), inputs.to(device)).double().cpu())
     error = (found[0] - found[1]).abs().max() / found[0].abs().max()
     assert error < 1e-5
 

@@ -23,10 +23,10 @@ from tests.helpers.plain_loop import CPU, OwnNet, assert_same_round, pictures, t
 # Rows and batches are such that clients take 3, 2 and 2 steps per epoch, the last of a few rows only; one
 # row where there is no BatchNorm, which cannot train on one. Some of the gradients are clipped.
 SETTINGS = TrainConfig(
-    rounds=3, epochs=5, batch=16, features=5, penalty=Penalty(0.02, 0.05),
+    rounds=2, epochs=4, batch=16, features=5, penalty=Penalty(0.02, 0.05),
     learning_rate=3e-3, final_learning_rate=1e-4, clip=1.0, precision="fp64",
 )  # fmt: skip
-ON_PICTURES = replace(SETTINGS, rounds=2, epochs=2, batch=7, clip=3.0)
+ON_PICTURES = replace(SETTINGS, epochs=1, batch=7, clip=3.0)
 
 PROCEDURES = [
     "ordinary", "proximal=0.1", "corrected", "proximal=0.05+corrected=0.7", "aligned", "solved",
@@ -54,7 +54,7 @@ def procedures(backbone):
 def problem(backbone) -> Problem:
     if backbone in OWN or "resmlp" in backbone:
         return tabular((40, 27, 18 if "BatchNorm" in backbone else 17))
-    return pictures(shape=(12, 12, 1) if "cnn" in backbone else (16, 16, 1))
+    return pictures(shape=(8, 8, 1) if "cnn" in backbone else (16, 16, 1))
 
 
 def settings(backbone) -> TrainConfig:
@@ -76,7 +76,22 @@ def model_at(federation: Federation, client, run):
     return {name: value[k] for name, value in (stack.parameters | stack.buffers).items()}
 
 
-CASES = [(backbone, words) for backbone in TRIED for words in procedures(backbone)]
+# Procedures and backbones are independent code: "own" takes all procedures, the others a few unless slow.
+QUICK = {
+    "own with BatchNorm": (
+        "ordinary",
+        "proximal=0.1+solved+corrected=0.3+offset",
+        "full-model",
+        "centralized",
+    ),
+    "resmlp-small": ("ordinary", "aligned+corrected+offset", "solved+private+independent", "centralized"),
+    "residual-cnn-small": ("ordinary", "centralized"),
+}
+CASES = [
+    pytest.param(backbone, words, marks=() if words in QUICK.get(backbone, [words]) else pytest.mark.slow)
+    for backbone in TRIED
+    for words in procedures(backbone)
+]
 
 
 @pytest.mark.parametrize(("backbone", "words"), CASES)
@@ -141,12 +156,20 @@ STACKS = {
 }  # fmt: skip
 
 
+COMPARED = Run(Procedure.parse("proximal+solved+corrected+offset"), 7)
+
+
+@cache
+def alone_on(backbone):
+    return trained(problem(backbone), TRIED[backbone], [COMPARED], SETTINGS)
+
+
 @pytest.mark.parametrize("among", STACKS)
 @pytest.mark.parametrize("backbone", OWN)
 def test_a_run_does_not_depend_on_what_it_is_stacked_with(backbone, among):
-    run = Run(Procedure.parse("proximal+solved+corrected+offset"), 7)
+    run = COMPARED
     others = [Run(Procedure.parse(words), seed) for words, seed in STACKS[among]]
-    alone, expected = trained(problem(backbone), TRIED[backbone], [run], SETTINGS)
+    alone, expected = alone_on(backbone)
     federation, recorded = trained(problem(backbone), TRIED[backbone], others, SETTINGS)
     for ours, theirs in zip(recorded[run], expected[run], strict=True):
         assert_same_round(ours, theirs, 1e-12)
@@ -174,7 +197,7 @@ def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
 
         return noting
 
-    monkeypatch.setattr("fedgram.nets.cuda.compiled", compiled)
+    monkeypatch.setattr("fedgram.nets.cuda.compile_on_gpu", compiled)
     runs = [Run(Procedure.parse(words), 0) for words in ("ordinary", "proximal")]
     settings = TrainConfig(rounds=1, epochs=2, batch=16, features=5)
     federation = Federation(tabular(tuple(rows)), OwnNet, runs, settings, CPU)
@@ -185,10 +208,9 @@ def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
 
 def test_convolutions_stacked_or_not_are_the_same():
     run, other = (Run(Procedure.parse("corrected+offset"), seed) for seed in (7, 1))
-    short = replace(ON_PICTURES, epochs=1)
     data, backbone = problem("resnet-small"), "resnet-small"
-    _, expected = trained(data, backbone, [run], short)
-    _, recorded = trained(data, backbone, [other, run], short)
+    _, expected = trained(data, backbone, [run], ON_PICTURES)
+    _, recorded = trained(data, backbone, [other, run], ON_PICTURES)
     for ours, theirs in zip(recorded[run], expected[run], strict=True):
         assert_same_round(ours, theirs, 1e-12)
 

@@ -15,7 +15,7 @@ from fedgram.display.run_figure import draw_comparison
 from fedgram.runs import Runs
 from fedgram.runs.compare import METRICS, Spread, compare_runs
 from fedgram.runs.expectation import expectation
-from fedgram.runs.measure import measure, over_clients
+from fedgram.runs.measure import average_over_clients, measure
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.record import Round
 from tests.helpers.small_runs import exact_run, small_problem, trained
@@ -164,9 +164,8 @@ def test_clients_that_did_not_answer_are_named(tmp_path):
     assert found.warnings == ()
     found.absent[1:, 0] = found.absent[1, 2] = True
     assert found.warnings == (
-        "Client 'site 0' did not answer or measure in rounds 2, 3; fit and errors there are of "
-        "those that did.",
-        "Client 'site 2' did not answer or measure in round 2; fit and errors there are of those that did.",
+        "Client 'site 0' did not reply or measure in rounds 2, 3. Fit and errors of these rounds exclude it.",
+        "Client 'site 2' did not reply or measure in round 2. Fit and errors of these rounds exclude it.",
     )
 
 
@@ -193,7 +192,7 @@ def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):
 
 
 def test_errors_without_test_rows():
-    assert np.isnan(over_clients(np.full((2, 3, 3), np.nan), np.zeros(3))).all()
+    assert np.isnan(average_over_clients(np.full((2, 3, 3), np.nan), np.zeros(3))).all()
 
 
 @pytest.fixture(scope="module")
@@ -207,11 +206,20 @@ def several(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def figures(several, tmp_path_factory):
+    """Figures of all runs, by suffix."""
+    folder = tmp_path_factory.mktemp("figures")
+    for suffix in ("png", "svg", "pdf"):
+        draw_comparison(compare_runs(Runs(several)), folder / f"figure.{suffix}")
+    return {suffix: folder / f"figure.{suffix}" for suffix in ("png", "svg", "pdf")}
+
+
 def test_runs_are_compared_over_seeds(several):
     (setting,) = compare_runs(Runs(several))
     assert [group.name for group in setting.groups] == ["corrected", "ordinary"]
     ordinary = setting.groups[1]
-    assert ordinary.target == "G_star"
+    assert ordinary.target == "G_⋆"
     errors = [measure(run).endpoint_error for run in Runs(several) if run.setup.procedure.name == "ordinary"]
     assert ordinary.spread("error") == Spread(np.mean(errors), np.std(errors, ddof=1))
     assert ordinary.spread("predicted gap").mean == setting.groups[0].runs[0].prediction.relative_gap
@@ -226,11 +234,11 @@ def test_runs_are_compared_over_seeds(several):
 
 
 def test_clients_far_from_their_least_objectives_are_named(several, monkeypatch):
-    monkeypatch.setattr("fedgram.runs.compare.FAR", -1.0)
+    monkeypatch.setattr("fedgram.runs.compare.UNFINISHED", -1.0)
     (setting,) = compare_runs(Runs(several))
     (unfinished,) = setting.warnings
     assert setting.document()["warnings"] == [unfinished]
-    assert unfinished.startswith("Clients ended ")
+    assert unfinished.startswith("The prediction assumes that local training converges")
     for group in setting.groups:
         assert f"{100 * group.spread('objective gap').mean:,.0f} % ({setting.label(group)})" in unfinished
 
@@ -254,7 +262,7 @@ def test_copies_of_a_run_count_once(several, tmp_path):
 def test_gaps_beyond_reason_are_times(several):
     (setting,) = compare_runs(Runs(several))
     setting.groups[1].runs[0].objective_gap[-1] = 3e7
-    assert "Clients ended 1e+07 times (ordinary (seeds 0 to 2)) above" in setting.warnings[-1]
+    assert "exceed their minimum by 1e+07 times (ordinary (seeds 0 to 2))." in setting.warnings[-1]
 
 
 def test_test_errors_that_grew_are_named(several):
@@ -268,20 +276,19 @@ def test_test_errors_that_grew_are_named(several):
     run.test_mse[-1] = 0.76
     run.absent[1, 0] = True  # whose errors would have made the others of that round larger
     assert run.lasting_mse == (0.5, 0.76)
-    assert ["did not answer or measure in round 2" in each for each in setting.warnings] == [True]
+    assert ["did not reply or measure in round 2" in each for each in setting.warnings] == [True]
     run.absent[1, 0] = False
     (lost,) = setting.warnings
     assert lost.startswith("Test errors grew")
     assert "from 0.25 to 0.76 (ordinary (seeds 0 to 2))." in lost
 
 
-def test_seeds_are_shown_where_they_differ(several, tmp_path):
+def test_seeds_are_shown_where_they_differ(several, figures, tmp_path):
     (setting,) = compare_runs(Runs(several))
     assert "GENERATED data, E = 1, 4 rounds, 1 to 3 seeds, P = 5" in setting.scale
     labels = [setting.label(group) for group in setting.groups]
     assert labels == ["corrected (seed 0)", "ordinary (seeds 0 to 2)"]
-    draw_comparison([setting], tmp_path / "figure.svg")
-    text = (tmp_path / "figure.svg").read_text()
+    text = figures["svg"].read_text()
     for words in (*labels, "Grams after round 4, seed 0"):
         assert words in text
     for seed in (0, 3):
@@ -309,14 +316,11 @@ def test_lists_have_commas_and_quotes_around_others():
     assert {text: split_names(text) for text in ("", ",", *listed)} == {"": [], ",": [], **listed}
 
 
-def test_the_figure_is_drawn(several, tmp_path):
-    settings = compare_runs(Runs(several))
-    for suffix in ("png", "svg", "pdf"):
-        draw_comparison(settings, tmp_path / f"figure.{suffix}")
-        assert (tmp_path / f"figure.{suffix}").stat().st_size > 5000
-    text = (tmp_path / "figure.svg").read_text()
+def test_the_figure_is_drawn(figures):
+    assert all(path.stat().st_size > 5000 for path in figures.values())
+    text = figures["svg"].read_text()
     assert "GENERATED data" in text
-    assert "predicted G_star" in text
+    assert "predicted G_⋆" in text
 
 
 def little_within():
@@ -348,7 +352,7 @@ def test_a_procedure_that_ends_at_zero_is_refused():
     for reaches in ("corrected", "ordinary+centered"):
         assert expectation(prediction, Procedure.parse(reaches)).gram.any()
     with pytest.raises(
-        InputError, match=r"'corrected\+centered' ends at a head of zero: it leaves no"
+        InputError, match=r"'corrected\+centered' ends at a zero head: no client keeps"
     ) as caught:
         expectation(prediction, Procedure.parse("corrected+centered"))
     assert caught.value.field == "procedure"

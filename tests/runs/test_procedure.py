@@ -67,35 +67,32 @@ def test_numbers_in_words():
 
 
 REFUSED = {
-    "aligne": r"There is no procedure 'aligne'; did you mean 'aligned'\? Words are ordinary, proximal, ",
-    "": r"There is no procedure ''\. Words are ordinary, proximal, ",
-    "foo": r"There is no procedure 'foo'\. Words are ordinary, proximal, ",
-    "proximal+proximal=2": r"The procedure 'proximal\+proximal=2' says 'proximal' twice; leave one out\.$",
-    "private+offset": r"The procedure 'private\+offset' says both 'private' and 'offset', which exclude each "
-    r"other; leave one out\.$",
-    "aligned+solved": r"The procedure 'aligned\+solved' says both 'aligned' and 'solved', which exclude each "
-    r"other; leave one out\.$",
+    "aligne": r"Unknown procedure 'aligne'; did you mean 'aligned'\? Choose from ordinary, proximal, ",
+    "": r"Unknown procedure ''\. Choose from ordinary, proximal, ",
+    "foo": r"Unknown procedure 'foo'\. Choose from ordinary, proximal, ",
+    "proximal+proximal=2": r"The procedure 'proximal\+proximal=2' has 'proximal' twice\. Remove one\.$",
+    "private+offset": r"The procedure 'private\+offset' has both 'private' and 'offset'\. Remove one\.$",
+    "aligned+solved": r"The procedure 'aligned\+solved' has both 'aligned' and 'solved'\. Remove one\.$",
     "aligned=2": "'aligned' takes no number.",
     "ordinary=1": "'ordinary' takes no number.",
     "centered=1": "'centered' takes no number.",
     "proximal=": "'proximal' needs a number, not ''.",
     "aligned=": "'aligned' takes no number.",
     "proximal=much": "'proximal' needs a number, not 'much'.",
-    "proximal=-1": "The proximal weight must be at least 0, not -1.",
-    "proximal=inf": "The proximal weight must be at least 0, not inf.",
-    "proximal=nan": "The proximal weight must be at least 0, not nan.",
-    "corrected=1.5": "The strength of the correction must lie between 0 and 1, not 1.5.",
-    "corrected=-0.1": "The strength of the correction must lie between 0 and 1, not -0.1.",
-    "full-model+independent": "'full-model' averages backbones, which needs clients to start from a common "
-    "one: leave out 'independent'.",
+    "proximal=-1": "proximal must be at least 0, not -1.",
+    "proximal=inf": "proximal must be at least 0, not inf.",
+    "proximal=nan": "proximal must be at least 0, not nan.",
+    "corrected=1.5": "corrected must be between 0 and 1, not 1.5.",
+    "corrected=-0.1": "corrected must be between 0 and 1, not -0.1.",
+    "full-model+independent": "'full-model' averages backbones, so clients need a common start. Remove "
+    "'independent'.",
     **{
-        f"full-model+{word}": "'full-model' averages feature layers too, so clients cannot each transform "
-        "their own: leave out 'aligned', 'solved' and 'offset'."
+        f"full-model+{word}": "'full-model' averages feature layers, so clients cannot transform their own. "
+        "Remove 'aligned', 'solved' and 'offset'."
         for word in ("aligned", "solved", "offset")
     },
     **{
-        f"centralized+{word}": "'centralized' trains one model on the pooled data and combines with no "
-        "other word."
+        f"centralized+{word}": "'centralized' trains one model on the pooled data. Remove all other words."
         for word in WORDS
         if word not in ("ordinary", "shared", "centralized")
     },
@@ -112,8 +109,8 @@ def test_refused_procedures_say_why(text):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"returned": "solve"}, "'returned' is one of trained, aligned, solved, not 'solve'."),
-        ({"bias": "Offset"}, "'bias' is one of shared, private, offset, not 'Offset'."),
+        ({"returned": "solve"}, "Unknown returned 'solve'. Choose from trained, aligned, solved."),
+        ({"bias": "Offset"}, "Unknown bias 'Offset'. Choose from shared, private, offset."),
     ],
 )
 def test_fields_take_known_words_only(given, words):
@@ -137,7 +134,7 @@ def test_settings_must_be_positive(name, value):
     ("name", "value"), [("rounds", "3"), ("epochs", 2.5), ("batch", 64.0), ("features", None)]
 )
 def test_counts_are_whole_numbers(name, value):
-    with pytest.raises(InputError, match=f"{name} must be a whole number, not"):
+    with pytest.raises(InputError, match=f"{name} must be an integer, not"):
         TrainConfig(**{name: value})
     assert type(getattr(TrainConfig(**{name: np.int32(7)}), name)) is int
     with pytest.raises(InputError, match=f"{name} must be positive, not -7"):
@@ -147,8 +144,12 @@ def test_counts_are_whole_numbers(name, value):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("learning_rate", "1e-3", "This takes a Real, not str: learning_rate is a positive number."),
-        ("penalty", 0.1, "This takes a Penalty, not float: Penalty(features=0.01, head=0.01) makes one."),
+        ("learning_rate", "1e-3", "learning_rate= expects Real, got str. Pass a positive number."),
+        (
+            "penalty",
+            0.1,
+            "penalty= expects Penalty, got float. Build it with Penalty(features=0.01, head=0.01).",
+        ),
     ],
 )
 def test_settings_of_another_type_are_named(name, value, words):
@@ -158,7 +159,7 @@ def test_settings_of_another_type_are_named(name, value, words):
 
 
 def test_precisions_are_named():
-    said = r"^There is no precision 'fp16'; there are tf32, fp32, bf16, fp64\.$"
+    said = r"^Unknown precision 'fp16'\. Choose from tf32, fp32, bf16, fp64\.$"
     with pytest.raises(InputError, match=said) as refused:
         TrainConfig(precision="fp16")
     assert refused.value.field == "precision"

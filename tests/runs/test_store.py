@@ -39,6 +39,14 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def whole_of_seed_0(tmp_path_factory):
+    """The runs of one seed that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("seed-0")
+    trained(folder, seeds=[0])
+    return folder
+
+
 class Killed(BaseException):
     """A process that ends here and now: nothing catches it."""
 
@@ -65,7 +73,7 @@ def test_a_run_is_read_back_as_it_was_written(whole):
     problem, run = small_problem(), runs[0]
     assert run.folder == whole / "small" / "net" / "ordinary" / "seed-0"
     assert run.complete
-    assert run.setup == Setup.parse(json.loads(json.dumps(run.setup.document())))
+    assert run.setup == Setup.from_document(json.loads(json.dumps(run.setup.document())))
     assert run.setup.settings == SETTINGS
     assert run.setup.data.digest == problem.digest
     assert run.setup.data.provenance == {"made": "by a test", "input_type": "float64"}
@@ -108,19 +116,18 @@ def test_runs_are_read_without_torch_and_duckdb(whole):
     assert done.stdout.strip() == "4", done.stderr
 
 
-def test_a_kill_between_any_two_files_loses_nothing(whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        finished = replacing(patch, stop_at=None, problem=None)
-        trained(tmp_path / "counted")
-    for stop_at in range(0, len(finished), 4):
+def test_a_kill_between_any_two_files_loses_nothing(whole_of_seed_0, tmp_path, monkeypatch):
+    files = 6 + 5 + 5 + 6  # start; two rounds with a checkpoint; a last one with models
+    assert len([path for path in whole_of_seed_0.rglob("*") if path.is_file()]) == files - 2 * 3 - 2
+    for stop_at in range(0, files, 4):
         folder = tmp_path / str(stop_at)
         with monkeypatch.context() as patch:
             finished = replacing(patch, stop_at=stop_at, problem=Killed())
             with pytest.raises(Killed):
-                trained(folder)
+                trained(folder, seeds=[0])
             assert len(finished) == stop_at
-        trained(folder)
-        assert_same_contents(whole, folder)
+        trained(folder, seeds=[0])
+        assert_same_contents(whole_of_seed_0, folder)
 
 
 SCRIPT = """
@@ -128,7 +135,17 @@ import os, signal, sys
 from pathlib import Path
 from tests.helpers.small_runs import trained
 
-folder, moment = Path(sys.argv[1]), sys.argv[2]
+moments = sys.argv[2:]
+children = []
+for moment in moments:  # one import for all
+    child = os.fork()
+    if not child:
+        break
+    children.append(os.waitpid(child, 0)[1])
+if len(children) == len(moments):
+    print(*children)
+    sys.exit()
+folder = Path(sys.argv[1], moment)
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 real = os.replace
 
@@ -145,44 +162,57 @@ trained(folder, on_epoch=lambda now: in_a_round(now) and die())
 """
 
 
-@pytest.mark.parametrize("moment", ["in a round", "before the checkpoint"])
-def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, tmp_path, moment):
-    (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "runs"), moment]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    (tmp_path / "runs" / "seen").unlink()
-    assert list((tmp_path / "runs").rglob("stack-*.safetensors"))
-    drafts = list((tmp_path / "runs").rglob("*.draft"))
+MOMENTS = ("in a round", "before the checkpoint")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Folders of processes that were killed at each of the MOMENTS."""
+    root = tmp_path_factory.mktemp("killed")
+    for moment in MOMENTS:
+        (root / moment).mkdir()
+    command = [sys.executable, "-c", SCRIPT, str(root), *MOMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    statuses = [int(status) for status in done.stdout.split()]
+    assert [os.waitstatus_to_exitcode(each) for each in statuses] == [-signal.SIGKILL] * 2, done.stderr
+    return root
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, killed, moment):
+    folder = killed / moment
+    (folder / "seen").unlink()
+    assert list(folder.rglob("stack-*.safetensors"))
+    drafts = list(folder.rglob("*.draft"))
     assert len(drafts) == (moment == "before the checkpoint")
-    stored = [run.account.rounds for run in Runs(tmp_path / "runs")]
+    stored = [run.account.rounds for run in Runs(folder)]
     assert stored == ([1] * 4 if moment == "in a round" else [2] * 4)
     said = []
-    trained(tmp_path / "runs", on_warning=said.append)
-    assert said == ["Runs that go on after round 1: 4."]
-    assert_same_contents(whole, tmp_path / "runs")
-    assert not list((tmp_path / "runs").rglob("*.draft")), "what a killed process left is removed"
+    trained(folder, on_warning=said.append)
+    assert said == ["Resuming 4 runs after round 1."]
+    assert_same_contents(whole, folder)
+    assert not list(folder.rglob("*.draft")), "temporary files of a killed process are removed"
 
 
-def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole, tmp_path, monkeypatch):
-    for stop_at in (0, 5, 13, 20, 21, 40):
+def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole_of_seed_0, tmp_path, monkeypatch):
+    for stop_at in (0, 7, 10, 20):  # moments, a manifest, a checkpoint, a model
         folder = tmp_path / str(stop_at)
         with monkeypatch.context() as patch:
             replacing(patch, stop_at=stop_at, problem=OSError(errno.ENOSPC, "No space left on device"))
-            with pytest.raises(InputError, match=r"Cannot write .*No space left on device.*goes on"):
-                trained(folder)
+            with pytest.raises(InputError, match=r"Cannot write .*No space left.*repeat the command"):
+                trained(folder, seeds=[0])
         assert not list(folder.rglob("*.draft"))
         for run in Runs(folder):
             assert len(run.rounds()) == run.account.rounds
-        trained(folder)
-        assert_same_contents(whole, folder)
+        trained(folder, seeds=[0])
+        assert_same_contents(whole_of_seed_0, folder)
 
 
 def test_a_disk_that_is_full_while_arrays_are_written(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(InputError, match=r"Cannot write '.*' \(File too large"):
+        with pytest.raises(InputError, match=r"Cannot write '.*': .*File too large"):
             tensor_files.write_arrays(tmp_path / "file", {"a": np.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -198,7 +228,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_a_run_that_another_process_trains_is_left_to_it(whole, tmp_path):
     def again(now):
         if (now.round, now.epoch) == (1, 1):
-            with pytest.raises(InputError, match=r"Another process writes to '.*': wait for it"):
+            with pytest.raises(InputError, match=r"Another process writes to '.*'\. Wait for it"):
                 trained(tmp_path / "runs")
 
     trained(tmp_path / "runs", on_epoch=again)
@@ -258,16 +288,16 @@ def test_documents_hold_only_numbers_that_json_has(tmp_path):
 
 
 def test_bad_files_are_named(tmp_path):
-    with pytest.raises(InputError, match="There are no runs in"):
+    with pytest.raises(InputError, match="No runs found in"):
         Runs(tmp_path).require()
     run = exact_run(tmp_path, rounds=2)
     (run.folder / "round-01.safetensors").write_bytes(b"not arrays")
-    with pytest.raises(InputError, match=r"Cannot read '.*round-01.*; restore the file, or delete"):
+    with pytest.raises(InputError, match=r"Cannot read '.*round-01.*\. Restore the file, or delete"):
         run.rounds()
     for name, read in (("round-01", run.rounds), ("model", run.model)):
         shutil.copy(run.round_path(0), run.folder / f"{name}.safetensors")
         with pytest.raises(
-            InputError, match=rf"{name}\.safetensors' is of another kind than its name; restore"
+            InputError, match=rf"{name}\.safetensors' has other arrays than its name says\. Restore"
         ):
             read()
     manifest = run.folder / "manifest.json"
@@ -275,14 +305,14 @@ def test_bad_files_are_named(tmp_path):
     setup = whole["setup"]
     for damaged in ({}, setup | {"data": None}, setup | {"settings": setup["settings"] | {"features": -3}}):
         manifest.write_text(json.dumps(whole | {"setup": damaged}))
-        with pytest.raises(InputError, match=r"manifest\.json' is no manifest of a run"):
+        with pytest.raises(InputError, match=r"This version cannot read '.*manifest\.json'"):
             Runs(tmp_path).require()
     manifest.write_text('{"format": "fedgram-run/1", ')
-    with pytest.raises(InputError, match=r"manifest.json' is not complete JSON: .*; restore the file, or"):
+    with pytest.raises(InputError, match=r"manifest.json' is not complete JSON: .*\. Restore the file, or"):
         Runs(tmp_path).require()
     for others in ({"experiment": "another program's"}, ["another program's"]):
         manifest.write_text(json.dumps(others))
-        with pytest.raises(InputError, match="There are no runs in"):
+        with pytest.raises(InputError, match="No runs found in"):
             Runs(tmp_path).require()
 
 
@@ -295,7 +325,7 @@ def test_runs_of_earlier_versions_are_read_and_those_of_later_ones_refused(tmp_p
     assert run.setup.network == "not recorded"
     document["setup"]["settings"]["momentum"] = 0.9
     manifest.write_text(json.dumps(document))
-    with pytest.raises(InputError, match="is no manifest of a run that this version reads"):
+    with pytest.raises(InputError, match="This version cannot read"):
         Runs(tmp_path).require()
 
 
@@ -306,14 +336,14 @@ def test_names_that_no_file_may_have(tmp_path):
     )
     folder = Runs(tmp_path).folder_of(named)
     assert folder == tmp_path / "own-data-a-b" / "lambda-..-x" / "ordinary" / "seed-0"
-    assert Runs(tmp_path).place("..", "?", run.setup.run).parts[-4:-2] == ("unnamed", "unnamed")
+    assert Runs(tmp_path).folder("..", "?", run.setup.run).parts[-4:-2] == ("unnamed", "unnamed")
 
 
 def test_settings_survive_the_manifest():
     settings = TrainConfig(learning_rate=1 / 3, penalty=Penalty(0.1, 1e-3))
     procedure = Procedure.parse("proximal=0.5+private")
     setup = Setup(procedure, 3, settings, "net", 7, "a0", summarize(small_problem()))
-    assert Setup.parse(json.loads(json.dumps(setup.document()))) == setup
+    assert Setup.from_document(json.loads(json.dumps(setup.document()))) == setup
 
 
 def test_rows_are_counted_by_client_also_where_none_are_for_testing():

@@ -45,10 +45,10 @@ def test_test_rows_are_predicted_as_they_were_in_training(folder):
 @pytest.mark.parametrize(
     ("client", "backbone", "words"),
     [
-        ("site 9", net, "The run has no client 'site 9'; it has 'site 0', 'site 1', 'site 2'"),
-        ("site 0", "resmlp-small", "are not of this backbone for rows of shape .4,.; give the inputs"),
-        ("site 0", lambda: bent(), "are not of this backbone for rows of shape .4,.; give the inputs"),
-        ("site 0", None, "was trained with a backbone of your own, 'net'; in Python"),
+        ("site 9", net, "The run has no client 'site 9'. Its clients are 'site 0', 'site 1', 'site 2'"),
+        ("site 0", "resmlp-small", "do not match this backbone for rows of shape .4,.. Pass the inputs"),
+        ("site 0", lambda: bent(), "do not match this backbone for rows of shape .4,.. Pass the inputs"),
+        ("site 0", None, "was trained with your own backbone 'net'. Pass it in Python"),
     ],
 )
 def test_what_does_not_fit_is_said(folder, client, backbone, words):
@@ -90,9 +90,9 @@ def test_any_number_of_rows_is_predicted(framed, monkeypatch):
 def test_rows_that_cannot_be_predicted_are_named(framed):
     run, rows = framed
     refused = {
-        "in the columns 'u', 'v', where 'w', 'v', 'u' are needed": {"a": rows[["u", "v"]]},
+        "have columns 'u', 'v' instead of 'w', 'v', 'u'": {"a": rows[["u", "v"]]},
         "Client 'a' has a value in its inputs that is not finite, in row 1": {"a": rows.assign(u=np.nan)},
-        "This takes a Mapping, not DataFrame: {'a': rows": rows,
+        "predict_rows() expects Mapping, got DataFrame. Pass {'a': rows": rows,
     }
     for words, given in refused.items():
         with pytest.raises(InputError, match=re.escape(words)):
@@ -153,7 +153,7 @@ class Both(Twice):
 
 
 def test_a_layer_and_a_tensor_of_two_names_do_not_go_together(tmp_path):
-    with pytest.raises(InputError, match="uses a layer under two names, and a parameter in two layers"):
+    with pytest.raises(InputError, match="both a layer with two names and a parameter in two layers"):
         train(small_problem(), Both, ["ordinary"], [0], SETTINGS, folder=tmp_path)
 
 
@@ -207,9 +207,9 @@ def test_the_network_of_a_centralized_run_serves_all(folder):
 @pytest.mark.parametrize(
     ("rounds", "stopped", "words"),
     [
-        (3, None, "they were not kept; train it again in another folder, and keep them"),
-        (1, None, "1 of 3 rounds are finished; train it to its end first"),
-        (1, "its loss is infinite", "it was given up, its loss is infinite"),
+        (3, None, "they were not saved. Train again in another folder"),
+        (1, None, "1 of 3 rounds are finished. Train the rest first"),
+        (1, "its loss is infinite", "it was stopped because its loss is infinite"),
     ],
 )
 def test_why_there_are_no_networks(tmp_path, rounds, stopped, words):

@@ -67,7 +67,7 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     trained(tmp_path, seeds=[0])
     before, said = contents(tmp_path), []
     runs = trained(tmp_path, on_warning=said.append)
-    assert said == ["Runs that are finished already: 2 of 4."]
+    assert said == ["Finished runs: 2 of 4."]
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
     for place, array in before.items():
         np.testing.assert_array_equal(contents(tmp_path)[place], array)
@@ -80,7 +80,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     trained(tmp_path, ["ordinary"], np.arange(2), settings=settings)
     said, plain = [], replace(SETTINGS, rounds=2, learning_rate=float(np.float32(1e-3)))
     runs = trained(tmp_path, ["ordinary"], range(2), settings=plain, on_warning=said.append)
-    assert said == ["Runs that are finished already: 2 of 2."]
+    assert said == ["Finished runs: 2 of 2."]
     assert [run.setup.seed for run in runs] == [0, 1]
 
 
@@ -99,13 +99,24 @@ def frozen():
     return made
 
 
-@pytest.mark.parametrize("other", [lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU()), frozen, net()])
+def seeded_module():
+    """A module with other weights than `net` draws. Unseeded weights give the same fingerprint at times."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return net()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU()), frozen, seeded_module()],
+    ids=["activation", "frozen", "weights"],
+)
 def test_another_network_under_the_same_name_is_refused(tmp_path, other):
     def again(backbone):
         return train(small_problem(), backbone, "ordinary", [0], SETTINGS, folder=tmp_path, backbone_name="x")
 
     again(net)
-    with pytest.raises(InputError, match=r"network is .* starts from the weights that it has: seed them"):
+    with pytest.raises(InputError, match=r"network is .* starts from its current weights: seed them"):
         again(other)
     assert len(again(net)) == 1
 
@@ -119,8 +130,8 @@ def test_a_backbone_with_randomness_of_its_own_is_named(tmp_path):
         small_problem(), dropping, ["ordinary"], [0], SETTINGS, folder=tmp_path / "a", on_warning=said.append
     )
     assert said == [
-        "The backbone draws random numbers as it trains, as dropout does: its runs come out differently each "
-        "time, and when they go on after a stop."
+        "The backbone draws random numbers while training, as dropout does. Repeated and resumed runs "
+        "will differ."
     ]
     trained(tmp_path / "b", ["ordinary"], [0], on_warning=said.append)
 
@@ -139,12 +150,10 @@ def test_centralized_runs_and_procedures_given_twice(tmp_path):
 
 
 def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "fitting", lambda problem, backbone, runs, settings, device: 3)
+    monkeypatch.setattr(memory, "max_runs_at_once", lambda problem, backbone, runs, settings, device: 3)
     said = []
     runs = trained(tmp_path / "split", seeds=[0, 1], on_warning=said.append)
-    assert said == [
-        "4 runs do not fit into the memory of cpu at once: they are trained in 2 stacks of up to 2."
-    ]
+    assert said == ["4 runs do not fit into the memory of cpu at once. Training 2 stacks of up to 2."]
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
     monkeypatch.undo()
     trained(tmp_path / "whole")
@@ -153,7 +162,7 @@ def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
 
 
 def test_too_little_memory_is_said_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match="One run needs about"):
         trained(tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -164,7 +173,7 @@ def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(Fit, "round", exhausted)
-    with pytest.raises(InputError, match="ran out of memory with 4 runs at once; finished rounds are kept"):
+    with pytest.raises(InputError, match="ran out of memory with 4 runs at once; finished rounds are stored"):
         trained(tmp_path)
 
 
@@ -175,11 +184,11 @@ def test_memory_is_counted_by_the_formula():
     activations = 2 * number * SETTINGS.batch * layers * clients
     needed = memory.footprint(small_problem(), net, False, SETTINGS)
     run = 4 * number * clients * 75 + returned + 96 * clients * (24 + SETTINGS.batch)
-    assert [needed.of(count) for count in (1, 3)] == [
+    assert [needed.total(count) for count in (1, 3)] == [
         held + run + activations,
         held + 3 * (run + activations),
     ]
-    assert replace(needed, shared_activations=True).of(3) == held + 3 * run + activations
+    assert replace(needed, shared_activations=True).total(3) == held + 3 * run + activations
 
 
 @pytest.mark.parametrize("problem", [tabular((90, 5, 4)), pictures((40, 6, 5))], ids=["numbers", "images"])
@@ -192,7 +201,7 @@ def test_rows_are_held_once_however_unequal_clients_are(problem, precision, word
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
 
     federation = Federation(problem, flat, [Run(Procedure.parse(word), 0)], settings, cpu)
-    sites, batches = federation.clients.sites, federation.clients.fit.batches
+    sites, batches = federation.clients.data, federation.clients.fit.batches
     rows = [tensor for pair in (*sites.train, *sites.test) for tensor in pair]
     held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
             for each in (batches.inputs, batches.targets, *rows)}  # fmt: skip
@@ -204,14 +213,14 @@ def test_rows_are_held_once_however_unequal_clients_are(problem, precision, word
 def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
     needed = memory.footprint(small_problem(), net, False, SETTINGS)
     runs = [Run(Procedure(), seed) for seed in range(4)]
-    for free, fits in ((needed.of(2), 2), (needed.of(3) - 2, 2), (needed.of(9), 4)):
-        monkeypatch.setattr(memory, "available", lambda device, free=free: 1 + int(free / 0.9))
-        assert memory.fitting(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
+    for free, fits in ((needed.total(2), 2), (needed.total(3) - 2, 2), (needed.total(9), 4)):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: 1 + int(free / 0.9))
+        assert memory.max_runs_at_once(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
 
 
 def test_free_memory_is_some_of_the_memory():
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert whole / 500 < memory.available(torch.device("cpu")) <= whole
+    assert whole / 500 < memory.free_bytes(torch.device("cpu")) <= whole
 
 
 def test_memory_that_runs_out_is_not_put_down_to_the_backbone():
@@ -237,7 +246,7 @@ def test_a_checkpoint_with_runs_that_are_not_wanted_any_more(tmp_path):
     (checkpoint,) = (tmp_path / "a").rglob("stack-*")
     said = []
     trained(tmp_path / "a", ["ordinary"], on_warning=said.append)
-    assert said == [f"'{checkpoint}' holds runs that are not wanted now, so its others start anew."]
+    assert said == [f"'{checkpoint}' contains runs that were not requested. Its requested runs start over."]
     assert not checkpoint.exists()
     trained(tmp_path / "b", ["ordinary"])
     ours, theirs = contents(tmp_path / "a"), contents(tmp_path / "b")
@@ -250,7 +259,7 @@ def test_the_same_rows_go_on_wherever_they_came_from(tmp_path):
         trained(tmp_path, ["ordinary"], [0], on_epoch=stopping(2))
     moved, said = replace(small_problem(), provenance={"file": "elsewhere"}), []
     trained(tmp_path, ["ordinary"], [0], problem=moved, on_warning=said.append)
-    assert said == ["Runs that go on after round 1: 1."]
+    assert said == ["Resuming 1 run after round 1."]
 
 
 def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
@@ -258,7 +267,7 @@ def test_more_runs_may_be_added_to_a_stack_that_was_stopped(tmp_path):
         trained(tmp_path / "a", seeds=[0], on_epoch=stopping(2))
     said = []
     runs = trained(tmp_path / "a", seeds=[0, 1], on_warning=said.append)
-    assert said == ["Runs that go on after round 1: 2."]
+    assert said == ["Resuming 2 runs after round 1."]
     assert all(run.complete for run in runs)
     trained(tmp_path / "b", seeds=[0])
     trained(tmp_path / "b", seeds=[0, 1])
@@ -361,7 +370,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch
         runs = trained(tmp_path / "runs", on_warning=said.append, on_epoch=told.append)
     reason = "client 'site 1' diverged in round 2"
     assert [len(now.errors) for now in told] == [0, 0, 4, 4, 3, 3]
-    assert said == [f"ordinary/seed-1 was given up: {reason}."]
+    assert said == [f"ordinary/seed-1 stopped: {reason}."]
     assert [run.account.stopped for run in runs] == [None, reason, None, None]
     assert [run.account.rounds for run in runs] == [3, 1, 3, 3]
     assert [run.complete for run in runs] == [True, False, True, True]
@@ -372,7 +381,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, monkeypatch
             np.testing.assert_array_equal(found[place], array)
     said.clear()
     trained(tmp_path / "runs", on_warning=said.append)
-    assert said == ["Runs that are finished already: 4 of 4."]
+    assert said == ["Finished runs: 4 of 4."]
 
 
 def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypatch):
@@ -382,10 +391,10 @@ def test_a_diverged_run_stays_given_up_when_its_stack_goes_on(tmp_path, monkeypa
             trained(tmp_path / "a", on_epoch=stopping(3))
     said = []
     runs = trained(tmp_path / "a", on_warning=said.append)
-    assert said == ["Runs that are finished already: 1 of 4.", "Runs that go on after round 2: 4."]
+    assert said == ["Finished runs: 1 of 4.", "Resuming 4 runs after round 2."]
     assert [run.account.rounds for run in runs] == [3, 0, 3, 3]
     assert runs[1].account.stopped == "client 'site 0' diverged in round 1"
-    with pytest.raises(InputError, match="was given up: client 'site 0' diverged in round 1"):
+    with pytest.raises(InputError, match="was stopped because client 'site 0' diverged in round 1"):
         measure(runs[1])
 
 
@@ -394,7 +403,7 @@ def test_nothing_is_trained_when_all_runs_have_diverged(tmp_path, monkeypatch):
     told = []
     runs = trained(tmp_path, on_epoch=told.append)
     assert max(now.round for now in told) == 2
-    assert all(run.over and not run.complete for run in runs)
+    assert all(run.is_finished and not run.complete for run in runs)
     assert not list(tmp_path.rglob("model*"))
 
 
@@ -411,9 +420,9 @@ def test_models_are_kept_only_where_wanted(tmp_path):
     said = []
     (run,) = trained(tmp_path, ["ordinary"], [0], keep_models=False, on_warning=said.append)
     assert not list(run.folder.glob("model*"))
-    assert not any("No networks were kept" in each for each in said)
+    assert not any("without saved networks" in each for each in said)
     trained(tmp_path, ["ordinary"], [0, 1], on_warning=said.append)
-    assert said[-1].startswith("No networks were kept of 1 run finished before: to predict")
+    assert said[-1].startswith("1 run finished earlier without saved networks.")
 
 
 def test_images_in_bytes_without_an_axis_of_channels_are_numbers(tmp_path):
@@ -452,20 +461,20 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"settings": TrainConfig(features=1)}, "1 features, fewer than the 2 targets"),
-        ({"device": "gpu"}, "There is no device 'gpu'; say auto, cpu, cuda or cuda:N."),
-        ({"device": "meta"}, "There is no device 'meta'"),
-        ({"device": "cuda"}, "PyTorch finds no CUDA GPU here; train with device cpu."),
+        ({"settings": TrainConfig(features=1)}, "features=1 is too small for 2 targets"),
+        ({"device": "gpu"}, "Unknown device 'gpu'. Choose auto, cpu, cuda or cuda:N."),
+        ({"device": "meta"}, "Unknown device 'meta'"),
+        ({"device": "cuda"}, "PyTorch finds no CUDA GPU. Train with device cpu."),
         ({"procedures": ["ordinery"]}, "did you mean 'ordinary'"),
-        ({"procedures": ["full-model+solved"]}, "leave out 'aligned', 'solved' and 'offset'"),
+        ({"procedures": ["full-model+solved"]}, "Remove 'aligned', 'solved' and 'offset'"),
         ({"procedures": []}, "Name at least one procedure and one seed."),
         ({"seeds": []}, "Name at least one procedure and one seed."),
-        ({"seeds": 3}, "Seeds are given one by one, such as range(3), not as 3."),
-        ({"seeds": [0, -2]}, "A seed is a whole number from 0 on, not -2."),
-        ({"seeds": [0, 1.5]}, "A seed is a whole number from 0 on, not 1.5."),
+        ({"seeds": 3}, "seeds must be a list, not 3. Pass range(3), for example."),
+        ({"seeds": [0, -2]}, "A seed must be an integer of at least 0, not -2."),
+        ({"seeds": [0, 1.5]}, "A seed must be an integer of at least 0, not 1.5."),
         (
             {"settings": TrainConfig(precision="bf16")},
-            "bf16 is for a GPU; on a CPU train with precision fp32.",
+            "bf16 needs a GPU. Train with precision fp32 on a CPU.",
         ),
         ({"settings": TrainConfig(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],
@@ -480,7 +489,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path, options, words):
 
 
 def test_a_module_is_no_start_of_their_own_for_clients(tmp_path):
-    words, run = "but a module is taken as it is: give a function", Run(Procedure(independent=True), 0)
+    words, run = "but a module has fixed weights. Pass a function", Run(Procedure(independent=True), 0)
     with pytest.raises(InputError, match=f"With 'independent' every client draws .*{words}"):
         train(small_problem(), net(), ["ordinary", "independent"], [0], SETTINGS, folder=tmp_path / "runs")
     with pytest.raises(InputError, match=words):
@@ -501,7 +510,7 @@ def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr("fedgram.training.devices.THREAD_RATE", 1.0 / min(torch.get_num_threads(), 8))
     forward = 2 * (4 * 5 + 5 * 6 + 6 * 2)  # of one row
     hours = 4 * 3 * 2 * (24 + 20 + 16) * 3 * forward / 3600  # runs, rounds, epochs, rows, and back
-    with pytest.raises(InputError, match=rf"a CPU would train for about {hours:.0f} hours: choose fewer"):
+    with pytest.raises(InputError, match=rf"for about {hours:.0f} hours of training on this CPU\. Use fewer"):
         trained(tmp_path / "runs", device="auto")
     assert not (tmp_path / "runs").exists()
     assert trained(tmp_path / "runs", device="cpu")
@@ -509,8 +518,8 @@ def test_hours_of_a_cpu_must_be_asked_for(tmp_path, monkeypatch):
 
 
 def test_a_stack_is_trained_with_its_gpu_as_the_current_one(tmp_path, monkeypatch):
-    assert isinstance(devices.current(torch.device("cpu")), nullcontext)
-    chosen = devices.current(torch.device("cuda", 1))
+    assert isinstance(devices.use_device(torch.device("cpu")), nullcontext)
+    chosen = devices.use_device(torch.device("cuda", 1))
     assert isinstance(chosen, torch.cuda.device)
     assert chosen.idx == 1
     entered, real = [], Federation.rounds
@@ -525,7 +534,7 @@ def test_a_stack_is_trained_with_its_gpu_as_the_current_one(tmp_path, monkeypatc
         assert entered == [torch.device("cpu")]
         return real(federation, advanced)
 
-    monkeypatch.setattr(devices, "current", current)
+    monkeypatch.setattr(devices, "use_device", current)
     monkeypatch.setattr(Federation, "rounds", rounds)
     assert trained(tmp_path, seeds=[0], device="cpu")
 
@@ -534,9 +543,9 @@ def test_gpus_are_counted_from_zero(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, index in (("auto", None), ("cuda", None), ("cuda:1", 1)):
-        assert devices.named(name) == torch.device("cuda", index)
-    with pytest.raises(InputError, match="There is no 'cuda:2': PyTorch finds 2 CUDA GPUs"):
-        devices.named("cuda:2")
+        assert devices.resolve_device(name) == torch.device("cuda", index)
+    with pytest.raises(InputError, match="Unknown device 'cuda:2': PyTorch finds 2 CUDA GPUs"):
+        devices.resolve_device("cuda:2")
 
 
 @pytest.mark.parametrize(
@@ -544,7 +553,7 @@ def test_gpus_are_counted_from_zero(monkeypatch):
     [
         ("resmlp-smal", "did you mean 'resmlp-small'"),
         ("resnet-small", "takes images, but inputs have shape (4,)"),
-        (nn.Unflatten(1, (2, 2)), "it gave (2, 2, 2)"),
+        (nn.Unflatten(1, (2, 2)), "it returned (2, 2, 2)"),
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused(tmp_path, backbone, words):
@@ -601,7 +610,7 @@ def test_small_networks_are_computed_by_one_thread(tmp_path, monkeypatch):
         assert seen == {("small", 1), ("large", 2)}
         assert torch.get_num_threads() == 2
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        with devices.threads_for(devices.SMALL - 1, torch.device("cpu")):
+        with devices.limit_threads(devices.SMALL - 1, torch.device("cpu")):
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -1,1 +1,1 @@
-"""One round: clients train and return their heads, the server averages them."""
+"""One round of federated averaging: clients train and return layers, the server averages."""

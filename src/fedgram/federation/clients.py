@@ -1,4 +1,4 @@
-"""One round at the clients: receive the shared head, train, and say what to return."""
+"""One round at the clients: receive the shared head, train, return layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedgram._util.errors import InputError
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.returns import Layers, ReturnedLayers, feature_offset, return_layers
 from fedgram.nets.batches import Batches
-from fedgram.nets.cuda import storage
+from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import Fit, OnEpoch
 from fedgram.nets.model import Backbone, Model, draw, to_device_dtype, to_model_input
 from fedgram.nets.objective import Terms
@@ -21,21 +21,19 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 
-LAST = ("head.weight", "head.bias", "feature.weight", "feature.bias")
-
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """What K models give back: their layers after the procedure's return, in double precision.
+    """Results of K models after local training, in double precision.
 
-    center (K, P), the mean of their features, and taken_out (K, P), what a procedure with the offset took
-    out of them; outputs u (R, N, D) of every client's training rows; clipped (K,); training_loss (K,);
-    diverged (K,), models that were no longer finite and are 0 now.
+    layers: after the procedure's return rule; center (K, P): mean features; removed_mean (K, P): the mean
+    that a procedure with the offset removed from them; outputs u (R, N, D) of each client's training rows;
+    clipped (K,); training_loss (K,); diverged (K,): models that were not finite and are now 0.
     """
 
     layers: Layers
     center: Tensor
-    taken_out: Tensor
+    removed_mean: Tensor
     outputs: list[Tensor]
     clipped: Tensor
     training_loss: Tensor
@@ -43,189 +41,186 @@ class Returned:
 
 
 class Clients:
-    """M clients x R runs as one stack of K = M R models, client by client.
+    """M clients x R runs as one stack of K = M R models, in client-major order.
 
-    Their state between rounds is `stack`, in which the last layers are those that training goes on with;
-    `drawn` says that they are still as they were drawn.
+    `stack` holds their state between rounds, with the last layers that training continues from.
+    `is_initial` is True before the first round.
     """
 
     def __init__(
         self,
-        sites: ClientData,
-        exchange: PooledMoments,
+        data: ClientData,
+        pooled: PooledMoments,
         backbone: Backbone,
         runs: Sequence[Run],
-        settings: TrainConfig,
+        config: TrainConfig,
         device: torch.device,
     ) -> None:
-        self.sites, self.runs, self.settings = sites, tuple(runs), settings
-        self.stack, self.drawn = initial(sites, backbone, runs, settings, device), True
-        refuse_lone_rows(self.stack.model, sites, settings.batch)
+        self.data, self.runs, self.config = data, tuple(runs), config
+        self.stack, self.is_initial = draw_stack(data, backbone, runs, config, device), True
+        _check_batch_norm(self.stack.model, data, config.batch)
         procedures = [run.procedure for run in runs]
-        self.shift = self._each([sites.shift(each) for each in procedures])
-        self.deficit = self._each([sites.deficit(each, exchange) for each in procedures])
-        self.distance = self._each([sites.distance(each, exchange) for each in procedures])
-        proximal = torch.tensor([each.proximal for each in procedures] * len(sites), dtype=torch.float64)
+        self.shift = _per_model([data.shift(each) for each in procedures])
+        self.deficit = _per_model([data.deficit(each, pooled) for each in procedures])
+        self.distance = _per_model([data.distance(each, pooled) for each in procedures])
+        proximal = torch.tensor([each.proximal for each in procedures] * len(data), dtype=torch.float64)
         dtype = self.stack.dtype
         self.terms = Terms(
             broadcast=torch.zeros_like(self.stack.parameters["head.weight"]).contiguous(),
             proximal=proximal.to(self.shift.device, dtype),
             deficit=self.deficit.to(dtype) if self.deficit.any() else None,
         )
-        # Less their means, which may be large, before they are rounded.
-        centered = [(rows[1] - mean).to(dtype) for rows, mean in zip(sites.train, sites.mean, strict=True)]
-        shift = (self.shift - sites.mean.repeat_interleave(len(runs), dim=0)).to(dtype)
-        inputs, targets = to_device_dtype(sites.inputs, dtype), torch.cat(centered)
-        counts = {name: len(each) for name, each in zip(sites.names, centered, strict=True)}
-        batches = Batches(inputs, targets, counts, [run.seed for run in runs], shift, settings.batch)
-        self.fit = Fit(self.stack, batches, self.terms, settings)
+        # Subtract the means, which may be large, before rounding to the networks' dtype.
+        centered = [(rows[1] - mean).to(dtype) for rows, mean in zip(data.train, data.mean, strict=True)]
+        shift = (self.shift - data.mean.repeat_interleave(len(runs), dim=0)).to(dtype)
+        inputs, targets = to_device_dtype(data.inputs, dtype), torch.cat(centered)
+        counts = {name: len(each) for name, each in zip(data.names, centered, strict=True)}
+        batches = Batches(inputs, targets, counts, [run.seed for run in runs], shift, config.batch)
+        self.fit = Fit(self.stack, batches, self.terms, config)
 
     def round(
         self, number: int, head: Tensor, bias: Tensor, on_epoch: OnEpoch = lambda epochs: None
     ) -> Returned:
-        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return."""
-        self.store(self.received(self.layers(), head, bias))
-        self.drawn = False
+        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return layers."""
+        self._store_layers(self.receive(self.layers(), head, bias))
+        self.is_initial = False
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, on_epoch)
-        outputs, diverged = self.outputs()
-        given = self.given(outputs)
-        center = torch.cat([each.center for each in given])
-        self.store(Layers.joined([each.kept for each in given]))
+        outputs, diverged = self.training_outputs()
+        returned = self._return_layers(outputs)
+        center = torch.cat([each.center for each in returned])
+        self._store_layers(Layers.concatenate([each.resume_from for each in returned]))
         return Returned(
-            layers=Layers.joined([each.returned for each in given]),
+            layers=Layers.concatenate([each.returned for each in returned]),
             center=center,
-            taken_out=torch.where(self.marked("bias", "offset"), center, 0.0),
+            removed_mean=torch.where(self._has_bias_rule("offset"), center, 0.0),
             outputs=outputs,
-            clipped=torch.tensor([each.left_out for each in given]),
+            clipped=torch.tensor([each.clipped for each in returned]),
             training_loss=loss.double(),
             diverged=diverged,
         )
 
-    def received(self, layers: Layers, head: Tensor, bias: Tensor) -> Layers:
-        """Returned layers with the shared head (R, C, P), and bias (R, C) by each procedure's rule.
+    def receive(self, layers: Layers, head: Tensor, bias: Tensor) -> Layers:
+        """Put the shared head (R, C, P) into layers, and bias (R, C) by each procedure's rule.
 
-        Models that are as they were drawn have returned nothing yet: all start with the same head and bias.
+        Before the first round no client has a bias of its own, so all take the shared one.
         """
-        heads, biases = head.repeat(len(self.sites), 1, 1), bias.repeat(len(self.sites), 1)
-        if self.drawn:
+        heads, biases = head.repeat(len(self.data), 1, 1), bias.repeat(len(self.data), 1)
+        if self.is_initial:
             return replace(layers, head=heads, bias=biases)
-        private, offset = self.marked("bias", "private"), self.marked("bias", "offset")
-        moved = feature_offset(heads, self.distance, self.settings.penalty)
+        offset = feature_offset(heads, self.distance, self.config.penalty)
         return replace(
             layers,
             head=heads,
-            bias=torch.where(private, layers.bias, biases),
-            layer_bias=layers.layer_bias + torch.where(offset, moved, 0.0),
+            bias=torch.where(self._has_bias_rule("private"), layers.bias, biases),
+            layer_bias=layers.layer_bias + torch.where(self._has_bias_rule("offset"), offset, 0.0),
         )
 
-    def outputs(self) -> tuple[list[Tensor], Tensor]:
-        """Backbone outputs u (R, N, D) of every client's training rows, and models that diverged (K,).
+    def training_outputs(self) -> tuple[list[Tensor], Tensor]:
+        """Return backbone outputs u (R, N, D) of each client's training rows, and diverged models (K,).
 
-        Those, and what they give, are set to 0, so that no later step fails.
+        Diverged models and their outputs are set to 0, so that later steps stay finite.
         """
-        given = [self.stack.outputs(self.at(m), rows[0]) for m, rows in enumerate(self.sites.train)]
-        finite = torch.cat([each.double().square().sum(dim=(1, 2)).isfinite() for each in given])
-        diverged = self.stack.diverged() | ~finite
+        outputs = [self.stack.backbone_outputs(self.at(m), rows[0]) for m, rows in enumerate(self.data.train)]
+        finite = torch.cat([each.double().square().sum(dim=(1, 2)).isfinite() for each in outputs])
+        diverged = self.stack.find_diverged() | ~finite
         if diverged.any():
-            self.stack.silence(diverged)
-            for m, each in enumerate(given):
+            self.stack.set_to_zero(diverged)
+            for m, each in enumerate(outputs):
                 each[diverged[self.at(m)]] = 0.0
-        return given, diverged
-
-    def given(self, outputs: list[Tensor]) -> list[ReturnedLayers]:
-        """What each model gives back; outputs (R, N, D) are the backbones' of each client's training rows."""
-        layers, given = self.layers(), []
-        for m, output in enumerate(outputs):
-            targets = self.targets(m, self.sites.train[m][1])
-            for r, run in enumerate(self.runs):
-                k = slice(m * len(self.runs) + r, m * len(self.runs) + r + 1)
-                rows = output[r : r + 1], targets[r : r + 1]
-                broadcast = self.terms.broadcast[k].double()
-                given.append(
-                    return_layers(
-                        run.procedure, layers.of(k), rows, broadcast, self.deficit[k], self.settings.penalty
-                    )
-                )
-        return given
+        return outputs, diverged
 
     def load(self, state: Tensors) -> None:
-        """Go on with these parameters and buffers, by name, of models that were trained before."""
-        for name, value in {**self.stack.parameters, **self.stack.buffers}.items():
+        """Load parameters and buffers of trained models by name."""
+        for name, value in self.stack.tensors.items():
             value.copy_(state[name])
-        self.drawn = False
+        self.is_initial = False
 
     def at(self, client: int) -> slice:
-        """Where the models of a client are in the stack."""
+        """Return the range of a client's models in the stack."""
         return slice(client * len(self.runs), (client + 1) * len(self.runs))
 
     def targets(self, client: int, targets: Tensor) -> Tensor:
-        """What each run sees of a client's targets: (N, C) -> (R, N, C)."""
+        """Shift a client's targets for each run: (N, C) -> (R, N, C)."""
         return targets - self.shift[self.at(client), None]
 
     def layers(self) -> Layers:
-        """The last layers of all models, in double precision."""
-        return Layers(*(self.stack.parameters[name].double() for name in LAST))
+        """Return the last layers of all models."""
+        return Layers.from_parameters(self.stack.parameters)
 
-    def store(self, layers: Layers) -> None:
-        """Put these last layers into the stack."""
-        for name, value in zip(LAST, vars(layers).values(), strict=True):
+    def _store_layers(self, layers: Layers) -> None:
+        for name, value in layers.to_parameters().items():
             self.stack.parameters[name].copy_(value)
 
-    def _each(self, values: list[Tensor]) -> Tensor:
-        """Values (M, ...) of every run, for every model: (K, ...)."""
-        return torch.stack(values, dim=1).flatten(0, 1)
+    def _return_layers(self, outputs: list[Tensor]) -> list[ReturnedLayers]:
+        """Apply the return rule of each model; outputs (R, N, D) belong to each client's training rows."""
+        layers, returned = self.layers(), []
+        for m, output in enumerate(outputs):
+            targets = self.targets(m, self.data.train[m][1])
+            for r, run in enumerate(self.runs):
+                k = slice(m * len(self.runs) + r, m * len(self.runs) + r + 1)
+                rows = output[r : r + 1], targets[r : r + 1]
+                broadcast, deficit = self.terms.broadcast[k].double(), self.deficit[k]
+                returned.append(
+                    return_layers(
+                        run.procedure, layers.select(k), rows, broadcast, deficit, self.config.penalty
+                    )
+                )
+        return returned
 
-    def marked(self, field: str, value: object) -> Tensor:
-        """Models (K, 1) whose procedure has this value in a field."""
-        marks = [getattr(run.procedure, field) == value for run in self.runs] * len(self.sites)
-        return torch.tensor(marks, device=self.stack.device)[:, None]
+    def _has_bias_rule(self, rule: str) -> Tensor:
+        """Return a mask (K, 1) of models whose procedure has a bias rule."""
+        mask = [run.procedure.bias == rule for run in self.runs] * len(self.data)
+        return torch.tensor(mask, device=self.stack.device)[:, None]
 
 
-def refuse_lone_rows(model: Model, sites: ClientData, batch: int) -> None:
-    """Refuse minibatches of one row where there is BatchNorm, which can take no statistics of them."""
+def draw_stack(
+    data: ClientData, backbone: Backbone, runs: Sequence[Run], config: TrainConfig, device: torch.device
+) -> ModelStack:
+    """Draw the initial models of all clients and runs."""
+    check_independent_starts(backbone, [run.procedure for run in runs])
+    inputs = to_model_input(data.train[0][0][:2].cpu(), torch.float32)
+    targets = data.mean.shape[1]
+    if config.features < targets:
+        raise InputError(
+            f"features={config.features} is too small for {targets} targets. Use at least {targets}.",
+            field="features",
+        )
+
+    def draw_model(client: str, run: Run) -> Model:
+        own = client if run.procedure.independent else None
+        return draw(backbone, inputs, config.features, targets, run.seed, own)
+
+    models = [draw_model(client, run) for client in data.names for run in runs]
+    return ModelStack.from_models(models, device, storage_dtype(config.precision))
+
+
+def check_independent_starts(backbone: Backbone, procedures: Iterable[Procedure]) -> None:
+    """Reject a module as backbone of independent clients, which would all start from its weights."""
+    for procedure in procedures:
+        if procedure.independent and isinstance(backbone, nn.Module):
+            raise InputError(
+                f"With '{procedure.name}' every client draws its own backbone, but a module has fixed "
+                "weights. Pass a function that returns a new module, or a name.",
+                field="backbone",
+            )
+
+
+def _check_batch_norm(model: Model, data: ClientData, batch: int) -> None:
+    """Reject minibatches of one row if the model has BatchNorm."""
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     if not any(isinstance(module, norms) for module in model.modules()):
         return
-    for name, (_, targets) in zip(sites.names, sites.train, strict=True):
+    for name, (_, targets) in zip(data.names, data.train, strict=True):
         if len(targets) % batch == 1:
             raise InputError(
-                f"Client '{name}' has {len(targets):,} rows, which leaves one for its last minibatch, too "
-                f"few for BatchNorm: choose a batch other than {batch}.",
+                f"Client '{name}' has {len(targets):,} rows, so its last minibatch has one, too few for "
+                f"BatchNorm. Choose a batch other than {batch}.",
                 client=name,
                 field="batch",
             )
 
 
-def initial(
-    sites: ClientData, backbone: Backbone, runs: Sequence[Run], settings: TrainConfig, device: torch.device
-) -> ModelStack:
-    """The models of all clients and runs before the first round."""
-    check_starts(backbone, [run.procedure for run in runs])
-    inputs = to_model_input(sites.train[0][0][:2].cpu(), torch.float32)
-    targets = sites.mean.shape[1]
-    if settings.features < targets:
-        raise InputError(
-            f"The feature layer has {settings.features} features, fewer than the {targets} targets; "
-            f"it needs at least {targets}.",
-            field="features",
-        )
-
-    def model(client: str, run: Run) -> Model:
-        own = client if run.procedure.independent else None
-        return draw(backbone, inputs, settings.features, targets, run.seed, own)
-
-    return ModelStack.from_models(
-        [model(client, run) for client in sites.names for run in runs], device, storage(settings.precision)
-    )
-
-
-def check_starts(backbone: Backbone, procedures: Iterable[Procedure]) -> None:
-    """Refuse clients that draw backbones of their own where all would start from the same module."""
-    for procedure in procedures:
-        if procedure.independent and isinstance(backbone, nn.Module):
-            raise InputError(
-                f"With '{procedure.name}' every client draws a backbone of its own, but a module is taken as "
-                "it is: give a function that draws a new module, or a name.",
-                field="backbone",
-            )
+def _per_model(values: list[Tensor]) -> Tensor:
+    """Reorder values (M, ...) of R runs to one per model: (K, ...)."""
+    return torch.stack(values, dim=1).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""Training: many models of one architecture as one stack, on CPU or GPU (needs the extra `train`)."""
+"""Networks in PyTorch: one model, stacks of models, and one optimizer step."""

@@ -1,12 +1,12 @@
-"""The paper's backbones as ordinary modules, each a map from a batch of inputs to a batch of vectors.
+"""Backbones of the paper: inputs (B, ...) -> vectors (B, D).
 
-They stop before the last linear layer, which `model.Model` adds. A stack of them is made by `stack`; here
-is no model axis. Parameter counts of the paper's ones (with that layer, P = 512) are in the tests.
+They exclude the last linear layer, which `nets.model.Model` adds, and have no model axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +30,14 @@ class MLPBlock(nn.Module):
 
 
 class ResMLP(nn.Sequential):
-    """A linear layer to `width`, then residual blocks."""
+    """Linear layer to `width`, then residual blocks."""
 
     def __init__(self, inputs: int, width: int = 1024, blocks: int = 3) -> None:
         super().__init__(nn.Linear(inputs, width), *(MLPBlock(width) for _ in range(blocks)))
 
 
 class ConvBlock(nn.Module):
-    """Two 3x3 convolutions with norms around a shortcut, which is projected where the shape changes."""
+    """Two normalized 3x3 convolutions and a shortcut, projected if the shape changes."""
 
     def __init__(self, channels: int, out: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -45,12 +45,9 @@ class ConvBlock(nn.Module):
         self.first_norm = norm(out)
         self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
         self.second_norm = norm(out)
-        changes = stride != 1 or channels != out
-        self.shortcut = (
-            nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
-            if changes
-            else nn.Identity()
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != out:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, channels, H, W) -> (B, out, H / stride, W / stride)."""
@@ -59,7 +56,7 @@ class ConvBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, four stages that double the width and halve the size (but the first), and global pooling."""
+    """Stem, four stages and global pooling; stages 2 to 4 double the width and halve the size."""
 
     def __init__(self, stem: nn.Module, width: int, blocks: Sequence[int], norm: Norm) -> None:
         super().__init__()
@@ -80,8 +77,8 @@ class ResNet(nn.Module):
         return self.stages(self.stem(x)).mean(dim=(2, 3))
 
 
-def resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
-    """He et al.'s ResNet: 7x7 stride-2 stem, max-pooling, BatchNorm."""
+def build_resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
+    """Build the ResNet of He et al.: 7x7 stride-2 stem, max-pooling, BatchNorm."""
     stem = nn.Sequential(
         nn.Conv2d(channels, width, 7, 2, padding=3, bias=False),
         nn.BatchNorm2d(width),
@@ -91,8 +88,8 @@ def resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
     return ResNet(stem, width, blocks, nn.BatchNorm2d)
 
 
-def residual_cnn(channels: int, width: int = 64) -> ResNet:
-    """ResNet-18 with 8-group GroupNorm and a 3x3 stride-1 stem without pooling."""
+def build_residual_cnn(channels: int, width: int = 64) -> ResNet:
+    """Build a ResNet-18 with 8-group GroupNorm and a 3x3 stride-1 stem without pooling."""
 
     def norm(width: int) -> nn.Module:
         return nn.GroupNorm(8, width)
@@ -101,17 +98,13 @@ def residual_cnn(channels: int, width: int = 64) -> ResNet:
     return ResNet(stem, width, (2, 2, 2, 2), norm)
 
 
-def _flat(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())
-
-
 BACKBONES: dict[str, Callable[[Sequence[int]], nn.Module]] = {
-    "resmlp": lambda shape: ResMLP(_flat(shape)),
-    "resnet18": lambda shape: resnet(shape[0], (2, 2, 2, 2)),
-    "resnet34": lambda shape: resnet(shape[0], (3, 4, 6, 3)),
-    "residual-cnn": lambda shape: residual_cnn(shape[0]),
-    "resmlp-small": lambda shape: ResMLP(_flat(shape), width=64, blocks=2),
-    "resnet-small": lambda shape: resnet(shape[0], (1, 1, 1, 1), width=8),
-    "residual-cnn-small": lambda shape: residual_cnn(shape[0], width=8),
+    "resmlp": lambda shape: ResMLP(prod(shape)),
+    "resnet18": lambda shape: build_resnet(shape[0], (2, 2, 2, 2)),
+    "resnet34": lambda shape: build_resnet(shape[0], (3, 4, 6, 3)),
+    "residual-cnn": lambda shape: build_residual_cnn(shape[0]),
+    "resmlp-small": lambda shape: ResMLP(prod(shape), width=64, blocks=2),
+    "resnet-small": lambda shape: build_resnet(shape[0], (1, 1, 1, 1), width=8),
+    "residual-cnn-small": lambda shape: build_residual_cnn(shape[0], width=8),
 }
-"""Name -> backbone for inputs of shape (columns,) or (channels, H, W)."""
+"""Map a name to a constructor for inputs of shape (columns,) or (channels, H, W)."""

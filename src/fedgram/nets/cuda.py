@@ -1,4 +1,4 @@
-"""What a GPU needs to be kept busy: compiled losses, steps captured once and replayed, several lanes."""
+"""Precision of training, and GPU execution: compilation, CUDA graphs, streams."""
 
 from __future__ import annotations
 
@@ -12,72 +12,19 @@ from fedgram.runs.train_config import Precision
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-WARM_UP = 3  # what torch.cuda.graph asks for before a capture
-LANES = 4
-RECOMPILATIONS = 64  # one for each batch size among the clients, and those of other stacks before
+WARM_UP = 3  # eager steps that torch.cuda.graph needs before a capture
+STREAMS = 4  # models computed at the same time if each runs alone
+RECOMPILATIONS = 64  # one for each batch size of the clients, and those of earlier stacks
 
 
-def compiled(function: Function, device: torch.device) -> Function:
-    """The function with its elementwise work fused, on a GPU; else itself."""
-    if device.type != "cuda":
-        return function
-    torch._dynamo.config.recompile_limit = RECOMPILATIONS
-    fused: Function = torch.compile(function, dynamic=False)  # type: ignore[assignment]
-    return fused
-
-
-class Recorder:
-    """Makes steps that launch as one graph, on a GPU; all use the same memory for what comes between."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-
-    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The step as one launch. It runs a few times for that."""
-        if self.pool is None:
-            return step
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.empty_cache()  # what the trial steps used is not needed again
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            step()
-        return graph.replay
-
-
-class Lanes:
-    """Streams on which independent models take turns, so that small kernels of several run side by side."""
-
-    def __init__(self, device: torch.device, several: bool) -> None:
-        count = LANES if several and device.type == "cuda" else 0
-        self.streams = [torch.cuda.Stream() for _ in range(count)]
-
-    def __enter__(self) -> Lanes:
-        for stream in self.streams:
-            stream.wait_stream(torch.cuda.current_stream())
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        for stream in self.streams:
-            torch.cuda.current_stream().wait_stream(stream)
-
-    def lane(self, turn: int) -> AbstractContextManager[Any]:
-        """The stream whose turn it is."""
-        return torch.cuda.stream(self.streams[turn % len(self.streams)]) if self.streams else nullcontext()
-
-
-def storage(precision: Precision) -> torch.dtype:
-    """The type of parameters and data."""
+def storage_dtype(precision: Precision) -> torch.dtype:
+    """Return the dtype of parameters and data."""
     return torch.float64 if precision == "fp64" else torch.float32
 
 
 @contextmanager
-def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Compute in this precision, and put the global switches back afterwards."""
+def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Set PyTorch's global precision switches, and restore them on exit."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -87,3 +34,56 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def compile_on_gpu(function: Function, device: torch.device) -> Function:
+    """Compile a function with torch.compile on a GPU; return it unchanged on a CPU."""
+    if device.type != "cuda":
+        return function
+    torch._dynamo.config.recompile_limit = RECOMPILATIONS
+    fused: Function = torch.compile(function, dynamic=False)  # type: ignore[assignment]
+    return fused
+
+
+class GraphRecorder:
+    """Record steps as CUDA graphs that share one memory pool; return them unchanged on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Run the step WARM_UP times, record it once, and return the replay."""
+        if self.pool is None:
+            return step
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.empty_cache()  # memory of the warm-up steps
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            step()
+        return graph.replay
+
+
+class StreamPool:
+    """Streams for independent models, so that their small kernels run concurrently."""
+
+    def __init__(self, device: torch.device, is_needed: bool) -> None:
+        count = STREAMS if is_needed and device.type == "cuda" else 0
+        self.streams = [torch.cuda.Stream() for _ in range(count)]
+
+    def __enter__(self) -> StreamPool:
+        for stream in self.streams:
+            stream.wait_stream(torch.cuda.current_stream())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    def use(self, turn: int) -> AbstractContextManager[Any]:
+        """Make the stream of this turn the current one."""
+        return torch.cuda.stream(self.streams[turn % len(self.streams)]) if self.streams else nullcontext()

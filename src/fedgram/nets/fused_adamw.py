@@ -1,7 +1,7 @@
-"""Clipping and AdamW for all tensors of all models in two kernels, which touch every number once.
+"""Clipping and AdamW of all models in two Triton kernels.
 
-Tensors are cut into blocks; a table says of each block which tensor and model it belongs to, and where it
-starts. Gradients live where automatic differentiation puts them: their addresses are in a table as well.
+Tensors are cut into blocks. A table holds tensor, model, start and length of each block; another holds the
+addresses of the gradients that autograd allocated.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from torch import Tensor
 from fedgram.nets.optimizer import CLIP_EPS, EPS, FIRST_DECAY, SECOND_DECAY, AdamW
 from fedgram.nets.stack import Tensors
 
-BLOCK, WARPS = 2048, 4
-# Tensors with a multiple of this many numbers per model can be read several numbers at a time.
-ALIGNED = 16
+BLOCK, WARPS = 2048, 4  # numbers and warps of one program
+ALIGNED = 16  # tensors with a multiple of this many numbers per model allow vector loads
 
 
 @triton.jit
 def squares_kernel(table, gradients, partial, ALIGN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sum of squares of each block of the gradients."""
+    """Sum the squares of each block of the gradients."""
     block = tl.program_id(0)
     tensor = tl.load(table + 4 * block)
     base = tl.multiple_of(tl.load(table + 4 * block + 2), ALIGN)
@@ -39,7 +38,7 @@ def squares_kernel(table, gradients, partial, ALIGN: tl.constexpr, BLOCK: tl.con
 def update_kernel(  # type: ignore[no-untyped-def]
     table, states, gradients, scale, rates, new_1, old_2, new_2, eps, ALIGN: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """AdamW on each block: new_1 = 1 - β₁, old_2 = β₂, new_2 = 1 - β₂, which float32 would round too far."""
+    """Update each block: new_1 = 1 - β₁, old_2 = β₂, new_2 = 1 - β₂, computed in double precision."""
     block = tl.program_id(0)
     tensor = tl.load(table + 4 * block)
     model = tl.load(table + 4 * block + 1)
@@ -68,10 +67,10 @@ def update_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """Blocks of some of the models, in order of models.
+    """Blocks of some models, in order of models.
 
-    tables: (blocks, 4) each, tensor, model, start and count, for every alignment that occurs; states
-    (tensors, 3), the addresses of parameters, first and second moments.
+    tables: alignment -> (blocks, 4) with tensor, model, start and count; states (tensors, 3): addresses of
+    parameters, first and second moments.
     """
 
     tables: dict[int, Tensor]
@@ -80,7 +79,7 @@ class BlockTable:
 
     @classmethod
     def from_states(cls, models: slice, states: list[tuple[Tensor, Tensor, Tensor]]) -> BlockTable:
-        """The plan for the parameters, first and second moments of some models."""
+        """Tabulate the parameters, first and second moments of some models."""
         device, count = states[0][0].device, models.stop - models.start
         sizes = [state[0][0].numel() for state in states]
         blocks: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -96,7 +95,7 @@ class BlockTable:
         return cls(tables, torch.tensor(addresses, device=device), count)
 
     def norms(self, gradients: Tensor) -> Tensor:
-        """The global norm (K,) of each model's gradients, at these addresses (tensors,)."""
+        """Compute the global norm (K,) of each model's gradients, given their addresses (tensors,)."""
         squares = torch.zeros(self.models, device=gradients.device)
         for alignment, table in self.tables.items():
             partial = torch.empty(len(table), device=gradients.device)
@@ -105,7 +104,7 @@ class BlockTable:
         return squares.sqrt()
 
     def update(self, gradients: Tensor, scale: Tensor, rates: Tensor) -> None:
-        """Move all models: addresses of gradients (tensors,), scale (K,), rates (K, 2)."""
+        """Update all models: addresses of gradients (tensors,), scale (K,), rates (K, 2)."""
         weights = (1 - FIRST_DECAY, SECOND_DECAY, 1 - SECOND_DECAY, EPS)
         for alignment, table in self.tables.items():
             update_kernel[(len(table),)](
@@ -114,50 +113,50 @@ class BlockTable:
 
 
 class FusedAdamW(AdamW):
-    """AdamW in two kernels. Parameters and moments are laid out in memory as their gradients are."""
+    """AdamW in two kernels; parameters and moments have the memory layout of their gradients."""
 
     def __init__(self, parameters: Tensors, clip: float) -> None:
         super().__init__(parameters, clip)
-        self.plans: dict[tuple[int, int], BlockTable] = {}
+        self.tables: dict[tuple[int, int], BlockTable] = {}
         self.spare: dict[tuple[int, int], Tensor] = {}
         self.captures: list[tuple[Tensor, list[int]]] = []
 
-    def captured(self) -> None:
-        """Fill in the addresses of gradients, which is not allowed while a graph is being captured."""
+    def finish_capture(self) -> None:
+        """Fill in the addresses of gradients, which a running capture forbids."""
         for table, addresses in self.captures:
             table.copy_(torch.tensor(addresses))
 
     def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
-        """Move some of the models: gradients (K, ...) by name, rates (K, 2) of `schedule`."""
-        laid = [conform(gradient, self.parameters[name]) for name, gradient in gradients.items()]
-        plan, addresses = self._plan(models, gradients), self._addresses(models, laid)
-        scale = (self.clip / (plan.norms(addresses) + CLIP_EPS)).clamp(max=1.0)
-        plan.update(addresses, scale, rates.contiguous())
+        """Update some models: gradients (K, ...) by name, rates (K, 2) from `schedule`."""
+        ordered = [_match_layout(gradient, self.parameters[name]) for name, gradient in gradients.items()]
+        table, addresses = self._table(models, gradients), self._addresses(models, ordered)
+        scale = (self.clip / (table.norms(addresses) + CLIP_EPS)).clamp(max=1.0)
+        table.update(addresses, scale, rates.contiguous())
 
     def _addresses(self, models: slice, gradients: list[Tensor]) -> Tensor:
-        """A table of where the gradients are, (tensors,)."""
+        """Return a table of the gradients' addresses, (tensors,)."""
         at, addresses = (models.start, models.stop), [gradient.data_ptr() for gradient in gradients]
         if torch.cuda.is_current_stream_capturing():
-            # Not a new one: what is allocated during a capture shares its memory with other tensors of it.
+            # Reuse a table: memory allocated during a capture is shared with its other tensors.
             table = self.spare.pop(at)
             self.captures.append((table, addresses))
             return table
         self.spare[at] = torch.tensor(addresses, device=gradients[0].device)
         return self.spare[at]
 
-    def _plan(self, models: slice, names: Iterable[str]) -> BlockTable:
+    def _table(self, models: slice, names: Iterable[str]) -> BlockTable:
         at = (models.start, models.stop)
-        if at not in self.plans:
+        if at not in self.tables:
             states = [(self.parameters[name], self.first[name], self.second[name]) for name in names]
-            self.plans[at] = BlockTable.from_states(models, states)
-        return self.plans[at]
+            self.tables[at] = BlockTable.from_states(models, states)
+        return self.tables[at]
 
 
-def conform(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient with its numbers in the order of the parameter's."""
-    apart = len(gradient) == 1 or gradient.stride(0) == parameter.stride(0)
-    in_order = apart and gradient.stride()[1:] == parameter.stride()[1:]
-    if in_order and gradient.dtype == parameter.dtype and gradient.data_ptr() % ALIGNED == 0:
+def _match_layout(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return the gradient in the memory layout of its parameter."""
+    same_model_stride = len(gradient) == 1 or gradient.stride(0) == parameter.stride(0)
+    same_layout = same_model_stride and gradient.stride()[1:] == parameter.stride()[1:]
+    if same_layout and gradient.dtype == parameter.dtype and gradient.data_ptr() % ALIGNED == 0:
         return gradient
     ordered = torch.empty_strided(
         gradient.shape, parameter.stride(), dtype=parameter.dtype, device=gradient.device

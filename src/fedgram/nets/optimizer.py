@@ -1,4 +1,4 @@
-"""AdamW without weight decay, with each model's own clipping and learning rate."""
+"""AdamW without weight decay, with clipping and learning rate per model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from fedgram.nets.stack import Tensors
 from fedgram.runs.train_config import TrainConfig
 
-FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8
-CLIP_EPS = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
+FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8  # β₁, β₂ and ε of PyTorch's AdamW
+CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class AdamW:
-    """First and second moments of the gradients of all models, like the parameters: (K, ...) by name."""
+    """Optimizer of K models; parameters and both moments are tensors (K, ...) by name."""
 
     def __init__(self, parameters: Tensors, clip: float) -> None:
         self.parameters, self.clip = parameters, clip
@@ -23,31 +23,31 @@ class AdamW:
         self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def reset(self) -> None:
-        """Forget all gradients, as at the start of a round."""
+        """Zero both moments, as at the start of a round."""
         for value in (*self.first.values(), *self.second.values()):
             value.zero_()
 
-    def captured(self) -> None:
-        """Called once what was being captured for replay is complete."""
+    def finish_capture(self) -> None:
+        """Run after the last step is recorded as a CUDA graph."""
 
     def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
-        """Move some of the models: gradients (K, ...) by name, rates (K, 2) of `schedule`."""
+        """Update some models: gradients (K, ...) by name, rates (K, 2) from `schedule`."""
         scale = clip_scale(gradients, self.clip)
         for name, gradient in gradients.items():
             state = (self.parameters[name][models], self.first[name][models], self.second[name][models])
-            update(*state, gradient, scale, rates)
+            _update(*state, gradient, scale, rates)
 
 
 def clip_scale(gradients: Tensors, clip: float) -> Tensor:
-    """What brings each model's global gradient norm down to clip, at most 1: (K,)."""
+    """Compute the factor, at most 1, that limits each model's global gradient norm to `clip`: (K,)."""
     squares = sum(gradient.reshape(len(gradient), -1).square().sum(dim=1) for gradient in gradients.values())
     return (clip / (torch.as_tensor(squares).sqrt() + CLIP_EPS)).clamp(max=1.0)
 
 
-def update(
+def _update(
     parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, scale: Tensor, rates: Tensor
 ) -> None:
-    """One AdamW step in place: tensors (K, ...), scale (K,), rates (K, 2)."""
+    """Take one AdamW step in place: tensors (K, ...), scale (K,), rates (K, 2)."""
     column = (-1, *[1] * (gradient.ndim - 1))
     gradient = gradient * scale.view(column)
     first.lerp_(gradient, 1 - FIRST_DECAY)
@@ -56,18 +56,17 @@ def update(
     parameter.sub_(size * first / (second.sqrt() * correction + EPS))
 
 
-def schedule(settings: TrainConfig, steps: list[int]) -> Tensor:
-    """Learning rate / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) of every step of a round: (E max(steps), M, 2), float64.
+def schedule(config: TrainConfig, steps: list[int]) -> Tensor:
+    """Tabulate rate / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) for each step of a round: (E max(steps), M, 2), float64.
 
-    steps (M,) are each client's own in an epoch. Clients with fewer rest at the end of each epoch; their
-    entries there are 0.
+    steps (M,) counts each client's minibatches in an epoch. Entries after a client's last one are 0.
     """
     longest = max(steps)
-    table = torch.zeros(settings.epochs, longest, len(steps), 2, dtype=torch.float64)
-    low, high = settings.final_learning_rate, settings.learning_rate
+    table = torch.zeros(config.epochs, longest, len(steps), 2, dtype=torch.float64)
+    low, high = config.final_learning_rate, config.learning_rate
     for client, own in enumerate(steps):
-        t = torch.arange(settings.epochs * own, dtype=torch.float64).view(settings.epochs, own)
-        rate = low + 0.5 * (high - low) * (1 + torch.cos(pi * t / (settings.epochs * own)))
+        t = torch.arange(config.epochs * own, dtype=torch.float64).view(config.epochs, own)
+        rate = low + 0.5 * (high - low) * (1 + torch.cos(pi * t / (config.epochs * own)))
         table[:, :own, client, 0] = rate / (1 - FIRST_DECAY ** (t + 1))
         table[:, :own, client, 1] = (1 - SECOND_DECAY ** (t + 1)).rsqrt()
     return table.flatten(0, 1)

@@ -1,4 +1,7 @@
-"""Many models of one architecture as one: a leading model axis K on every parameter and buffer."""
+"""K models of one architecture, computed as one.
+
+Every parameter and buffer has a leading model axis K.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedgram.nets.cuda import arithmetic
+from fedgram.nets.cuda import use_precision
 from fedgram.nets.model import Model, to_model_input
 
 Tensors = dict[str, Tensor]
 
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024  # rows of one evaluation, which bounds its memory
 
 
 @dataclass(eq=False)
 class ModelStack:
-    """K models: parameters and buffers (K, ...) by name, and the module that says what to do with them.
+    """K models: parameters and buffers (K, ...) by name, and a module without values that applies them.
 
-    Parameters of a module that do not require gradients are frozen: they are among the buffers.
-
-    Linear layers become batched products, the more models the better. Convolutions are computed one model at
-    a time, so that the activations of a few are held at once; vmapped, which makes them grouped, they took
-    three times as long on an H200.
+    Frozen parameters are among the buffers. Linear layers become batched products. Convolutions run one model
+    at a time: vmapped to grouped convolutions they took three times as long on an H200.
     """
 
     model: Model
@@ -36,125 +36,132 @@ class ModelStack:
 
     @classmethod
     def from_models(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> ModelStack:
-        """Models of one architecture, in order."""
+        """Stack models of one architecture, in order."""
 
-        def stacked(tensors: Callable[[Model], Tensors]) -> Tensors:
+        def stack(tensors: Callable[[Model], Tensors]) -> Tensors:
             each = [tensors(model) for model in models]
             return {name: torch.stack([one[name].detach() for one in each]).to(device) for name in each[0]}
 
         cast = [model.to(dtype) for model in models]
-        parameters, buffers = stacked(trained), stacked(kept)
-        return cls(without_numbers(cast[0]), parameters, buffers)
+        parameters, buffers = stack(_trainable), stack(_fixed)
+        return cls(_without_values(cast[0]), parameters, buffers)
 
     def __len__(self) -> int:
         return len(self.parameters["head.weight"])
 
     @property
-    def together(self) -> int:
-        """How many models are computed at once."""
-        return 1 if one_at_a_time(self.model) else len(self)
+    def models_at_once(self) -> int:
+        """How many models are computed together."""
+        return 1 if has_convolutions(self.model) else len(self)
 
     @property
     def device(self) -> torch.device:
-        """Where the models are."""
+        """Device of the models."""
         return self.parameters["head.weight"].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the parameters."""
+        """Dtype of the parameters."""
         return self.parameters["head.weight"].dtype
 
-    def lay_out_like(self, gradients: Tensors) -> None:
-        """Put every parameter's numbers in the order in memory that its gradient (k, ...) has them in."""
+    @property
+    def tensors(self) -> Tensors:
+        """Parameters and buffers by name."""
+        return {**self.parameters, **self.buffers}
+
+    def match_layout(self, gradients: Tensors) -> None:
+        """Give every parameter the memory layout of its gradient (k, ...)."""
         for name, value in self.parameters.items():
             shape, strides = value.shape[1:], gradients[name].stride()[1:]
             reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-            if reach == value[0].numel():  # each model's numbers lie together
+            if reach == value[0].numel():  # each model's values are contiguous
                 strides = (reach, *strides)
                 place = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
                 self.parameters[name] = place.copy_(value)
 
-    def diverged(self) -> Tensor:
-        """Models with a parameter that is not finite, (K,)."""
+    def find_diverged(self) -> Tensor:
+        """Return a mask (K,) of models with a parameter that is not finite."""
         sums = [value.reshape(len(self), -1).sum(dim=1) for value in self.parameters.values()]
         return ~torch.stack(sums).isfinite().all(dim=0)
 
-    def silence(self, models: Tensor) -> None:
-        """Set some models (K,) to 0."""
-        for value in (*self.parameters.values(), *self.buffers.values()):
+    def set_to_zero(self, models: Tensor) -> None:
+        """Set the models of a mask (K,) to 0."""
+        for value in self.tensors.values():
             value[models] = 0
 
     def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (K, B, P) and predictions (K, B, C) of K models, each on its own inputs (K, B, ...)."""
+        """Map each model's inputs (K, B, ...) to features (K, B, P) and predictions (K, B, C)."""
         seen = to_model_input(inputs, self.dtype, leading=2)
-        features, predictions = over_models(self.model, parameters, buffers, seen)
-        return features.to(self.dtype), predictions.to(self.dtype)  # lower precision inside ends here
+        features, predictions = _map_models(self.model, parameters, buffers, seen)
+        return features.to(self.dtype), predictions.to(self.dtype)  # leave autocast
 
     @torch.no_grad()
-    def outputs(self, models: slice, inputs: Tensor) -> Tensor:
-        """What the backbones of these models give for the same inputs (N, ...): u (K, N, D), in eval mode."""
+    def backbone_outputs(self, models: slice, inputs: Tensor) -> Tensor:
+        """Map the same inputs (N, ...) through the backbones of some models in eval mode: u (K, N, D)."""
         self.model.eval()
         rows = inputs.split(ROWS_AT_ONCE)
-        with arithmetic("fp32", self.device):  # measured in full precision, however it was trained
+        with use_precision("fp32", self.device):  # evaluate in full precision, however it was trained
             chunks = [
-                torch.cat([self._backbone(part, to_model_input(some, self.dtype)) for some in rows], dim=1)
-                for part in parts(models, self.together)
+                torch.cat(
+                    [self._apply_backbone(part, to_model_input(some, self.dtype)) for some in rows], dim=1
+                )
+                for part in split_slice(models, self.models_at_once)
             ]
         self.model.train()
         return torch.cat(chunks)
 
-    def _backbone(self, models: slice, inputs: Tensor) -> Tensor:
-        parameters = {
-            name[9:]: p[models] for name, p in self.parameters.items() if name.startswith("backbone.")
-        }
-        buffers = {name[9:]: b[models] for name, b in self.buffers.items()}
+    def _apply_backbone(self, models: slice, inputs: Tensor) -> Tensor:
+        prefix = "backbone."
+        parameters, buffers = (
+            {
+                name.removeprefix(prefix): value[models]
+                for name, value in each.items()
+                if name.startswith(prefix)
+            }
+            for each in (self.parameters, self.buffers)
+        )
         repeated = inputs.expand(models.stop - models.start, *inputs.shape)
-        given: Tensor = over_models(self.model.backbone, parameters, buffers, repeated)
-        return given
+        output: Tensor = _map_models(self.model.backbone, parameters, buffers, repeated)
+        return output
 
 
-def without_numbers(model: Model) -> Model:
-    """The model with the shapes of its tensors only; one of two names stays one, as it does not in `to`."""
+def has_convolutions(model: nn.Module) -> bool:
+    """Whether a model has convolutions, and so is faster alone than batched."""
+    return any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in model.modules())
+
+
+def split_slice(models: slice, size: int) -> list[slice]:
+    """Split a range of models into ranges of at most `size`."""
+    return [slice(k, min(k + size, models.stop)) for k in range(models.start, models.stop, size)]
+
+
+def _without_values(model: Model) -> Model:
+    """Copy a model to the meta device; unlike `Module.to`, this keeps tensors that two layers share."""
     empty: dict[int, Any] = {id(each): each.detach().to("meta") for each in model.buffers()}
     for each in model.parameters():
         empty[id(each)] = nn.Parameter(each.detach().to("meta"), each.requires_grad)
     return deepcopy(model, empty)
 
 
-def trained(model: Model) -> Tensors:
-    """The parameters of a model, but frozen ones."""
+def _trainable(model: Model) -> Tensors:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def kept(model: Model) -> Tensors:
-    """The buffers of a model, and its frozen parameters, which no step changes either."""
+def _fixed(model: Model) -> Tensors:
+    """Return buffers and frozen parameters."""
     frozen = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     return {**dict(model.named_buffers()), **frozen}
 
 
-def one_at_a_time(model: nn.Module) -> bool:
-    """Whether models like this one are faster one by one than batched: those with convolutions."""
-    return any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in model.modules())
+def _map_models(module: nn.Module, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Any:
+    """Apply a module with each model's parameters, buffers and inputs, all with a leading axis K."""
 
-
-def over_models(module: nn.Module, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Any:
-    """module with each model's own parameters, buffers and inputs, all with a leading axis K."""
-
-    def one(parameters: Tensors, buffers: Tensors, x: Tensor) -> Any:
+    def apply_one(parameters: Tensors, buffers: Tensors, x: Tensor) -> Any:
         return functional_call(module, (parameters, buffers), (x,))
 
     if len(inputs) > 1:
-        return vmap(one, randomness="different")(parameters, buffers, inputs)
-    # One model needs no batched operators; views of its buffers, so that BatchNorm updates them in place.
-    given = one(first(parameters), first(buffers), inputs[0])
-    return given[None] if isinstance(given, Tensor) else tuple(value[None] for value in given)
-
-
-def first(tensors: Tensors) -> Tensors:
-    """The tensors of the first model."""
-    return {name: value[0] for name, value in tensors.items()}
-
-
-def parts(models: slice, size: int) -> list[slice]:
-    """A range of models in pieces of at most size."""
-    return [slice(k, min(k + size, models.stop)) for k in range(models.start, models.stop, size)]
+        return vmap(apply_one, randomness="different")(parameters, buffers, inputs)
+    # A single model needs no vmap. Its buffers are views, so that BatchNorm updates them in place.
+    own, fixed = ({name: value[0] for name, value in each.items()} for each in (parameters, buffers))
+    output = apply_one(own, fixed, inputs[0])
+    return output[None] if isinstance(output, Tensor) else tuple(value[None] for value in output)

@@ -1,4 +1,4 @@
-"""Results on disk: what made each run, what every round left, and where a stopped stack goes on."""
+"""Stored runs: configuration, records of rounds, measurement, comparison."""
 
 from fedgram.runs.manifest import Account, Setup
 from fedgram.runs.store import Runs, StoredRun

@@ -1,4 +1,4 @@
-"""Runs side by side: every procedure of a setting over its seeds, measured against predicted."""
+"""Compare runs: procedures of a setting over seeds, measured and predicted."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ METRICS: dict[str, Callable[[RunMeasurement], float]] = {
     "objective gap": lambda run: run.median_objective_gap,
     "test MSE": lambda run: run.last_mse[1],
 }
-"""What is compared, after the last round: e_F to the procedure's target; e_F to G_cen that theory predicts
-and that was found; median trajectory error; distance of the returned heads from the selected ones; median
-relative gap of the clients' objectives; test MSE under the procedure's own bias rule."""
+"""Metrics after the last round: e_F to the procedure's target; e_F to G_cen, predicted and measured; median
+trajectory error; distance of returned heads from selected ones; median relative objective gap; test MSE under
+the procedure's bias rule."""
 
+UNFINISHED = 0.05
+"""Relative objective gap above which local training counts as unfinished."""
 
-FAR = 0.05
-"""Relative objective gaps from which on local training is called unfinished."""
-
-LOST = 3.0
-"""How many times its least value the test error may be after the last round."""
+GROWN = 3.0
+"""Ratio of the last to the least test error above which it counts as grown."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over seeds, the latter 0 for a single seed."""
+    """Mean and sample standard deviation over seeds; the deviation is 0 for one seed."""
 
     mean: float
     deviation: float
@@ -53,23 +52,23 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Finished runs of one procedure that differ in their seed only, in its order."""
+    """Finished runs of one procedure, ordered by seed."""
 
     runs: tuple[RunMeasurement, ...]
 
     @property
     def name(self) -> str:
-        """The procedure in words."""
+        """Name of the procedure."""
         return self.runs[0].setup.procedure.name
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of the runs."""
+        """Seeds of the runs."""
         return tuple(run.setup.seed for run in self.runs)
 
     @property
     def target(self) -> str:
-        """The symbol of the Gram that the procedure ends at."""
+        """Symbol of the procedure's target Gram."""
         return SYMBOLS[self.runs[0].expected.target]
 
     @property
@@ -83,80 +82,76 @@ class Group:
         return np.stack([psd.relative_error(run.exact_grams, run.expected.gram) for run in self.runs])
 
     def spread(self, metric: str) -> Spread:
-        """One of METRICS over seeds."""
+        """Summarize one of METRICS over seeds."""
         values = np.array([METRICS[metric](run) for run in self.runs])
-        # of equal numbers the computed deviation is not 0 but their rounding
+        # the computed deviation of equal numbers is rounding, not 0
         return Spread(float(values.mean()), float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All procedures that were trained on the same data with the same network and protocol."""
+    """Procedures with the same data, network and protocol."""
 
     groups: tuple[Group, ...]
 
     @property
     def setup(self) -> Setup:
-        """The setup of one of the runs."""
+        """Setup of the first run."""
         return self.groups[0].runs[0].setup
 
     @property
     def title(self) -> str:
-        """Data and network."""
+        """Names of dataset and backbone."""
         return f"{self.setup.data.name}, {self.setup.backbone}"
 
     @property
     def scale(self) -> str:
-        """Kind of data and size of the experiment, which every picture and table must carry."""
-        settings, penalty = self.setup.settings, self.setup.settings.penalty
+        """Kind of data and size of the experiment, for every figure and table."""
+        config, penalty = self.setup.settings, self.setup.settings.penalty
         counts = [len(group.runs) for group in self.groups]
         fewer = f"{min(counts)} to " if min(counts) < max(counts) else ""
         return (
-            f"{self.setup.data.kind} data, E = {settings.epochs}, {pluralize(settings.rounds, 'round')}, "
-            f"{fewer}{pluralize(max(counts), 'seed')}, P = {settings.features}, "
+            f"{self.setup.data.kind} data, E = {config.epochs}, {pluralize(config.rounds, 'round')}, "
+            f"{fewer}{pluralize(max(counts), 'seed')}, P = {config.features}, "
             f"λ_H = {penalty.features:g}, λ_W = {penalty.head:g}"
         )
 
     def label(self, group: Group) -> str:
-        """The procedure, with its seeds where others have other ones: then means are not over the same."""
-        alike = len({each.seeds for each in self.groups}) == 1
-        return group.name if alike else f"{group.name} ({describe_seeds(group.seeds)})"
+        """Name the procedure, with its seeds if procedures differ in them."""
+        same_seeds = len({each.seeds for each in self.groups}) == 1
+        return group.name if same_seeds else f"{group.name} ({describe_seeds(group.seeds)})"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the numbers do not say by themselves."""
+        """Warnings of the runs, of unfinished training and of grown test errors."""
         of_runs = (warning for group in self.groups for run in group.runs for warning in run.warnings)
-        return *dict.fromkeys(of_runs), *self._unfinished(), *self._lost()
+        return *dict.fromkeys(of_runs), *self._warn_unfinished(), *self._warn_grown_errors()
 
-    def _unfinished(self) -> list[str]:
-        """Which procedures' clients are far from their least objectives, where no prediction applies."""
+    def _warn_unfinished(self) -> list[str]:
         gaps = {self.label(group): group.spread("objective gap").mean for group in self.groups}
-        far = [f"{_times(gap)} ({name})" for name, gap in gaps.items() if gap > FAR]
+        far = [f"{_format_gap(gap)} ({name})" for name, gap in gaps.items() if gap > UNFINISHED]
         if not far:
             return []
         return [
-            f"Clients ended {', '.join(far)} above their least objectives. The prediction is for local "
-            "training to its end, of networks that can fit every training row: more epochs come nearer to "
-            "it, as far as these can."
+            "The prediction assumes that local training converges, but median local losses exceed their "
+            f"minimum by {', '.join(far)}. Train more epochs."
         ]
 
-    def _lost(self) -> list[str]:
-        """Which procedures' networks predict much worse at the end than they did before."""
+    def _warn_grown_errors(self) -> list[str]:
         errors = {self.label(group): [run.lasting_mse for run in group.runs] for group in self.groups}
         worst = {name: max(pairs, key=_growth) for name, pairs in errors.items()}
-        lost = [
+        grown = [
             f"{pair[0]:.2g} to {pair[1]:.2g} ({name})" for name, pair in worst.items() if _growth(pair) > 0
         ]
-        if not lost:
+        if not grown:
             return []
         return [
-            f"Test errors grew, even with a bias of each client's own: from {', '.join(lost)}. Networks that "
-            "train for long may lose a few rows unlike all they were trained with: look at the errors row by "
-            "row, or train fewer epochs."
+            f"Test errors grew, even with private biases: from {', '.join(grown)}. Inspect errors row by row "
+            "for outliers, or train fewer epochs."
         ]
 
     def document(self) -> dict[str, Any]:
-        """One setting of `fedgram runs compare --json`."""
+        """Convert to one setting of `fedgram runs compare --json`."""
         return {
             "data": {"name": self.setup.data.name, "kind": self.setup.data.kind},
             "backbone": self.setup.backbone,
@@ -167,7 +162,7 @@ class Comparison:
 
 
 def compare_runs(runs: Iterable[StoredRun]) -> list[Comparison]:
-    """Finished runs by setting and procedure; copies of a run count once."""
+    """Group finished runs by setting and procedure, and measure them; copies of a run count once."""
     settings: dict[tuple[Any, ...], dict[str, dict[int, RunMeasurement]]] = {}
     for run in runs:
         if run.complete:
@@ -176,21 +171,20 @@ def compare_runs(runs: Iterable[StoredRun]) -> list[Comparison]:
             seeds = groups.setdefault(setup.procedure.name, {})
             if setup.seed not in seeds:
                 seeds[setup.seed] = measure(run)
-    return [Comparison(tuple(map(_group, groups.values()))) for groups in settings.values()]
-
-
-def _group(runs: dict[int, RunMeasurement]) -> Group:
-    return Group(tuple(runs[seed] for seed in sorted(runs)))
+    return [
+        Comparison(tuple(Group(tuple(runs[seed] for seed in sorted(runs))) for runs in groups.values()))
+        for groups in settings.values()
+    ]
 
 
 def _growth(errors: tuple[float, float]) -> float:
-    """By how much the last error is above what it may be, given the least."""
+    """Return how far the last error exceeds GROWN times the least; -inf without test rows."""
     least, last = errors
-    growth = last - LOST * least
-    return growth if growth == growth else -np.inf  # without test rows, or one of the clients
+    growth = last - GROWN * least
+    return -np.inf if np.isnan(growth) else growth
 
 
-def _times(gap: float) -> str:
+def _format_gap(gap: float) -> str:
     return f"{100 * gap:,.0f} %" if gap < 100 else f"{gap:.2g} times"
 
 

@@ -1,4 +1,4 @@
-"""What theory expects of a procedure: what each client selects, and where averaging ends."""
+"""Predicted end of a procedure: selected Grams, their limit, least losses."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.runs.procedure import Procedure
-from fedgram.theory.correct import correction_toward_pooled
+from fedgram.theory.correct import build_correction
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.predict import Prediction, local_optimum
 
 Reference = Literal["barycenter", "centralized", "within", "partly corrected"]
 
 SYMBOLS: dict[Reference, str] = {
-    "barycenter": "G_star",
+    "barycenter": "G_⋆",
     "centralized": "G_cen",
     "within": "G_within",
-    "partly corrected": "G_gamma",
+    "partly corrected": "G_γ",
 }
-"""The symbols of the references."""
+"""Symbol of each reference Gram."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """The end of a procedure under the selection rule.
+    """End of a procedure under the selection rule.
 
-    target: what its Gram (C, C) is called. grams (M, C, C) are selected by the clients, weighted by
-    client_weights (M,); deficit (M, C, C) is what the correction adds to their covariances, and loss_optimum
-    (M,) the least value of each client's eq. (1) with the correction. A centralized run has one client: the
-    pooled data.
+    target: name of its limit; gram (C, C): the limit; grams (M, C, C): selected by the clients;
+    client_weights (M,); deficit (M, C, C): added to the clients' covariances by the correction; loss_optimum
+    (M,): least value of each client's eq. (1) with the correction. A centralized run has one client.
     """
 
     target: Reference
@@ -44,12 +43,11 @@ class Expectation:
 
 
 def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
-    """What a procedure ends at, from the prediction for its clients' targets as they are.
+    """Derive the end of a procedure from the prediction for its clients' targets.
 
-    Uncorrected procedures end at G_⋆ and corrected ones at G_cen. Targets less their clients' means have the
-    same G_⋆, and G_within in the place of G_cen. A correction of strength between 0 and 1 ends at the
-    barycenter of the Grams that it moves the clients to. An end of zero is refused: no error is relative to
-    it.
+    Uncorrected procedures end at the barycenter G_⋆, corrected ones at G_cen, or at G_within for centered
+    targets. A correction strength between 0 and 1 ends at the barycenter of the moved Grams. A limit of zero
+    is rejected because no error is relative to it.
     """
     moments, penalty = prediction.moments, prediction.penalty
     if procedure.centralized:
@@ -60,13 +58,13 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
         )
     if procedure.centered:
         moments = replace(moments, mean=np.zeros_like(moments.mean))
-    # Uncorrected clients may be active where their pooled data are not.
-    corrected = correction_toward_pooled(moments, penalty, procedure.corrected)
-    target, gram = _end(prediction, procedure, corrected.grams)
+    # Uncorrected clients may be active in directions where the pooled data are not.
+    corrected = build_correction(moments, penalty, procedure.corrected)
+    target, gram = _find_limit(prediction, procedure, corrected.grams)
     if not gram.any():
         raise InputError(
-            f"The procedure '{procedure.name}' ends at a head of zero: it leaves no client a variance above "
-            f"lambda_h * lambda_w = {penalty.threshold:.6g}; use smaller penalties.",
+            f"The procedure '{procedure.name}' ends at a zero head: no client keeps a variance above "
+            f"lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties.",
             field="procedure",
         )
     return Expectation(
@@ -80,7 +78,7 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
 
 
 def references(prediction: Prediction) -> dict[Reference, Array]:
-    """The three Grams (C, C) that every run is compared with."""
+    """Return the three Grams (C, C) that every run is compared with."""
     return {
         "barycenter": prediction.barycenter.gram,
         "centralized": prediction.centralized,
@@ -88,7 +86,7 @@ def references(prediction: Prediction) -> dict[Reference, Array]:
     }
 
 
-def _end(prediction: Prediction, procedure: Procedure, grams: Array) -> tuple[Reference, Array]:
+def _find_limit(prediction: Prediction, procedure: Procedure, grams: Array) -> tuple[Reference, Array]:
     if not procedure.corrected:
         return "barycenter", prediction.barycenter.gram
     if procedure.corrected < 1:

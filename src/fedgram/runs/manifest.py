@@ -1,4 +1,4 @@
-"""What makes a run, and what it took: the two halves of its manifest."""
+"""The two halves of a run's manifest: its setup and its account."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 
 FORMAT = "fedgram-run/1"
+
 NOT_RECORDED = "not recorded"
-"""The network of runs that know no fingerprint of it."""
+"""Value of `Setup.network` in manifests of versions without fingerprints."""
+
+FEDERATION = "a Flower federation"
+"""Value of the provenance key 'trained by' of a run that Flower trained."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a run remembers of its problem; rows (M,) of each client, 0 for clients without test rows."""
+    """Description of a problem; train_rows and test_rows (M,) count the rows of each client."""
 
     name: str
     kind: str
@@ -34,10 +38,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Setup:
-    """What makes a run: two runs with equal ones are the same run.
+    """Inputs that determine a run; equal setups are the same run.
 
-    parameters counts those of one client's model, and network is a fingerprint of it (`nets.model`), so that
-    another network under the same name is noticed.
+    parameters counts those of one client's model. network is its fingerprint (`nets.model.fingerprint`),
+    which reveals another network under the same name.
     """
 
     procedure: Procedure
@@ -50,49 +54,44 @@ class Setup:
 
     @property
     def run(self) -> Run:
-        """The run within its federation."""
+        """Procedure and seed."""
         return Run(self.procedure, self.seed)
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Setup:
-        """What `document` wrote."""
-        settings, data = document["settings"], document["data"]
+    def from_document(cls, document: Mapping[str, Any]) -> Setup:
+        """Read a setup from a manifest."""
+        config, data = document["settings"], document["data"]
         return cls(
             procedure=Procedure(**document["procedure"]),
             seed=document["seed"],
-            settings=TrainConfig(**settings | {"penalty": Penalty(**settings["penalty"])}),
+            settings=TrainConfig(**config | {"penalty": Penalty(**config["penalty"])}),
             backbone=document["backbone"],
             parameters=document["parameters"],
             network=document.get("network", NOT_RECORDED),
-            data=Data(**{key: _tuples(value) for key, value in data.items()}),
+            data=Data(**{key: _to_tuple(value) for key, value in data.items()}),
         )
 
     def document(self) -> dict[str, Any]:
-        """As plain lists and numbers, to be read back by `parse`."""
-        return _plain(self)
+        """Convert to JSON values, which `from_document` reads."""
+        return _to_json(self)
 
     def differences(self, other: Setup) -> list[str]:
-        """Every field in which another setup differs, as 'field is ours there, theirs here'."""
-        ours, theirs = dict(_fields(self.document())), dict(_fields(other.document()))
-        same_rows = self.data.digest == other.data.digest  # then it does not matter where they come from
+        """List the fields that differ, as 'field is ours there and theirs here'."""
+        ours, theirs = dict(_flatten(self.document())), dict(_flatten(other.document()))
+        same_rows = self.data.digest == other.data.digest  # then their provenance may differ
         return [
-            f"{name} is {_shown(ours.get(name))} there and {_shown(theirs.get(name))} here"
+            f"{name} is {_shorten(ours.get(name))} there and {_shorten(theirs.get(name))} here"
             for name in {**ours, **theirs}
             if ours.get(name) != theirs.get(name) and not (same_rows and name.startswith("data.provenance"))
         ]
 
 
-FEDERATION = "a Flower federation"
-"""What the provenance of a run says of who trained it, if it was not one process."""
-
-
 @dataclass(frozen=True)
 class Account:
-    """How far a run is, and what that took.
+    """Progress of a run and its cost.
 
-    seconds: of the stack, for each finished round; stack: how many runs were trained at once; device and
-    hardware that did it; peak_memory in bytes; versions of what computed it; stopped: why the run was given
-    up, in words, None if it was not.
+    seconds: of the stack, for each finished round; stack: how many runs it trained; peak_memory in bytes;
+    versions of the libraries; stopped: why the run was stopped early, or None.
     """
 
     seconds: tuple[float, ...]
@@ -105,54 +104,54 @@ class Account:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are finished."""
+        """Number of finished rounds."""
         return len(self.seconds)
 
     @property
     def seconds_per_run(self) -> float:
-        """The run's share of the time that its stack took."""
+        """The run's share of its stack's time."""
         return sum(self.seconds) / self.stack
 
     def document(self) -> dict[str, Any]:
-        """As plain lists and numbers, sums included."""
+        """Convert to JSON values, with sums."""
         sums = {"seconds_in_total": sum(self.seconds), "seconds_per_run": self.seconds_per_run}
-        return _plain(self) | sums
+        return _to_json(self) | sums
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Account:
-        """What `document` wrote."""
-        return cls(**{key: _tuples(document[key]) for key in cls.__dataclass_fields__})
+    def from_document(cls, document: Mapping[str, Any]) -> Account:
+        """Read an account from a manifest."""
+        return cls(**{key: _to_tuple(document[key]) for key in cls.__dataclass_fields__})
 
 
 def digest(setups: Sequence[Setup]) -> str:
-    """A short name for these runs of these settings, in this order."""
+    """Hash setups, in this order, without the provenance of their data."""
     parts = [
-        {name: value for name, value in _fields(setup.document()) if not name.startswith("data.provenance")}
+        {name: value for name, value in _flatten(setup.document()) if not name.startswith("data.provenance")}
         for setup in setups
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _plain(made: Setup | Account) -> dict[str, Any]:
-    """As JSON reads it back: NumPy's numbers as numbers, what it does not know in words."""
+def _to_json(made: Setup | Account) -> dict[str, Any]:
+    """Convert to JSON values; NumPy numbers become numbers, unknown types text."""
     text = json.dumps(asdict(made), default=lambda value: getattr(value, "item", value.__str__)())
-    plain: dict[str, Any] = json.loads(text)
-    return plain
+    document: dict[str, Any] = json.loads(text)
+    return document
 
 
-def _tuples(value: Any) -> Any:
+def _to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _fields(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All values of a nested document, each with its place as 'settings.penalty.head'."""
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all values of a nested document with names such as 'settings.penalty.head'."""
     for name, value in document.items():
         if isinstance(value, Mapping):
-            yield from _fields(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 40 else f"{text[:16]}..."

@@ -1,4 +1,4 @@
-"""A stored run beside what theory expects of it (Appendix E, Evaluation)."""
+"""Measure a stored run against its prediction (Appendix E, Evaluation)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from fedgram.theory.predict import Prediction, predict
 
 @dataclass(frozen=True, eq=False)
 class RunMeasurement:
-    """The geometry, fit and errors of one run over rounds 0..T.
+    """Geometry, fit and errors of one run over rounds 0..T.
 
-    grams G_t (T + 1, C, C) of the shared head, local_grams (T, M, C, C) of the returned ones, and exact_grams
-    (T + 1, C, C) of the recursion from the same G_0; error e_F and direction_error d of G_t (T + 1,) to each
-    reference and to the target of the procedure, NaN to a G_within of zero; delta δ_t (T,), the mean distance
-    of returned heads from those that the clients select at the broadcast W_t; objective_gap (T, M),
-    (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction that the procedure adds to it, NaN where a client did
-    not answer; train_mse and test_mse (T, 3) over all rows of those that did, under each of the BIAS_RULES,
-    NaN without test rows. absent (T, M): who did not answer, or did not measure errors. prediction is for
-    the clients' targets as they are.
+    prediction: for the clients' targets; expected: end of the procedure.
+    grams G_t (T + 1, C, C) of the shared head; local_grams (T, M, C, C) of returned heads; exact_grams
+    (T + 1, C, C) of the recursion from the same G_0.
+    error e_F and direction_error d (T + 1,): of G_t to each reference and to the procedure's target; NaN if
+    G_within is zero.
+    delta δ_t (T,): mean distance of returned heads from those that clients select at the broadcast W_t.
+    objective_gap (T, M): (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction; NaN for absent clients.
+    train_mse and test_mse (T, 3): over all rows of present clients, under each of BIAS_RULES; NaN without
+    test rows.
+    absent (T, M): clients that did not reply, or did not measure errors.
     """
 
     setup: Setup
@@ -50,12 +52,12 @@ class RunMeasurement:
 
     @property
     def target_error(self) -> Array:
-        """e_F to the target of the procedure, (T + 1,)."""
+        """e_F to the procedure's target, (T + 1,)."""
         return self.error[self.expected.target]
 
     @property
     def endpoint_error(self) -> float:
-        """e_F of the last Gram to the target of the procedure."""
+        """e_F of the last Gram to the procedure's target."""
         return float(self.target_error[-1])
 
     @property
@@ -75,46 +77,43 @@ class RunMeasurement:
 
     @property
     def median_objective_gaps(self) -> Array:
-        """Median over the clients that answered of the relative objective gap, (T,)."""
+        """Median relative objective gap of present clients, (T,)."""
         return np.nanmedian(self.objective_gap, axis=1)
 
     @property
     def median_objective_gap(self) -> float:
-        """The same in the last round."""
+        """Median relative objective gap in the last round."""
         return float(self.median_objective_gaps[-1])
 
     @property
     def last_mse(self) -> tuple[float, float]:
-        """Train and test MSE after the last round, under the procedure's own bias rule."""
+        """Train and test MSE after the last round, under the procedure's bias rule."""
         rule = BIAS_RULES.index(self.setup.procedure.bias)
         return float(self.train_mse[-1, rule]), float(self.test_mse[-1, rule])
 
     @property
     def lasting_mse(self) -> tuple[float, float]:
-        """Least test MSE of all rounds, and that of the last, under a private bias.
+        """Least test MSE of all rounds and that of the last, under a private bias.
 
-        Under the shared one it grows as heads near their limit, whatever networks do.
+        Under the shared bias the error also grows because heads approach their limit.
         """
         errors = self.test_mse[:, BIAS_RULES.index("private")]
-        whole = np.where(self.absent.any(axis=1), np.nan, errors)  # of other clients they are other errors
-        return float(np.fmin.reduce(whole)), float(whole[-1])
+        comparable = np.where(self.absent.any(axis=1), np.nan, errors)  # absent clients change the average
+        return float(np.fmin.reduce(comparable)), float(comparable[-1])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the numbers do not say by themselves; empty in the fully active regime, with all clients."""
-        return *self.prediction.notes, *self._absences()
-
-    def _absences(self) -> list[str]:
-        """Which clients did not answer, and when."""
-        return [
-            f"Client '{client}' did not answer or measure in {_rounds(rounds)}; fit and errors there are of "
-            "those that did."
+        """Notes of the prediction, and absent clients."""
+        absences = (
+            f"Client '{client}' did not reply or measure in {_list_rounds(rounds)}. Fit and errors of these "
+            "rounds exclude it."
             for client, rounds in zip(self.setup.data.clients, self.absent.T, strict=False)
             if rounds.any()
-        ]
+        )
+        return *self.prediction.notes, *absences
 
     def document(self) -> dict[str, Any]:
-        """What `fedgram runs show --json` prints for one run; NaN becomes null."""
+        """Convert to the JSON of `fedgram runs show --json`; NaN becomes null."""
         return {
             "procedure": self.setup.procedure.name,
             "seed": self.setup.seed,
@@ -123,24 +122,53 @@ class RunMeasurement:
             "target": self.expected.target,
             "target_gram": self.expected.gram.tolist(),
             "grams": self.grams.tolist(),
-            "error": {name: _without_nan(values) for name, values in self.error.items()},
-            "direction_error": {name: _without_nan(values) for name, values in self.direction_error.items()},
+            "error": {name: _to_lists(values) for name, values in self.error.items()},
+            "direction_error": {name: _to_lists(values) for name, values in self.direction_error.items()},
             "delta": self.delta.tolist(),
             "trajectory_error": self.trajectory_error.tolist(),
-            "objective_gap": _without_nan(self.objective_gap),
-            "train_mse": dict(zip(BIAS_RULES, _without_nan(self.train_mse.T), strict=True)),
-            "test_mse": dict(zip(BIAS_RULES, _without_nan(self.test_mse.T), strict=True)),
+            "objective_gap": _to_lists(self.objective_gap),
+            "train_mse": dict(zip(BIAS_RULES, _to_lists(self.train_mse.T), strict=True)),
+            "test_mse": dict(zip(BIAS_RULES, _to_lists(self.test_mse.T), strict=True)),
             "warnings": list(self.warnings),
         }
 
 
 def measure(run: StoredRun) -> RunMeasurement:
-    """Measure the finished rounds of a run; needs neither its data nor the networks."""
+    """Measure the finished rounds of a run; needs neither its rows nor its networks.
+
+    Parameters
+    ----------
+    run : StoredRun
+        From `train` or `Runs`.
+
+    Returns
+    -------
+    RunMeasurement
+        Arrays over rounds: grams (T + 1, C, C), error and direction_error by reference (T + 1,), delta (T,),
+        objective_gap (T, M), train_mse and test_mse (T, 3), and more.
+
+    Raises
+    ------
+    InputError
+        If no round is finished.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, fedgram
+    >>> x = np.random.default_rng(0).standard_normal((2, 20, 3))
+    >>> problem = fedgram.Problem.from_arrays(list(x), [x[0, :, :2], 2 * x[1, :, :2]])
+    >>> config = fedgram.TrainConfig(rounds=2, epochs=1, features=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (run,) = fedgram.train(problem, "resmlp-small", "corrected", [0], config, folder=folder)
+    ...     measured = fedgram.measure(run)
+    >>> measured.grams.shape, measured.expected.target, measured.error["centralized"].shape
+    ((3, 2, 2), 'centralized', (3,))
+    """
     rounds = run.rounds()
     if not rounds:
         stopped = run.account.stopped
-        why = f"was given up: {stopped}" if stopped else "has no finished round yet"
-        raise InputError(f"The run in '{run.folder}' {why}.", field=str(run.folder))
+        reason = f"was stopped because {stopped}" if stopped else "has no finished round"
+        raise InputError(f"The run in '{run.folder}' {reason}.", field=str(run.folder))
     prediction = predict(run.moments, run.setup.settings.penalty)
     expected = expectation(prediction, run.setup.procedure)
     heads = np.stack([run.initial[0], *(each.head for each in rounds)])
@@ -149,7 +177,7 @@ def measure(run: StoredRun) -> RunMeasurement:
     grams = psd.gram(heads)
     objective = np.stack([each.local_objective for each in rounds])
     added = correction_value(returned, expected.deficit, prediction.penalty)
-    train_rows, test_rows = _rows(run.setup)
+    train_rows, test_rows = _count_rows(run.setup)
     train_mse = np.stack([each.train_mse for each in rounds])
     return RunMeasurement(
         setup=run.setup,
@@ -162,55 +190,55 @@ def measure(run: StoredRun) -> RunMeasurement:
         direction_error={name: direction_error(grams, gram) for name, gram in compared.items()},
         delta=selection_distance(heads[:-1], returned, expected),
         objective_gap=(objective + added) / expected.loss_optimum - 1,
-        train_mse=over_clients(train_mse, train_rows),
-        test_mse=over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
+        train_mse=average_over_clients(train_mse, train_rows),
+        test_mse=average_over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
         absent=np.isnan(objective) | np.isnan(train_mse).any(axis=-1),
     )
 
 
 def direction_error(gram: Array, reference: Array) -> Array:
-    """d(G, G') = ‖G/‖G‖_F - G'/‖G'‖_F‖_F over the last two axes; NaN where one is zero."""
+    """Compute d(G, G') = ‖G/‖G‖_F - G'/‖G'‖_F‖_F over the last two axes; NaN if one is zero."""
 
-    def unit(matrix: Array) -> Array:
+    def normalize(matrix: Array) -> Array:
         size = psd.frobenius(matrix)[..., None, None]
         return matrix / np.where(size > 0, size, np.nan)
 
-    return psd.frobenius(unit(gram) - unit(reference))
+    return psd.frobenius(normalize(gram) - normalize(reference))
 
 
 def selection_distance(broadcast: Array, returned: Array, expected: Expectation) -> Array:
-    """δ_t = Σ p_m ‖W̃_{m,t} - Π_m(W_t)‖_F: broadcast (T, C, P), returned (T, M, C, P) -> (T,)."""
+    """Compute δ_t = Σ p_m ‖W̃_{m,t} - Π_m(W_t)‖_F: broadcast (T, C, P), returned (T, M, C, P) -> (T,)."""
     selected = closest_factor(broadcast[:, None], expected.grams)
-    return _averaged(psd.frobenius(returned - selected), expected.client_weights)
+    return _weighted_mean(psd.frobenius(returned - selected), expected.client_weights)
 
 
-def over_clients(mse: Array, rows: Array) -> Array:
-    """Mean over all rows of errors (T, M, 3) of clients with so many rows (M,): (T, 3), NaN without rows."""
-    return _averaged(mse.swapaxes(1, 2), rows)
+def average_over_clients(mse: Array, rows: Array) -> Array:
+    """Average errors (T, M, 3) of clients over their rows (M,): (T, 3); NaN without rows."""
+    return _weighted_mean(mse.swapaxes(1, 2), rows)
 
 
-def _averaged(values: Array, client_weights: Array) -> Array:
-    """Average (..., M) over the clients that have a value and a weight: (...), NaN without any."""
+def _weighted_mean(values: Array, client_weights: Array) -> Array:
+    """Average (..., M) over clients with a value and a weight: (...); NaN without any."""
     counted = np.where(np.isnan(values), 0.0, client_weights)
     total = counted.sum(axis=-1)
     sums = (counted * np.nan_to_num(values)).sum(axis=-1)
     return np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
 
 
-def _rows(setup: Setup) -> tuple[Array, Array]:
-    """How many rows each client trains and tests with, (M,) each."""
+def _count_rows(setup: Setup) -> tuple[Array, Array]:
+    """Return the number of training and of test rows of each client, (M,) each."""
     rows = np.array([setup.data.train_rows, setup.data.test_rows], dtype=np.float64)
     if setup.procedure.centralized:
         rows = rows.sum(axis=1, keepdims=True)
     return rows[0], rows[1]
 
 
-def _rounds(chosen: Array) -> str:
-    """The rounds that are chosen (T,), in words."""
-    numbers = [str(number + 1) for number in np.flatnonzero(chosen)]
+def _list_rounds(mask: Array) -> str:
+    """Format the rounds of a mask (T,)."""
+    numbers = [str(number + 1) for number in np.flatnonzero(mask)]
     return f"{'round' if len(numbers) == 1 else 'rounds'} {', '.join(numbers)}"
 
 
-def _without_nan(values: Array) -> list[Any]:
-    """Numbers as nested lists, with null where there is none."""
+def _to_lists(values: Array) -> list[Any]:
+    """Convert to nested lists; NaN becomes None."""
     return np.where(np.isnan(values), np.array(None), values).tolist()

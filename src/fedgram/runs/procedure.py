@@ -1,4 +1,4 @@
-"""How a client trains and what it returns: procedures, and the words that compose them."""
+"""Procedures: how clients train and return layers, as words joined by '+'."""
 
 from __future__ import annotations
 
@@ -8,27 +8,50 @@ from typing import Any, Literal, get_args
 from fedgram._util.errors import InputError
 from fedgram._util.text import suggest
 
-BIAS_RULES = ("shared", "private", "offset")
 Bias = Literal["shared", "private", "offset"]
-Returned = Literal["trained", "aligned", "solved"]
+BIAS_RULES: tuple[str, ...] = get_args(Bias)
+Return = Literal["trained", "aligned", "solved"]
 
 
 @dataclass(frozen=True)
 class Procedure:
     """One way to train a federation.
 
-    proximal: ρ of the term ρ/2 ‖W - W_t‖², 0 for none.
-    corrected: γ of the moment correction γ C_m, 0 for none.
-    returned: the head as trained; aligned to the broadcast; or solved for on the frozen backbone.
-    bias: what a client predicts and goes on with after averaging: the shared bias; its own; or the shared
-    one with its features re-centered and moved by Wᵀ A⁻¹ (μ_m - μ_g).
-    centered: every client's targets less their mean. full_model: backbones are averaged as well as heads.
-    independent: every client draws its own initial backbone. centralized: one model on the pooled data.
+    Parameters
+    ----------
+    proximal : float
+        ρ of the term ρ/2 ‖W - W_t‖²; 0 for none.
+    corrected : float
+        γ of the moment correction γ C_m, between 0 and 1; 0 for none.
+    returned : {'trained', 'aligned', 'solved'}
+        Return the head as trained, rotated to the broadcast, or solved on the frozen backbone.
+    bias : {'shared', 'private', 'offset'}
+        Bias after averaging: the shared one, the client's own, or the shared one with features that are
+        centered and moved by Wᵀ A⁻¹ (μ_m - μ_g).
+    centered : bool
+        Subtract each client's mean from its targets.
+    full_model : bool
+        Average backbones as well as heads.
+    independent : bool
+        Every client draws its own initial backbone.
+    centralized : bool
+        Train one model on the pooled data.
+
+    Raises
+    ------
+    InputError
+        If a value is unknown or out of range, or if options exclude each other.
+
+    Examples
+    --------
+    >>> from fedgram import Procedure
+    >>> Procedure.parse("corrected+proximal=0.01").name
+    'proximal=0.01+corrected'
     """
 
     proximal: float = 0.0
     corrected: float = 0.0
-    returned: Returned = "trained"
+    returned: Return = "trained"
     bias: Bias = "shared"
     centered: bool = False
     full_model: bool = False
@@ -36,55 +59,50 @@ class Procedure:
     centralized: bool = False
 
     def __post_init__(self) -> None:
-        for field, known in (("returned", get_args(Returned)), ("bias", BIAS_RULES)):
-            if getattr(self, field) not in known:
-                raise InputError(
-                    f"'{field}' is one of {', '.join(known)}, not '{getattr(self, field)}'.", field=field
-                )
+        for field, known in (("returned", get_args(Return)), ("bias", BIAS_RULES)):
+            if (value := getattr(self, field)) not in known:
+                raise InputError(f"Unknown {field} '{value}'. Choose from {', '.join(known)}.", field=field)
         if not 0.0 <= self.proximal < float("inf"):
-            raise InputError(
-                f"The proximal weight must be at least 0, not {self.proximal:g}.", field="proximal"
-            )
+            raise InputError(f"proximal must be at least 0, not {self.proximal:g}.", field="proximal")
         if not 0.0 <= self.corrected <= 1.0:
+            raise InputError(f"corrected must be between 0 and 1, not {self.corrected:g}.", field="corrected")
+        others = (each for each in fields(self) if each.name != "centralized")
+        if self.centralized and any(getattr(self, each.name) != each.default for each in others):
             raise InputError(
-                f"The strength of the correction must lie between 0 and 1, not {self.corrected:g}.",
-                field="corrected",
-            )
-        if self.centralized and any(getattr(self, name) != value for name, value in _PLAIN.items()):
-            raise InputError(
-                "'centralized' trains one model on the pooled data and combines with no other word.",
+                "'centralized' trains one model on the pooled data. Remove all other words.",
                 field="procedure",
             )
         if self.full_model and self.independent:
             raise InputError(
-                "'full-model' averages backbones, which needs clients to start from a common one: "
-                "leave out 'independent'.",
+                "'full-model' averages backbones, so clients need a common start. Remove 'independent'.",
                 field="procedure",
             )
         if self.full_model and (self.returned != "trained" or self.bias == "offset"):
             raise InputError(
-                "'full-model' averages feature layers too, so clients cannot each transform their own: "
-                "leave out 'aligned', 'solved' and 'offset'.",
+                "'full-model' averages feature layers, so clients cannot transform their own. Remove "
+                "'aligned', 'solved' and 'offset'.",
                 field="procedure",
             )
 
     @classmethod
     def parse(cls, text: str) -> Procedure:
-        """A procedure from words joined by '+': 'proximal', 'proximal=1e-2+corrected', 'solved+offset'."""
-        settings: dict[str, Any] = {}
-        said: dict[str, str] = {}
-        for word in text.split("+"):
-            name, given, number = word.strip().partition("=")
-            field, value = _meaning(name, number if given else None)
-            if field in said:
-                raise _contradiction(text, said[field], name)
+        """Parse words joined by '+': 'proximal', 'proximal=1e-2+corrected', 'solved+offset'."""
+        values: dict[str, Any] = {}
+        words: dict[str, str] = {}
+        for part in text.split("+"):
+            word, equals, number = part.strip().partition("=")
+            field, value = _parse_word(word, number if equals else None)
+            if field in words:
+                first = words[field]
+                conflict = f"'{first}' twice" if first == word else f"both '{first}' and '{word}'"
+                raise InputError(f"The procedure '{text}' has {conflict}. Remove one.", field="procedure")
             if field:
-                settings[field], said[field] = value, name
-        return cls(**settings)
+                values[field], words[field] = value, word
+        return cls(**values)
 
     @property
     def name(self) -> str:
-        """The words for it; `parse` reads them back."""
+        """Canonical words, which `parse` reads back."""
         words = []
         if self.proximal:
             words.append("proximal" if self.proximal == PROXIMAL else f"proximal={_number(self.proximal)}")
@@ -99,10 +117,8 @@ class Procedure:
         return "+".join(words) or "ordinary"
 
 
-_PLAIN = {each.name: each.default for each in fields(Procedure) if each.name != "centralized"}
-
 PROXIMAL = 1e-3
-"""ρ of the paper's experiments, and of the plain word 'proximal'."""
+"""ρ of the paper's experiments, and of the word 'proximal'."""
 
 WORDS: dict[str, tuple[str, Any]] = {
     "ordinary": ("", None),
@@ -118,25 +134,19 @@ WORDS: dict[str, tuple[str, Any]] = {
     "independent": ("independent", True),
     "centralized": ("centralized", True),
 }
-"""Word -> the field that it sets, and to what."""
+"""Map a word to the field that it sets, and to its value."""
 
 
 def _number(value: float) -> str:
-    """A number with all its digits, and no '+', which joins words."""
+    """Format with all digits and without '+', which joins words."""
     return f"{value:g}".replace("e+", "e") if float(f"{value:g}") == value else repr(value).replace("e+", "e")
 
 
-def _contradiction(text: str, first: str, second: str) -> InputError:
-    both = (
-        f"'{first}' twice" if first == second else f"both '{first}' and '{second}', which exclude each other"
-    )
-    return InputError(f"The procedure '{text}' says {both}; leave one out.", field="procedure")
-
-
-def _meaning(word: str, number: str | None) -> tuple[str, Any]:
+def _parse_word(word: str, number: str | None) -> tuple[str, Any]:
+    """Return the field that a word sets, and the value."""
     if word not in WORDS:
         raise InputError(
-            f"There is no procedure '{word}'{suggest(word, WORDS)} Words are {', '.join(WORDS)}.",
+            f"Unknown procedure '{word}'{suggest(word, WORDS)} Choose from {', '.join(WORDS)}.",
             field="procedure",
         )
     field, value = WORDS[word]

@@ -1,4 +1,4 @@
-"""What a round of training leaves to be measured."""
+"""Records of a run and of its rounds."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from fedgram.runs.procedure import Procedure
 
 @dataclass(frozen=True)
 class Run:
-    """One federation to be trained: a procedure and a seed."""
+    """One federation: a procedure and a seed."""
 
     procedure: Procedure
     seed: int
 
     @property
     def name(self) -> str:
-        """Words for it, as in file names."""
+        """Name, which is also the path of its folder: 'ordinary/seed-0'."""
         return f"{self.procedure.name}/seed-{self.seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one run recorded in one round, number 1, 2, ...; arrays in double precision.
+    """Record of one round, number 1, 2, ...; arrays in double precision.
 
-    head W (C, P) and bias b (C,) after averaging; returned_heads (M, C, P) and returned_biases (M, C), what
-    was averaged; local_objective (M,), eq. (1) of each client's own model before averaging;
-    shared_objective (M,), the same with the averaged head and bias; train_mse and test_mse (M, 3) with the
-    averaged head under each of the BIAS_RULES, NaN where a client has no test rows; clipped (M,),
-    directions that a solved return left out; training_loss (M,), minibatch mean of the last epoch with all
-    terms. Objectives and errors are in evaluation mode. A centralized run has one client: the pooled data.
+    head W (C, P) and bias b (C,): after averaging.
+    returned_heads (M, C, P) and returned_biases (M, C): before averaging.
+    local_objective (M,): eq. (1) of each client's own model before averaging.
+    shared_objective (M,): eq. (1) with the averaged head and bias.
+    train_mse and test_mse (M, 3): with the averaged head under each of BIAS_RULES; NaN without test rows.
+    clipped (M,): directions that a solved return dropped.
+    training_loss (M,): minibatch mean of the last epoch with all terms.
+
+    Objectives and errors use evaluation mode. A centralized run has one client, the pooled data.
     """
 
     number: int

@@ -1,4 +1,7 @@
-"""A folder of runs: `<root>/<dataset>/<backbone>/<procedure>/seed-<n>/`, each read and written on its own."""
+"""Runs on disk: `<root>/<dataset>/<backbone>/<procedure>/seed-<n>/`, and checkpoints of stacks.
+
+A run folder has a manifest, target moments, one file of arrays per round, and the last models.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.tensor_files import (
-    DAMAGED,
-    FORGET,
+    DELETE,
+    RESTORE,
     read_arrays,
     read_metadata,
     write_arrays,
@@ -30,100 +33,201 @@ from fedgram.theory.moments import Moments
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
 
 OWN_WEIGHTS = (
-    " A module starts from the weights that it has: seed them, or give a function that draws the module."
+    " A module starts from its current weights: seed them, or pass a function that returns a new module."
 )
 
 
 @dataclass(frozen=True)
+class Runs:
+    """All runs under a folder; iterate to read them.
+
+    Parameters
+    ----------
+    root : path
+        The folder that `train(..., folder=root)` wrote to, or any folder above runs.
+
+    Examples
+    --------
+    >>> from fedgram import Runs
+    >>> list(Runs("an-empty-folder"))
+    []
+    """
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))  # accept text
+
+    def __iter__(self) -> Iterator[StoredRun]:
+        for path in sorted(self.root.rglob(MANIFEST)):
+            document = _read_manifest(path.parent)
+            if isinstance(document, dict) and document.get("format") == FORMAT:
+                yield StoredRun.from_document(path.parent, document)
+
+    def require(self) -> list[StoredRun]:
+        """Read all runs; raise InputError if there are none."""
+        if not (runs := list(self)):
+            raise InputError(
+                f"No runs found in '{self.root}'. Train some with 'fedgram train'.", field="root"
+            )
+        return runs
+
+    def folder(self, data: str, backbone: str, run: Run) -> Path:
+        """Return the folder of a run by the names of its dataset and backbone."""
+        return self.root / safe_name(data) / safe_name(backbone) / run.name
+
+    def folder_of(self, setup: Setup) -> Path:
+        """Return the folder of a run."""
+        return self.folder(setup.data.name, setup.backbone, setup.run)
+
+    def setting_folder(self, setup: Setup) -> Path:
+        """Return the folder of all runs with the same dataset and backbone."""
+        return self.root / safe_name(setup.data.name) / safe_name(setup.backbone)
+
+    def load(self, data: str, backbone: str, run: Run) -> StoredRun | None:
+        """Read a run by the names of its dataset and backbone; None if it is missing."""
+        folder = self.folder(data, backbone, run)
+        has_manifest = (folder / MANIFEST).exists()
+        return StoredRun.from_document(folder, _read_manifest(folder)) if has_manifest else None
+
+    def find(self, setup: Setup) -> StoredRun | None:
+        """Read a run; None if it is missing. Raise InputError if another setup made it."""
+        stored = self.load(setup.data.name, setup.backbone, setup.run)
+        if stored is not None and (different := stored.setup.differences(setup)):
+            names = [each.split(" ")[0] for each in different]
+            raise InputError(
+                f"Other settings made '{stored.folder}': {'; '.join(different)}. Choose another folder, or "
+                f"delete that one.{OWN_WEIGHTS if names == ['network'] else ''}",
+                field=names[0],
+            )
+        return stored
+
+
+@dataclass(frozen=True)
 class StoredRun:
-    """One run as it lies in its folder: manifest, target moments, a file for each round, last models."""
+    """One run in its folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Contains the manifest, target moments, a file for each round, and the clients' last models.
+    setup : Setup
+        Procedure, seed, configuration, network and data.
+    account : Account
+        Finished rounds, time, device, versions.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, fedgram
+    >>> x = np.random.default_rng(0).standard_normal((2, 20, 3))
+    >>> problem = fedgram.Problem.from_arrays(list(x), [x[0, :, :2], 2 * x[1, :, :2]])
+    >>> config = fedgram.TrainConfig(rounds=2, epochs=1, features=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (run,) = fedgram.train(problem, "resmlp-small", "ordinary", [0], config, folder=folder)
+    ...     last = run.rounds()[-1]
+    >>> run.complete, last.number, last.head.shape, last.returned_heads.shape
+    (True, 2, (2, 4), (2, 2, 4))
+    """
 
     folder: Path
     setup: Setup
     account: Account
 
+    @classmethod
+    def from_document(cls, folder: Path, document: Mapping[str, Any]) -> StoredRun:
+        """Read a run from its manifest."""
+        try:
+            setup = Setup.from_document(document["setup"])
+            return cls(folder, setup, Account.from_document(document["account"]))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"This version cannot read '{folder / MANIFEST}' ({error}). Use the version that wrote it, "
+                "or delete its folder and train again.",
+                field=str(folder),
+            ) from None
+
     @property
     def complete(self) -> bool:
-        """Whether all rounds are there."""
+        """Whether all rounds are stored."""
         return self.account.rounds == self.setup.settings.rounds
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left to train: all rounds are there, or the run was given up."""
+    def is_finished(self) -> bool:
+        """Whether nothing is left to train: the run is complete, or it was stopped."""
         return self.complete or self.account.stopped is not None
 
     @property
+    def has_model(self) -> bool:
+        """Whether the clients' last models are stored."""
+        return (self.folder / MODEL).exists()
+
+    @property
     def moments(self) -> Moments:
-        """Training-target moments of the clients."""
+        """Moments of the clients' training targets."""
         return Moments.load(self.folder / MOMENTS)
 
     @property
     def initial(self) -> tuple[Array, Array]:
-        """The shared head (C, P) and bias (C,) before the first round."""
-        with self._whole(self.round_path(0)) as arrays:
+        """Shared head (C, P) and bias (C,) before the first round."""
+        with self._read(self.round_path(0)) as arrays:
             return arrays["head"], arrays["bias"]
 
     def rounds(self) -> list[Round]:
-        """What was recorded in every finished round."""
-        return [self._round(number) for number in range(1, self.account.rounds + 1)]
+        """Read the records of all finished rounds."""
+        return [self._read_round(number) for number in range(1, self.account.rounds + 1)]
 
-    def _round(self, number: int) -> Round:
-        with self._whole(self.round_path(number)) as arrays:
+    def _read_round(self, number: int) -> Round:
+        with self._read(self.round_path(number)) as arrays:
             return Round(number, **arrays)
 
     @contextmanager
-    def _whole(self, path: Path) -> Iterator[dict[str, Array]]:
-        """The arrays of a file of this run; one sentence if they are not those that are needed."""
+    def _read(self, path: Path) -> Iterator[dict[str, Array]]:
+        """Read the arrays of a file; raise InputError if the caller finds others than it needs."""
         try:
             yield read_arrays(path)
         except (KeyError, TypeError):
-            raise InputError(f"'{path}' is of another kind than its name; {DAMAGED}.", field="run") from None
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the clients' last models are there."""
-        return (self.folder / MODEL).exists()
+            raise InputError(
+                f"'{path}' has other arrays than its name says. {RESTORE}.", field="run"
+            ) from None
 
     def model(self) -> dict[str, Array]:
-        """Parameters and buffers of the clients' last models by name, each with a leading client axis M."""
+        """Read parameters and buffers of the clients' last models by name, each with a leading axis M."""
         self.require_model()
-        with self._whole(self.folder / MODEL) as arrays:
-            _ = arrays["head.weight"]  # which every network has
+        with self._read(self.folder / MODEL) as arrays:
+            _ = arrays["head.weight"]  # every model has it
             return arrays
 
     def require_model(self) -> None:
-        """Say why the clients' last models are not there, if they are not."""
-        if not self.has_model:
-            raise InputError(
-                f"The run in '{self.folder}' has no networks: {self._without_model()}", field="run"
-            )
-
-    def _without_model(self) -> str:
+        """Raise InputError if the clients' last models are missing."""
+        if self.has_model:
+            return
         if self.account.stopped is not None:
-            return f"it was given up, {self.account.stopped}."
-        if not self.complete:
-            done = f"{self.account.rounds} of {pluralize(self.setup.settings.rounds, 'round')} are finished"
-            return f"{done}; train it to its end first."
-        if self.setup.data.provenance.get("trained by") == FEDERATION:
-            return "they are at the sites, each in its private folder (model.safetensors)."
-        return "they were not kept; train it again in another folder, and keep them."
+            reason = f"it was stopped because {self.account.stopped}."
+        elif not self.complete:
+            rounds = pluralize(self.setup.settings.rounds, "round")
+            reason = f"{self.account.rounds} of {rounds} are finished. Train the rest first."
+        elif self.setup.data.provenance.get("trained by") == FEDERATION:
+            reason = "each site keeps its own in its private folder (model.safetensors)."
+        else:
+            reason = "they were not saved. Train again in another folder, without --no-keep-models."
+        raise InputError(f"The run in '{self.folder}' has no networks: {reason}", field="run")
 
     def round_path(self, number: int) -> Path:
-        """The file of a round; round 0 is the start."""
+        """Return the file of a round; round 0 is the initial state."""
         return self.folder / f"round-{number:02d}.safetensors"
 
     def begin(self, moments: Moments, head: Array, bias: Array) -> None:
-        """Write what is known before the first round: moments, initial head (C, P) and bias (C,)."""
+        """Write moments, initial head (C, P) and bias (C,), and the manifest."""
         write_document(self.folder / MOMENTS, moments.document())
         write_arrays(self.round_path(0), {"head": head, "bias": bias})
-        self.save()  # last: a folder with a manifest has all that a run begins with
+        self.save()  # last: a folder with a manifest is complete
 
     def record(self, round: Round) -> None:
-        """Write what a round left."""
+        """Write the record of a round."""
         values = {each.name: getattr(round, each.name) for each in fields(Round) if each.name != "number"}
         write_arrays(self.round_path(round.number), values)
 
-    def keep_model(self, model: Mapping[str, Array]) -> None:
+    def save_model(self, model: Mapping[str, Array]) -> None:
         """Write the clients' last models: arrays (M, ...) by name."""
         write_arrays(self.folder / MODEL, model)
 
@@ -135,112 +239,46 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class Runs:
-    """All runs under a folder."""
-
-    root: Path
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "root", Path(self.root))  # a name will do
-
-    def __iter__(self) -> Iterator[StoredRun]:
-        for path in sorted(self.root.rglob(MANIFEST)):
-            document = _manifest(path.parent)
-            if isinstance(document, dict) and document.get("format") == FORMAT:
-                yield _stored(path.parent, document)
-
-    def require(self) -> list[StoredRun]:
-        """All runs, or a sentence that there are none."""
-        if not (found := list(self)):
-            raise InputError(f"There are no runs in '{self.root}': 'fedgram train' makes some.", field="root")
-        return found
-
-    def place(self, data: str, backbone: str, run: Run) -> Path:
-        """Where the run of a name lies."""
-        return self.root / safe(data) / safe(backbone) / run.name
-
-    def folder_of(self, setup: Setup) -> Path:
-        """Where a run lies."""
-        return self.place(setup.data.name, setup.backbone, setup.run)
-
-    def setting_folder(self, setup: Setup) -> Path:
-        """Where all runs of a dataset and backbone lie."""
-        return self.root / safe(setup.data.name) / safe(setup.backbone)
-
-    def named(self, data: str, backbone: str, run: Run) -> StoredRun | None:
-        """The run of a name if it is there, whatever its settings."""
-        folder = self.place(data, backbone, run)
-        return _stored(folder, _manifest(folder)) if (folder / MANIFEST).exists() else None
-
-    def find(self, setup: Setup) -> StoredRun | None:
-        """The run if it is there; refuses one that was made by other settings."""
-        folder = self.folder_of(setup)
-        if not (folder / MANIFEST).exists():
-            return None
-        stored = _stored(folder, _manifest(folder))
-        if different := stored.setup.differences(setup):
-            fields = [each.split(" ")[0] for each in different]
-            raise InputError(
-                f"'{folder}' was made by other settings: {'; '.join(different)}. Choose another folder, or "
-                f"delete that one.{OWN_WEIGHTS if fields == ['network'] else ''}",
-                field=fields[0],
-            )
-        return stored
-
-
-def _manifest(folder: Path) -> Any:
-    try:
-        return read_json(folder / MANIFEST)
-    except InputError as error:
-        raise InputError(f"{error.message[:-1]}; {DAMAGED}.", field=str(folder)) from None
-
-
-def _stored(folder: Path, document: Mapping[str, Any]) -> StoredRun:
-    try:
-        setup, account = Setup.parse(document["setup"]), Account.parse(document["account"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"'{folder / MANIFEST}' is no manifest of a run that this version reads ({error}); use the "
-            "version that wrote it, or delete its folder and train again.",
-            field=str(folder),
-        ) from None
-    return StoredRun(folder, setup, account)
-
-
-def safe(name: str) -> str:
-    """A name that every file system takes."""
-    return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
-
-
-@dataclass(frozen=True)
 class Checkpoint:
-    """The stack of these runs after a round."""
+    """File with the state of a stack of runs after a round."""
 
     path: Path
     runs: tuple[Run, ...]
 
     @classmethod
-    def for_setups(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
-        """The checkpoint of a stack; its name holds the runs, their order and all settings."""
+    def from_setups(cls, folder: Path, setups: Sequence[Setup]) -> Checkpoint:
+        """Name the checkpoint of a stack by a hash of its runs, their order and their settings."""
         return cls(folder / f"stack-{digest(setups)}.safetensors", tuple(setup.run for setup in setups))
 
     def write(self, state: Mapping[str, Array]) -> None:
-        """Replace the file by the state after a round."""
-        about = [{"procedure": asdict(run.procedure), "seed": run.seed} for run in self.runs]
-        write_arrays(self.path, state, {"runs": json.dumps(about)})
+        """Replace the file by a new state."""
+        runs = [{"procedure": asdict(run.procedure), "seed": run.seed} for run in self.runs]
+        write_arrays(self.path, state, {"runs": json.dumps(runs)})
 
     def read(self) -> dict[str, Array]:
-        """The state that was written."""
-        return read_arrays(self.path, FORGET)
+        """Read the state."""
+        return read_arrays(self.path, DELETE)
 
     def remove(self) -> None:
-        """Forget it."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
 
-def checkpoints(folder: Path) -> Iterator[Checkpoint]:
-    """All checkpoints of a setting's folder."""
+def find_checkpoints(folder: Path) -> Iterator[Checkpoint]:
+    """Find all checkpoints in the folder of a setting."""
     for path in sorted(folder.glob("stack-*.safetensors")):
-        about = json.loads(read_metadata(path, FORGET).get("runs", "[]"))
-        runs = [Run(Procedure(**each["procedure"]), each["seed"]) for each in about]
+        documents = json.loads(read_metadata(path, DELETE).get("runs", "[]"))
+        runs = [Run(Procedure(**each["procedure"]), each["seed"]) for each in documents]
         yield Checkpoint(path, tuple(runs))
+
+
+def safe_name(name: str) -> str:
+    """Replace characters that some file systems reject."""
+    return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
+
+
+def _read_manifest(folder: Path) -> Any:
+    try:
+        return read_json(folder / MANIFEST)
+    except InputError as error:
+        raise InputError(f"{error.message} {RESTORE}.", field=str(folder)) from None

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: arrays in safetensors, words in JSON."""
+"""Atomic writes and reads of safetensors and JSON files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write, remove_temporary_files
 
-DAMAGED = "restore the file, or delete its folder and train again"
-FORGET = "delete it, and what it holds is trained again"
+RESTORE = "Restore the file, or delete its folder and train again"
+DELETE = "Delete it to train its runs again"
 
 
 def _safetensors() -> Any:
@@ -31,8 +31,8 @@ def _safetensors() -> Any:
 
 
 @contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
-    """A draft in a folder that is made for it; what killed processes left of the path is removed."""
+def _write_file(path: Path) -> Iterator[Path]:
+    """Write a file atomically; make its folder, and remove temporary files of killed processes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_temporary_files(path.parent, path.name)
@@ -41,42 +41,41 @@ def _draft_of(path: Path) -> Iterator[Path]:
     except (OSError, _safetensors().SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
         raise InputError(
-            f"Cannot write '{path}' ({reason}); all that was written before is sound: put that right or "
-            "choose another folder, and the same command goes on from there.",
+            f"Cannot write '{path}': {reason}. Earlier files are intact: fix this or choose another folder, "
+            "then repeat the command.",
             field=str(path),
         ) from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named arrays, with words about them."""
-    # safetensors reads memory in a row, whatever the strides.
-    rows = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    with _draft_of(path) as draft:
-        _safetensors().numpy.save_file(rows, draft, dict(metadata or {}))
+    """Write arrays by name, with metadata."""
+    # safetensors ignores strides
+    contiguous = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    with _write_file(path) as draft:
+        _safetensors().numpy.save_file(contiguous, draft, dict(metadata or {}))
 
 
-def read_arrays(path: Path, remedy: str = DAMAGED) -> dict[str, Array]:
-    """The arrays of a file by name; remedy says what to do about one that cannot be read."""
-    try:
+def read_arrays(path: Path, remedy: str = RESTORE) -> dict[str, Array]:
+    """Read arrays by name; `remedy` ends the message about an unreadable file."""
+    with _translate_read_errors(path, remedy):
         return dict(_safetensors().numpy.load_file(path))
-    except (OSError, _safetensors().SafetensorError) as error:
-        raise _unreadable(path, error, remedy) from None
 
 
-def read_metadata(path: Path, remedy: str = DAMAGED) -> dict[str, str]:
-    """The words about the arrays of a file."""
+def read_metadata(path: Path, remedy: str = RESTORE) -> dict[str, str]:
+    """Read the metadata of a file of arrays."""
+    with _translate_read_errors(path, remedy), _safetensors().safe_open(path, framework="np") as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _translate_read_errors(path: Path, remedy: str) -> Iterator[None]:
     try:
-        with _safetensors().safe_open(path, framework="np") as file:
-            return file.metadata() or {}
+        yield
     except (OSError, _safetensors().SafetensorError) as error:
-        raise _unreadable(path, error, remedy) from None
-
-
-def _unreadable(path: Path, error: Exception, remedy: str) -> InputError:
-    return InputError(f"Cannot read '{path}' ({error}); {remedy}.", field=str(path))
+        raise InputError(f"Cannot read '{path}': {error}. {remedy}.", field=str(path)) from None
 
 
 def write_document(path: Path, document: Any) -> None:
     """Write a JSON document in full double precision."""
-    with _draft_of(path) as draft:
+    with _write_file(path) as draft:
         draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

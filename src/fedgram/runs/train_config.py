@@ -1,26 +1,51 @@
-"""What all runs of a stack have in common."""
+"""Configuration that all runs of a stack share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from operator import index
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedgram._util.errors import InputError, check_type
 from fedgram.theory.penalty import Penalty
 
 Precision = Literal["tf32", "fp32", "bf16", "fp64"]
-PRECISIONS = ("tf32", "fp32", "bf16", "fp64")
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The round protocol, objective and optimizer; the defaults are the paper's.
+    """Round protocol, objective and optimizer; the defaults are the paper's.
 
-    features is P, the width of the feature layer. Within a round the learning rate follows half a cosine
-    from learning_rate to final_learning_rate. clip bounds each model's global gradient norm. precision is
-    that of the matrix products (tf32 acts on a GPU only); fp64 computes everything in double precision.
+    Parameters
+    ----------
+    rounds, epochs : int
+        Rounds of averaging, and local epochs in each.
+    batch : int
+        Rows of a minibatch.
+    features : int
+        Width P of the feature layer, at least the number of targets.
+    penalty : Penalty
+        λ_H on features and λ_W on the head.
+    learning_rate, final_learning_rate : float
+        Start and end of the half-cosine schedule within each round.
+    clip : float
+        Bound on each model's global gradient norm.
+    precision : {'tf32', 'fp32', 'bf16', 'fp64'}
+        Precision of matrix products; tf32 has an effect only on a GPU, and fp64 applies to everything.
+
+    Raises
+    ------
+    InputError
+        If a value is not positive, not an integer where one is needed, or of another type.
+
+    Examples
+    --------
+    >>> from fedgram import TrainConfig
+    >>> config = TrainConfig(rounds=3, epochs=20, features=8)
+    >>> config.batch, config.learning_rate
+    (256, 0.001)
     """
 
     rounds: int = 8
@@ -39,20 +64,20 @@ class TrainConfig:
             if isinstance(value, Real) and not 0 < float(value) < float("inf"):
                 raise InputError(f"{each.name} must be positive, not {float(value):g}.", field=each.name)
         for name in ("rounds", "epochs", "batch", "features"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, _to_int(name, getattr(self, name)))
         for name in ("learning_rate", "final_learning_rate", "clip"):
-            check_type(getattr(self, name), Real, f"{name} is a positive number")
-        check_type(self.penalty, Penalty, "Penalty(features=0.01, head=0.01) makes one")
+            check_type(getattr(self, name), Real, f"{name}=", "Pass a positive number")
+        check_type(self.penalty, Penalty, "penalty=", "Build it with Penalty(features=0.01, head=0.01)")
         if self.precision not in PRECISIONS:
             raise InputError(
-                f"There is no precision '{self.precision}'; there are {', '.join(PRECISIONS)}.",
+                f"Unknown precision '{self.precision}'. Choose from {', '.join(PRECISIONS)}.",
                 field="precision",
             )
 
 
-def _whole(name: str, value: Any) -> int:
-    """A whole number, NumPy's included, as Python's."""
+def _to_int(name: str, value: Any) -> int:
+    """Convert an integer, NumPy's included, to int."""
     try:
         return index(value)
     except TypeError:
-        raise InputError(f"{name} must be a whole number, not {value!r}.", field=name) from None
+        raise InputError(f"{name} must be an integer, not {value!r}.", field=name) from None

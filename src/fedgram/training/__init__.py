@@ -1,4 +1,4 @@
-"""Training federations of networks, with everything kept on disk (needs the extra `train`)."""
+"""Train federations of networks and predict with them (needs the extra `train`)."""
 
 from fedgram._util.errors import InputError
 

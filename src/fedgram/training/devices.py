@@ -1,4 +1,4 @@
-"""The device that trains: chosen by name, described for the manifest, and how much memory it used."""
+"""Choose and describe the device that trains."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ import torch
 
 from fedgram._util.errors import InputError
 
-SMALL = 100_000
-"""Networks of fewer parameters are small."""
-
-THREAD_RATE, MOST_THREADS = 2.5e10, 8
-"""Operations a second of one thread: what ResMLP reached on an ARM server; and how many threads help."""
-
-MOST_HOURS = 2
-"""Training that takes a CPU longer is not begun unless the CPU is named."""
+SMALL = 100_000  # parameters; smaller networks train on one thread
+THREAD_RATE = 2.5e10  # operations per second and thread, measured with ResMLP on an ARM server
+MAX_THREADS = 8  # more threads did not help there
+MAX_CPU_HOURS = 2  # longer training needs an explicit device
 
 
-def named(name: str) -> torch.device:
-    """The device of a name: 'auto' is the first GPU, or the CPU where there is none."""
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name; 'auto' is the first GPU, or the CPU if there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -32,44 +28,48 @@ def named(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"There is no device '{name}'; say auto, cpu, cuda or cuda:N.", field="device")
+        raise InputError(f"Unknown device '{name}'. Choose auto, cpu, cuda or cuda:N.", field="device")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("PyTorch finds no CUDA GPU here; train with device cpu.", field="device")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise InputError(f"There is no '{name}': PyTorch finds {count} CUDA GPUs.", field="device")
+        raise InputError("PyTorch finds no CUDA GPU. Train with device cpu.", field="device")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise InputError(f"Unknown device '{name}': PyTorch finds {count} CUDA GPUs.", field="device")
     return device
 
 
-def check_hours(name: str, device: torch.device, operations: float) -> None:
-    """Refuse what would keep a CPU for hours that nobody chose."""
-    hours = operations / (THREAD_RATE * min(torch.get_num_threads(), MOST_THREADS)) / 3600
-    if name == "auto" and device.type == "cpu" and hours > MOST_HOURS:
+def estimate_cpu_hours(operations: float) -> float:
+    """Estimate how long this machine's CPU computes for."""
+    return operations / (THREAD_RATE * min(torch.get_num_threads(), MAX_THREADS)) / 3600
+
+
+def check_cpu_hours(device: str, hours: float, work: str, remedy: str) -> None:
+    """Reject long training on a CPU that only device 'auto' chose.
+
+    The message is "No GPU found for <work>. <remedy>, or pass --device cpu ...".
+    """
+    if device == "auto" and hours > MAX_CPU_HOURS and resolve_device("auto").type == "cpu":
         raise InputError(
-            f"There is no GPU here, and a CPU would train for about {hours:,.0f} hours: choose fewer epochs, "
-            "fewer runs or a smaller backbone, or say device cpu to train all the same.",
-            field="device",
+            f"No GPU found for {work}. {remedy}, or pass --device cpu (device='cpu').", field="device"
         )
 
 
-def hardware(device: torch.device) -> str:
-    """What the device is, in words."""
+def describe_hardware(device: torch.device) -> str:
+    """Name the GPU, or the CPU and its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     return f"{platform.processor() or platform.machine()}, {threads}"
 
 
-def current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU the current one, which captured steps, streams and kernels take; nothing for a CPU."""
+def use_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one, which CUDA graphs, streams and kernels use."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
-def threads_for(parameters: int, device: torch.device) -> Iterator[None]:
-    """Compute small networks on a CPU by one thread, unless OMP_NUM_THREADS says how many.
+def limit_threads(parameters: int, device: torch.device) -> Iterator[None]:
+    """Use one CPU thread for small networks, unless OMP_NUM_THREADS is set.
 
-    Several gain little on an idle machine, and wait for each other in every operation on a busy one.
+    More threads gain little on an idle machine and wait for each other on a busy one.
     """
     before = torch.get_num_threads()
     if device.type == "cpu" and parameters < SMALL and "OMP_NUM_THREADS" not in os.environ:
@@ -81,10 +81,10 @@ def threads_for(parameters: int, device: torch.device) -> Iterator[None]:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes in use so far: of the GPU since it was last reset, or of this process."""
+    """Return the peak bytes of the GPU since its last reset, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource  # not on Windows
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,4 +1,7 @@
-"""The networks that a run ended with, on new rows."""
+"""Predict new rows with the last networks of a run.
+
+`predict_rows` takes arrays by client; `predict_table` takes a table with a client column.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,14 @@ from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_bytes
 from fedgram._util.frames import align_columns
 from fedgram._util.text import quote_list
-from fedgram.data.tables.read_rows import Reading, read_inputs
-from fedgram.data.validation import check_finite, check_kind, named, numbers_of, plain
+from fedgram.data.tables.read_rows import TableSpec, read_inputs
+from fedgram.data.validation import (
+    check_finite,
+    check_image_dtype,
+    key_by_client,
+    to_native_array,
+    to_numeric_array,
+)
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_input
 from fedgram.nets.stack import ROWS_AT_ONCE
@@ -30,71 +39,97 @@ from fedgram.runs.manifest import NOT_RECORDED
 def predict_rows(
     run: StoredRun, inputs: Mapping[str, Any], backbone: Backbone | None = None
 ) -> dict[str, Array]:
-    """Targets (N, C) that the clients' last networks predict for their inputs (N, ...), by client name.
+    """Predict targets with the clients' last networks.
 
-    Columns of data frames are taken by the names that the run was trained with, if it knows them. backbone is
-    the one that the run was trained with, if it is not one of ours by name. The network of a centralized run
-    serves clients of any name.
+    Parameters
+    ----------
+    run : StoredRun
+        A complete run with saved networks.
+    inputs : mapping from client name to array (N, ...) or data frame
+        Columns of data frames are matched by name. A centralized run accepts any client name.
+    backbone : module or function, optional
+        The backbone that the run was trained with; not needed for backbones with a name.
+
+    Returns
+    -------
+    dict from client name to array (N, C)
+
+    Raises
+    ------
+    InputError
+        If the run has no networks, a client or column is unknown, or the backbone is another one.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, fedgram
+    >>> x = np.random.default_rng(0).standard_normal((2, 20, 3))
+    >>> problem = fedgram.Problem.from_arrays({"a": x[0], "b": x[1]}, {"a": x[0, :, :2], "b": x[1, :, 1:]})
+    >>> config = fedgram.TrainConfig(rounds=1, epochs=1, features=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (run,) = fedgram.train(problem, "resmlp-small", ["private"], [0], config, folder=folder)
+    ...     predicted = fedgram.predict_rows(run, {"b": np.ones((5, 3))})
+    >>> predicted["b"].shape
+    (5, 2)
     """
-    check_type(inputs, Mapping, "{'a': rows, 'b': rows} names the client of each")
-    arrays, shift, provenance = run.model(), _shift(run), run.setup.data.provenance
-    given, _ = align_columns(named(inputs), provenance.get("inputs", ()), "inputs")
-    found = {}
-    for client, rows in given.items():
-        place = _place(run, client)
-        own = {name: np.asarray(value[place]) for name, value in arrays.items()}  # counts are no arrays
-        values = plain(numbers_of(rows, client, "inputs"))
+    check_type(inputs, Mapping, "predict_rows()", "Pass {'a': rows, 'b': rows}, by client name")
+    arrays, provenance, mean = run.model(), run.setup.data.provenance, run.moments.mean
+    by_client, _ = align_columns(key_by_client(inputs), provenance.get("inputs", ()), "inputs")
+    predicted = {}
+    for client, rows in by_client.items():
+        m = _index_of(run, client)
+        own = {name: np.asarray(value[m]) for name, value in arrays.items()}  # an item may be a NumPy scalar
+        values = to_native_array(to_numeric_array(rows, client, "inputs"))
         check_finite(values, client, "inputs")
-        check_kind(values, provenance.get("input_type", str(values.dtype)), "the run was trained on", client)
-        found[client] = _predicted(run, own, values, backbone) + shift[place]
-    return found
+        input_type = provenance.get("input_type", str(values.dtype))
+        check_image_dtype(values, input_type, "the run was trained on", client)
+        shift = mean[m] if run.setup.procedure.centered else 0.0
+        predicted[client] = _predict(run, own, values, backbone) + shift
+    return predicted
 
 
-def _place(run: StoredRun, client: str) -> int:
-    """Which of the run's networks is a client's."""
+def _index_of(run: StoredRun, client: str) -> int:
+    """Return the index of a client's network."""
     clients = run.setup.data.clients
     if run.setup.procedure.centralized:
         return 0
     if client not in clients:
         raise InputError(
-            f"The run has no client '{client}'; it has {quote_list(clients)}.", client=client, field="inputs"
+            f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
+            client=client,
+            field="inputs",
         )
     return clients.index(client)
 
 
-def _shift(run: StoredRun) -> Array:
-    """What training subtracted from each client's targets, (M, C)."""
-    mean = run.moments.mean
-    return mean if run.setup.procedure.centered else np.zeros_like(mean)
-
-
-def _predicted(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:
-    """What a network with these parameters and buffers predicts for rows (N, ...) -> (N, C)."""
+def _predict(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:
+    """Predict rows (N, ...) with a network's parameters and buffers: (N, C)."""
     state = {name: torch.from_numpy(value) for name, value in arrays.items()}
     inputs = to_model_input(torch.tensor(rows), state["head.weight"].dtype)
-    model = _network(run, state, inputs[:2], backbone).eval()
+    model = _build_model(run, state, inputs[:2], backbone).eval()
     with torch.no_grad():
-        predict_table = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
-    return torch.cat(predict_table).double().numpy()
+        parts = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
+    return torch.cat(parts).double().numpy()
 
 
-def _network(run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None) -> Model:
-    setup, named = run.setup, _named(run) if backbone is None else backbone
-    few = inputs.float()  # as in training: lazy layers draw numbers of the type that they see
-    model = draw(named, few, setup.settings.features, len(setup.data.targets), 0, None)
-    same = _is_the_same(run, model, inputs, named)
-    if not (same and _filled(model.to(inputs.dtype), state)):
+def _build_model(
+    run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None
+) -> Model:
+    setup, backbone = run.setup, _named_backbone(run) if backbone is None else backbone
+    # float32 as in training: lazy layers draw values of the dtype that they receive
+    model = draw(backbone, inputs.float(), setup.settings.features, len(setup.data.targets), 0, None)
+    is_same = _is_backbone_of(run, model, inputs, backbone)
+    if not (is_same and _load_state(model.to(inputs.dtype), state)):
         raise InputError(
-            f"The networks of '{run.folder}' are not of this backbone for rows of shape "
-            f"{tuple(inputs.shape[1:])}; give the inputs and the backbone that it was trained with (a module "
-            "is taken as it is, whatever its weights).",
+            f"The networks of '{run.folder}' do not match this backbone for rows of shape "
+            f"{tuple(inputs.shape[1:])}. Pass the inputs and the backbone of its training; a module may have "
+            "any weights.",
             field="backbone",
         )
     return model
 
 
-def _filled(model: Model, state: Mapping[str, Tensor]) -> bool:
-    """Put numbers into all tensors of a model, also those that it does not save; False if it has others."""
+def _load_state(model: Model, state: Mapping[str, Tensor]) -> bool:
+    """Load all tensors, also those that state_dict omits; return False if names or shapes differ."""
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
         return False
@@ -104,23 +139,19 @@ def _filled(model: Model, state: Mapping[str, Tensor]) -> bool:
     return True
 
 
-def _named(run: StoredRun) -> str:
-    """The run's backbone, if it is one of ours."""
+def _named_backbone(run: StoredRun) -> str:
     name = run.setup.backbone
     if name not in BACKBONES:
         raise InputError(
-            f"The run in '{run.folder}' was trained with a backbone of your own, '{name}'; in Python "
-            "fedgram.training.predictions takes it as backbone=.",
+            f"The run in '{run.folder}' was trained with your own backbone '{name}'. Pass it in Python: "
+            "fedgram.predict_rows(run, inputs, backbone=...).",
             field="backbone",
         )
     return name
 
 
-def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbone) -> bool:
-    """Whether a function draws the network of the run.
-
-    A module may have come by other weights since, and ours are known by name.
-    """
+def _is_backbone_of(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbone) -> bool:
+    """Whether a function draws the run's network; names are trusted, and modules may have new weights."""
     if isinstance(backbone, (str, nn.Module)) or run.setup.network == NOT_RECORDED:
         return True
     return run.setup.network == fingerprint(model.float(), torch.ones(2, *inputs.shape[1:]))
@@ -128,22 +159,22 @@ def _is_the_same(run: StoredRun, model: Model, inputs: Tensor, backbone: Backbon
 
 @dataclass(frozen=True, eq=False)
 class PredictedTable:
-    """The client of every row (N,), and what was predicted for it (N, C), in the order of the table."""
+    """Predictions (N, C) for the rows of a table in order, and the client (N,) of each."""
 
     clients: list[str]
     targets: tuple[str, ...]
     values: Array
 
     def document(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Convert to the JSON of `fedgram runs predict --json`."""
         return {"targets": list(self.targets), "clients": self.clients, "predictions": self.values.tolist()}
 
     def csv(self) -> str:
-        """A line for every row, after one of names."""
+        """Format as CSV, with a header."""
         text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(["client", *self.targets])
-        lines.writerows(
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["client", *self.targets])
+        writer.writerows(
             [client, *row] for client, row in zip(self.clients, self.values.tolist(), strict=True)
         )
         return text.getvalue()
@@ -154,45 +185,40 @@ class PredictedTable:
 
 
 def predict_table(folder: Path, data: str, client: str | None, site: str | None) -> PredictedTable:
-    """What the networks of a run predict for the rows of a table, each with that of its client."""
-    from fedgram.training import predict_rows
-
-    run = _one(folder)
+    """Predict the rows of a table, each with the network of its client."""
+    run = _load_single_run(folder)
     run.require_model()
     if run.setup.procedure.centralized and client is None:
-        site = site or "all"  # one network serves clients of any name
+        site = site or "all"  # its network accepts any client name
     if (client is None) == (site is None):
         raise InputError(
-            "Say either --client, the column that names each row's client, or --site, and not both.",
-            field="client",
+            "Pass either --client, the column with each row's client, or --site, not both.", field="client"
         )
-    clients, inputs = read_inputs(data, Reading(client, _inputs(run), [], site=site or ""))
+    clients, inputs = read_inputs(data, TableSpec(client, _input_columns(run), [], site=site or ""))
     owners = np.array(clients, dtype=object)
     values = np.empty((len(clients), len(run.setup.data.targets)))
     rows = {name: inputs[owners == name].astype(np.float32) for name in dict.fromkeys(clients)}
-    for name, found in predict_rows(run, rows).items():
-        values[owners == name] = found
+    for name, predicted in predict_rows(run, rows).items():
+        values[owners == name] = predicted
     return PredictedTable(clients, run.setup.data.targets, values)
 
 
-def _one(folder: Path) -> StoredRun:
-    """The run in a folder, which must be one."""
-    found = Runs(folder).require()
-    if len(found) > 1:
+def _load_single_run(folder: Path) -> StoredRun:
+    runs = Runs(folder).require()
+    if len(runs) > 1:
         raise InputError(
-            f"There are {len(found)} runs in '{folder}'; name the folder of one, like '{found[0].folder}'.",
+            f"'{folder}' has {len(runs)} runs. Name the folder of one, such as '{runs[0].folder}'.",
             field="folder",
         )
-    return found[0]
+    return runs[0]
 
 
-def _inputs(run: StoredRun) -> list[str]:
-    """The columns that a run was trained on."""
-    inputs = run.setup.data.provenance.get("inputs")
-    if not inputs:
+def _input_columns(run: StoredRun) -> list[str]:
+    columns = run.setup.data.provenance.get("inputs")
+    if not columns:
         raise InputError(
-            f"The run was trained on '{run.setup.data.name}', whose inputs are no columns of a table; in "
-            "Python fedgram.training.predictions takes arrays.",
+            f"The run was trained on '{run.setup.data.name}', which has no input columns. Pass arrays in "
+            "Python: fedgram.predict_rows(run, inputs).",
             field="folder",
         )
-    return list(inputs)
+    return list(columns)

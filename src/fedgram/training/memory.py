@@ -1,4 +1,7 @@
-"""How much memory a stack needs, before it is made, and how many runs fit at once."""
+"""Estimate the memory of a stack before it is built, and how many runs fit.
+
+docs/training.md has the formula.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,25 @@ from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.nets.cuda import LANES, storage
-from fedgram.nets.model import Backbone, example
-from fedgram.nets.stack import one_at_a_time
+from fedgram.nets.cuda import STREAMS, storage_dtype
+from fedgram.nets.model import Backbone, draw_example
+from fedgram.nets.stack import has_convolutions
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 
-RESERVE = 0.9  # of what is free: the rest is for the allocator, libraries and captured graphs
-DOUBLE = 8
-ORDER = 12 * 8
-"""Bytes for each place in an order of rows: the order, and what it takes to hash and sort the next one."""
+USABLE = 0.9  # fraction of free memory; the rest is for the allocator, libraries and CUDA graphs
+DOUBLE = 8  # bytes of a double
+ORDER = 12 * 8  # bytes per row of an order: the order itself, and hashing and sorting the next one
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a stack needs: `fixed` for the data, and for each run
+    """Bytes of a stack: `fixed` for the data, and for each run the other fields.
 
-    state: parameters, gradients and the optimizer's two moments of all clients;
-    activations: what a minibatch leaves behind of the models that are computed at once;
-    returning: backbone outputs of all training rows, and last layers in double precision;
-    order: the order of rows, as long for each client as for the one with the most.
+    state: parameters, gradients and both moments of the optimizer of all clients.
+    activations: of a minibatch, for the models that are computed at once.
+    returning: backbone outputs of all training rows, and last layers in double precision.
+    order: the row order, as long for each client as for the largest one.
     """
 
     fixed: int
@@ -43,55 +45,51 @@ class Footprint:
     order: int
     shared_activations: bool
 
-    def of(self, runs: int) -> int:
-        """Bytes for this many runs."""
+    def total(self, runs: int) -> int:
+        """Return the bytes of a stack with this many runs."""
         activations = self.activations * (1 if self.shared_activations else runs)
         return self.fixed + runs * (self.state + self.returning + self.order) + activations
 
-    def fitting(self, available: int) -> int:
-        """How many runs fit into this many bytes."""
-        runs = 0
-        while self.of(runs + 1) <= available:
-            runs += 1
-        return runs
+    def max_runs(self, available: int) -> int:
+        """Return how many runs fit into this many bytes."""
+        return max(0, 1 + (available - self.total(1)) // (self.total(2) - self.total(1)))
 
 
-def footprint(problem: Problem, backbone: Backbone, centralized: bool, settings: TrainConfig) -> Footprint:
-    """What a stack of runs of this problem needs; docs/training.md has the formula."""
+def footprint(problem: Problem, backbone: Backbone, centralized: bool, config: TrainConfig) -> Footprint:
+    """Estimate the footprint of a stack of runs of this problem."""
     splits = list(problem.train.values())
     rows = [sum(map(len, splits))] if centralized else [len(split) for split in splits]
-    model, inputs = example(backbone, splits[0], settings.features)
-    number = torch.finfo(storage(settings.precision)).bits // 8
-    per_row = activations_per_row(model, inputs)
-    alone = one_at_a_time(model)
-    at_once = LANES if alone else len(rows)
+    model, inputs = draw_example(backbone, splits[0], config.features)
+    number = torch.finfo(storage_dtype(config.precision)).bits // 8
+    is_sequential = has_convolutions(model)
     width = model.feature.in_features
     layers = model.feature.weight.numel() + model.head.weight.numel()
     return Footprint(
-        fixed=sum(bytes_of(split, number) for split in (*splits, *problem.test.values())),
+        fixed=sum(_bytes_of(split, number) for split in (*splits, *problem.test.values())),
         state=len(rows) * 4 * number * model.size,
-        activations=at_once * 2 * number * per_row * settings.batch,
-        returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + settings.features)
+        activations=(STREAMS if is_sequential else len(rows)) * 2 * number * config.batch
+        * _activations_per_row(model, inputs),
+        returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + config.features)
         + len(rows) * 2 * DOUBLE * layers,
-        order=len(rows) * ORDER * (max(rows) + settings.batch),
-        shared_activations=alone,
+        order=len(rows) * ORDER * (max(rows) + config.batch),
+        shared_activations=is_sequential,
     )  # fmt: skip
 
 
-def bytes_of(split: Split, number: int) -> int:
-    """Of a client's rows on the device, whose networks have numbers of so many bytes.
+def _bytes_of(split: Split, number: int) -> int:
+    """Return the bytes of a client's rows for networks with numbers of this many bytes.
 
-    Inputs are there once, bytes as bytes; targets in double precision, and as networks are trained on them.
+    Targets are stored twice: in double precision and in that of the networks.
     """
     each = 1 if split.inputs.dtype == np.uint8 else number
     return each * split.inputs.size + (DOUBLE + number) * split.targets.size
 
 
-def activations_per_row(model: nn.Module, inputs: Tensor) -> int:
-    """How many numbers a row has, and the layers of a model give for it, counting every layer's output."""
+def _activations_per_row(model: nn.Module, inputs: Tensor) -> int:
+    """Count the numbers of one row and of the outputs of all layers for it."""
     sizes = [inputs[0].numel()]
 
-    def count(module: nn.Module, given: Any, output: Any) -> None:
+    def count(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and not list(module.children()):
             sizes.append(output.numel() // len(inputs))
 
@@ -103,29 +101,29 @@ def activations_per_row(model: nn.Module, inputs: Tensor) -> int:
     return sum(sizes)
 
 
-def available(device: torch.device) -> int:
-    """Bytes that are free on a device."""
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of a device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    about = Path("/proc/meminfo")
-    if about.exists():  # free pages alone would leave out what the system gives back when asked
-        entries = dict(line.split(":") for line in about.read_text().splitlines())
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():  # unlike free pages, MemAvailable includes reclaimable ones
+        entries = dict(line.split(":") for line in meminfo.read_text().splitlines())
         return 1024 * int(entries["MemAvailable"].split()[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def fitting(
-    problem: Problem, backbone: Backbone, runs: Sequence[Run], settings: TrainConfig, device: torch.device
+def max_runs_at_once(
+    problem: Problem, backbone: Backbone, runs: Sequence[Run], config: TrainConfig, device: torch.device
 ) -> int:
-    """How many of these runs fit on the device at once, at least 1."""
-    needed = footprint(problem, backbone, runs[0].procedure.centralized, settings)
-    free = int(RESERVE * available(device))
-    count = min(needed.fitting(free), len(runs))
+    """Return how many of these runs fit on the device at once, at least 1."""
+    needed = footprint(problem, backbone, runs[0].procedure.centralized, config)
+    free = int(USABLE * free_bytes(device))
+    count = min(needed.max_runs(free), len(runs))
     if not count:
         raise InputError(
-            f"One run needs about {_gib(needed.of(1))}, but {device} has {_gib(free)} free: what fits is "
-            f"a smaller backbone, a batch below {settings.batch}, or fewer rows.",
+            f"One run needs about {_gib(needed.total(1))}, but {device} has {_gib(free)} free. Use a smaller "
+            f"backbone, a batch below {config.batch}, or fewer rows.",
             field="memory",
         )
     return count

@@ -1,4 +1,4 @@
-"""One stack of runs, trained from its start or its checkpoint, every round on disk before the next begins."""
+"""Train one stack of runs, and store every round before the next begins."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 import fedgram
 from fedgram._util.arrays import Array
+from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
 from fedgram.nets.model import Backbone
@@ -27,10 +28,10 @@ from fedgram.training import devices
 
 @dataclass(frozen=True)
 class Status:
-    """How far training is: told after every epoch.
+    """Progress after an epoch.
 
-    stack: number of the stack, of so many stacks; errors: e_F of each run to its target after the last
-    finished round, empty before the first; seconds_left: until all stacks are trained; peak_memory in bytes.
+    stack: number of the current stack, of `stacks`; errors: e_F of each run to its target after the last
+    finished round; seconds_left: estimate for all stacks; peak_memory in bytes.
     """
 
     runs: tuple[Run, ...]
@@ -47,11 +48,11 @@ class Status:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What all stacks share: the problem and how it is trained, where results go, and who is told."""
+    """Inputs that all stacks share."""
 
     problem: Problem
     backbone: Backbone
-    settings: TrainConfig
+    config: TrainConfig
     device: torch.device
     prediction: Prediction
     runs: Runs
@@ -62,9 +63,9 @@ class Task:
 
 @dataclass(frozen=True)
 class StackPlan:
-    """Runs to be trained at once, number 1, 2, ... of several; resumed if they have been before.
+    """Runs to train at once; stack number 1, 2, ... of `of`.
 
-    later: epochs times runs of the stacks that follow.
+    resumed: the checkpoint to continue from; later: epochs times runs of the following stacks.
     """
 
     setups: tuple[Setup, ...]
@@ -75,20 +76,20 @@ class StackPlan:
 
 
 class StackTraining:
-    """A stack on its device, with the records of its runs."""
+    """A stack on its device, and the records of its runs."""
 
     def __init__(self, task: Task, stack: StackPlan) -> None:
         self.task, self.stack = task, stack
         if task.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(task.device)
         runs = [setup.run for setup in stack.setups]
-        self.federation = Federation(task.problem, task.backbone, runs, task.settings, task.device)
+        self.federation = Federation(task.problem, task.backbone, runs, task.config, task.device)
         self.targets = {run: expectation(task.prediction, run.procedure).gram for run in runs}
         self.errors: dict[Run, float] = {}
-        self.checkpoint = stack.resumed or Checkpoint.for_setups(
+        self.checkpoint = stack.resumed or Checkpoint.from_setups(
             task.runs.setting_folder(stack.setups[0]), stack.setups
         )
-        self.records = {setup.run: self._record(setup) for setup in stack.setups}
+        self.records = {setup.run: self._new_record(setup) for setup in stack.setups}
         if stack.resumed is None:
             self._begin()
         else:
@@ -96,17 +97,17 @@ class StackTraining:
         self.begun, self.before = time.perf_counter(), self.federation.finished
 
     def train(self) -> None:
-        """Train the rounds that are left; a run that diverges is given up, the others go on."""
+        """Train the remaining rounds; runs that diverge stop, the others continue."""
         federation, started = self.federation, time.perf_counter()
-        for found in federation.rounds(self._advanced):
-            self._commit(found, time.perf_counter() - started)
+        for records in federation.rounds(self._report_epoch):
+            self._commit(records, time.perf_counter() - started)
             started = time.perf_counter()
             if len(federation.stopped) == len(federation.runs):
                 break
         self.checkpoint.remove()
 
-    def _record(self, setup: Setup) -> StoredRun:
-        """A run of which no round is finished yet."""
+    def _new_record(self, setup: Setup) -> StoredRun:
+        """Describe a run without finished rounds."""
         device = self.task.device
         versions = {
             "fedgram": fedgram.__version__,
@@ -118,7 +119,7 @@ class StackTraining:
             seconds=(),
             stack=len(self.stack.setups),
             device=str(device),
-            hardware=devices.hardware(device),
+            hardware=devices.describe_hardware(device),
             peak_memory=devices.peak_memory(device),
             versions=versions,
         )
@@ -131,7 +132,7 @@ class StackTraining:
             record.begin(moments, head, bias)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
-        """Go on after the last round whose checkpoint was written; later files are written again."""
+        """Continue after the round of the checkpoint; files of later rounds are overwritten."""
         federation = self.federation
         federation.load({name: torch.from_numpy(value) for name, value in checkpoint.read().items()})
         for run, record in self.records.items():
@@ -139,53 +140,51 @@ class StackTraining:
             seconds = stored.account.seconds[: federation.finished] if stored else ()
             account = replace(record.account, seconds=seconds, stopped=federation.stopped.get(run))
             self.records[run] = replace(record, account=account)
-        self.task.on_warning(f"Runs that go on after round {federation.finished}: {len(federation.runs)}.")
+        self.task.on_warning(f"Resuming {pluralize(len(federation.runs))} after round {federation.finished}.")
 
-    def _commit(self, found: Mapping[Run, Round], took: float) -> None:
-        """Write a round of every run, then the checkpoint: until that is replaced, the round is redone."""
+    def _commit(self, records: Mapping[Run, Round], seconds: float) -> None:
+        """Write a round of every run, then the checkpoint; without the latter, the round is repeated."""
         federation = self.federation
         for r, run in enumerate(federation.runs):
-            if run in found:
-                self._record_round(run, found[run], took)
+            if run in records:
+                self._record_round(run, records[run], seconds)
             elif self.records[run].account.stopped is None:
-                self._give_up(run)
+                self._stop(run)
             if self.records[run].complete and self.task.keep_models:
-                self.records[run].keep_model(self._model(r))
+                self.records[run].save_model(self._model(r))
             self.records[run].save()
-        if federation.finished < self.task.settings.rounds:
+        if federation.finished < self.task.config.rounds:
             state = {name: value.cpu().numpy() for name, value in federation.state().items()}
             self.checkpoint.write(state)
 
-    def _record_round(self, run: Run, round: Round, took: float) -> None:
+    def _record_round(self, run: Run, round: Round, seconds: float) -> None:
         record, peak = self.records[run], devices.peak_memory(self.task.device)
         record.record(round)
-        account = replace(record.account, seconds=(*record.account.seconds, took), peak_memory=peak)
+        account = replace(record.account, seconds=(*record.account.seconds, seconds), peak_memory=peak)
         self.records[run] = replace(record, account=account)
         self.errors[run] = float(psd.relative_error(psd.gram(round.head), self.targets[run]))
 
-    def _give_up(self, run: Run) -> None:
+    def _stop(self, run: Run) -> None:
         record, reason = self.records[run], self.federation.stopped[run]
         self.records[run] = replace(record, account=replace(record.account, stopped=reason))
         self.errors.pop(run, None)
-        self.task.on_warning(f"{run.name} was given up: {reason}.")
+        self.task.on_warning(f"{run.name} stopped: {reason}.")
 
     def _model(self, run: int) -> dict[str, Array]:
-        """Parameters and buffers of a run's clients, (M, ...) by name."""
+        """Return parameters and buffers of a run's clients, (M, ...) by name."""
         runs, dtype = len(self.federation.runs), self.federation.clients.stack.dtype
-        models = {
-            name: value[run::runs] for name, value in self.federation.models().items()
-        }  # client by client
+        models = {name: value[run::runs] for name, value in self.federation.models().items()}
         return {
             name: (value.to(dtype) if value.is_floating_point() else value).cpu().numpy()
             for name, value in models.items()
         }
 
-    def _advanced(self, epoch: int) -> None:
+    def _report_epoch(self, epoch: int) -> None:
         task, stack, federation = self.task, self.stack, self.federation
-        rounds, epochs = task.settings.rounds, task.settings.epochs
-        behind = (federation.finished - self.before) * epochs + epoch
-        ahead = (rounds - federation.finished) * epochs - epoch
-        each = (time.perf_counter() - self.begun) / behind
+        rounds, epochs = task.config.rounds, task.config.epochs
+        done = (federation.finished - self.before) * epochs + epoch
+        remaining = (rounds - federation.finished) * epochs - epoch
+        each = (time.perf_counter() - self.begun) / done
         task.on_epoch(
             Status(
                 runs=federation.runs,
@@ -195,7 +194,7 @@ class StackTraining:
                 rounds=rounds,
                 epoch=epoch,
                 epochs=epochs,
-                seconds_left=each * (ahead + stack.later / len(federation.runs)),
+                seconds_left=each * (remaining + stack.later / len(federation.runs)),
                 errors=dict(self.errors),
                 peak_memory=devices.peak_memory(task.device),
             )

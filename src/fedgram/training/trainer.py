@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.locks import lock_folders
 from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
-from fedgram.federation.clients import check_starts
-from fedgram.nets.model import Backbone, Model, example, fingerprint, name_of, operations_per_row
+from fedgram.federation.clients import check_independent_starts
+from fedgram.nets.model import Backbone, default_name, draw_example, fingerprint, operations_per_row
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
 from fedgram.runs.procedure import Procedure
@@ -34,7 +33,7 @@ def train(
     backbone: Backbone,
     procedures: Iterable[str | Procedure],
     seeds: Iterable[int],
-    settings: TrainConfig | None = None,
+    config: TrainConfig | None = None,
     *,
     folder: str | Path = "runs",
     device: str = "auto",
@@ -43,84 +42,148 @@ def train(
     on_epoch: Callable[[Status], None] = lambda status: None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[StoredRun, ...]:
-    """Train all procedures with all seeds, and return their runs as they lie under `folder`.
+    """Train all procedures with all seeds, and store every round.
 
-    backbone: a name, a module to start from, or a function that draws a new one; backbone_name is what its
-    results are filed under. Runs that are finished are kept; a stack that was stopped goes on after its
-    last round. `on_epoch` hears of every epoch, `on_warning` what a person should know.
+    Finished runs are skipped. A stack that was interrupted continues after its last round.
+
+    Parameters
+    ----------
+    problem : Problem
+        Inputs (N_m, ...) and targets (N_m, C) of each client.
+    backbone : str, module, or function
+        A name, a module with its initial weights, or a function that returns a new module. It maps inputs
+        (B, ...) to vectors (B, D).
+    procedures : iterable of str or Procedure
+        Such as "ordinary" or "proximal+corrected".
+    seeds : iterable of int
+        Each procedure is trained with each seed.
+    config : TrainConfig, optional
+        Rounds, epochs, penalties, optimizer.
+    folder : path
+        Runs are stored under `<folder>/<dataset>/<backbone>/<procedure>/seed-<n>/`.
+    device : str
+        'auto', 'cpu', 'cuda' or 'cuda:N'.
+    backbone_name : str, optional
+        Folder name of the backbone; by default its own name.
+    keep_models : bool
+        Save the clients' last networks, which `predict_rows` needs.
+    on_epoch : function of Status
+        Called after every epoch.
+    on_warning : function of str
+        Called with every warning.
+
+    Returns
+    -------
+    tuple of StoredRun
+        In the order of procedures, then seeds.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, memory is too small, or other settings made a run in the folder.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, fedgram
+    >>> x = np.random.default_rng(0).standard_normal((2, 20, 3))
+    >>> problem = fedgram.Problem.from_arrays(list(x), [x[0, :, :2], 2 * x[1, :, :2]])
+    >>> config = fedgram.TrainConfig(rounds=2, epochs=1, features=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     runs = fedgram.train(problem, "resmlp-small", ["ordinary"], [0, 1], config, folder=folder)
+    >>> [run.setup.run.name for run in runs]
+    ['ordinary/seed-0', 'ordinary/seed-1']
     """
-    check_type(problem, Problem, "Problem.from_arrays, from_frame or from_datasets makes one")
-    settings = settings or TrainConfig()
-    prediction = predict(problem.moments, settings.penalty)
-    place, results = devices.named(device), Runs(Path(folder))
-    if settings.precision == "bf16" and place.type == "cpu":
-        raise InputError("bf16 is for a GPU; on a CPU train with precision fp32.", field="precision")
-    runs = _runs(procedures, seeds)
-    check_starts(backbone, [run.procedure for run in runs])
-    task = Task(problem, backbone, settings, place, prediction, results, keep_models, on_epoch, on_warning)
-    model, inputs = example(backbone, next(iter(problem.train.values())), settings.features)
-    network = (backbone_name or name_of(backbone), model.size, fingerprint(model, inputs))
-    data = summarize(problem)
-    setups = [Setup(run.procedure, run.seed, settings, *network, data) for run in runs]
-    left = [setup for setup in setups if not ((run := results.find(setup)) and run.over)]
-    devices.check_hours(device, place, len(left) * _operations(problem, model, inputs, settings))
-    for note in (*prediction.notes, *preflight_warnings(problem, model, inputs, prediction)):
-        on_warning(note)
-    with lock_folders(map(results.folder_of, left)), devices.threads_for(model.size, place):
-        for stack in plan_stacks(task, setups):
-            _train(task, stack)
-    found = tuple(run for setup in setups if (run := results.find(setup)) is not None)
-    if keep_models and (bare := [run for run in found if run.complete and not run.has_model]):
-        on_warning(
-            f"No networks were kept of {pluralize(len(bare))} finished before: to predict with some, train "
-            "in "
-            "another folder."
-        )
-    return found
+    config, runs = config or TrainConfig(), Runs(Path(folder))
+    _validate(problem, config, device)
+    prediction = predict(problem.moments, config.penalty)
+    task = Task(
+        problem, backbone, config, devices.resolve_device(device), prediction, runs, keep_models, on_epoch,
+        on_warning,
+    )  # fmt: skip
+    setups = _plan(task, _parse_runs(procedures, seeds), backbone_name, device)
+    return _run(task, setups)
 
 
-def _train(task: Task, stack: StackPlan) -> None:
-    try:
-        with devices.current(task.device):
-            StackTraining(task, stack).train()
-    except torch.OutOfMemoryError:
-        raise InputError(
-            f"{task.device} ran out of memory with {pluralize(len(stack.setups))} at once; finished rounds "
-            "are kept. Free its memory, or train fewer procedures or seeds at a time.",
-            field="memory",
-        ) from None
+def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
+    hint = "Build it with Problem.from_arrays, from_frame or from_datasets"
+    check_type(problem, Problem, "train()", hint)
+    if devices.resolve_device(device).type == "cpu" and config.precision == "bf16":
+        raise InputError("bf16 needs a GPU. Train with precision fp32 on a CPU.", field="precision")
 
 
-def _runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
-    """Every procedure with every seed, each once."""
-    named = [procedures] if isinstance(procedures, str) else procedures
-    parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in named]
+def _parse_runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
+    """Combine every procedure with every seed, without repetitions."""
+    names = [procedures] if isinstance(procedures, str) else procedures
+    parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in names]
     if not isinstance(seeds, Iterable):
-        raise InputError(f"Seeds are given one by one, such as range(3), not as {seeds}.", field="seeds")
-    runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_seed, seeds)))
+        raise InputError(f"seeds must be a list, not {seeds}. Pass range(3), for example.", field="seeds")
+    runs = dict.fromkeys(Run(procedure, seed) for procedure, seed in product(parsed, map(_parse_seed, seeds)))
     if not runs:
         raise InputError("Name at least one procedure and one seed.", field="procedure")
     return list(runs)
 
 
-def _operations(problem: Problem, model: Model, inputs: Tensor, settings: TrainConfig) -> float:
-    """Of a run: of all rows in all epochs forward, and twice that backward."""
-    rows = sum(map(len, problem.train.values()))
-    return 3.0 * operations_per_row(model, inputs) * rows * settings.epochs * settings.rounds
-
-
-def _seed(given: Any) -> int:
+def _parse_seed(value: Any) -> int:
     try:
-        seed = index(given)  # NumPy's whole numbers, too
+        seed = index(value)  # accepts NumPy integers
     except TypeError:
         seed = -1
     if seed < 0:
-        raise InputError(f"A seed is a whole number from 0 on, not {given}.", field="seeds")
+        raise InputError(f"A seed must be an integer of at least 0, not {value}.", field="seeds")
     return seed
 
 
+def _plan(task: Task, runs: list[Run], backbone_name: str | None, device: str) -> list[Setup]:
+    """Describe the runs, and warn or refuse before anything is trained."""
+    problem, config = task.problem, task.config
+    check_independent_starts(task.backbone, [run.procedure for run in runs])
+    model, inputs = draw_example(task.backbone, next(iter(problem.train.values())), config.features)
+    network = (backbone_name or default_name(task.backbone), model.size, fingerprint(model, inputs))
+    data = summarize(problem)
+    setups = [Setup(run.procedure, run.seed, config, *network, data) for run in runs]
+    rows = sum(map(len, problem.train.values())) * config.epochs * config.rounds * len(_pending(task, setups))
+    # the backward pass takes twice the operations of the forward pass
+    hours = devices.estimate_cpu_hours(3.0 * operations_per_row(model, inputs) * rows)
+    work = f"about {hours:,.0f} hours of training on this CPU"
+    devices.check_cpu_hours(device, hours, work, "Use fewer epochs, fewer runs or a smaller backbone")
+    for warning in (*task.prediction.notes, *preflight_warnings(problem, model, inputs, task.prediction)):
+        task.on_warning(warning)
+    return setups
+
+
+def _pending(task: Task, setups: list[Setup]) -> list[Setup]:
+    return [setup for setup in setups if not ((run := task.runs.find(setup)) and run.is_finished)]
+
+
+def _run(task: Task, setups: list[Setup]) -> tuple[StoredRun, ...]:
+    """Train the runs that are not finished; return all of them."""
+    folders = map(task.runs.folder_of, _pending(task, setups))
+    with lock_folders(folders), devices.limit_threads(setups[0].parameters, task.device):
+        for stack in plan_stacks(task, setups):
+            _run_stack(task, stack)
+    stored = tuple(run for setup in setups if (run := task.runs.find(setup)) is not None)
+    if task.keep_models and (bare := [run for run in stored if run.complete and not run.has_model]):
+        task.on_warning(
+            f"{pluralize(len(bare))} finished earlier without saved networks. Train in another folder to get "
+            "them."
+        )
+    return stored
+
+
+def _run_stack(task: Task, stack: StackPlan) -> None:
+    try:
+        with devices.use_device(task.device):
+            StackTraining(task, stack).train()
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"{task.device} ran out of memory with {pluralize(len(stack.setups))} at once; finished rounds "
+            "are stored. Free memory, or train fewer procedures or seeds at a time.",
+            field="memory",
+        ) from None
+
+
 def summarize(problem: Problem) -> Data:
-    """Return what a run records about its problem."""
+    """Describe a problem for the manifest of a run."""
     tested = [len(problem.test[client]) if problem.test else 0 for client in problem.clients]
     return Data(
         name=problem.name,
