@@ -6,14 +6,20 @@ from math import isclose
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.launch.costs import RESMLP_STEP, RESNET18_STEP, cost_of, model_steps, seconds_per_step
-from fedgram.paper.launch.jobs import jobs_of
+from fedgram.paper.launch.costs import (
+    RESMLP_STEP,
+    RESNET18_STEP,
+    count_steps,
+    estimate_cost,
+    estimate_step_time,
+)
+from fedgram.paper.launch.jobs import make_jobs
 from fedgram.paper.launch.launch import run
 from fedgram.paper.launch.plan import Request, plan_experiments
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
 from fedgram.paper.networks.results import Results
-from fedgram.paper.networks.scales import SCALES, scale_of
-from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, at_hand
+from fedgram.paper.networks.scales import SCALES, get_scale
+from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, find_sources
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.printing import cost_lines, list_rows
 from fedgram.runs.procedure import Procedure
@@ -66,27 +72,27 @@ def test_studies_share_their_runs():
 
 def test_cost_is_models_times_steps_times_the_measured_time():
     key = Condition("ordinary").key("hopper", "hopper", 0, PAPER)
-    assert model_steps(key) == 4 * 8 * 4000 * 4  # clients, rounds, epochs, minibatches of 256 of 1,000 rows
-    assert model_steps(replace(key, procedure=Procedure(centralized=True))) == 8 * 4000 * 16
+    assert count_steps(key) == 4 * 8 * 4000 * 4  # clients, rounds, epochs, minibatches of 256 of 1,000 rows
+    assert count_steps(replace(key, procedure=Procedure(centralized=True))) == 8 * 4000 * 16
     larger = Condition("ordinary", 1000, larger=True).key("3dshapes", "3dshapes", 0, PAPER)
-    assert model_steps(larger) == 8 * 8 * 1000 * 24
-    cost = cost_of([key, key, replace(key, seed=1)])
-    assert (cost.runs, cost.model_steps) == (2, 2 * model_steps(key))
+    assert count_steps(larger) == 8 * 8 * 1000 * 24
+    cost = estimate_cost([key, key, replace(key, seed=1)])
+    assert (cost.runs, cost.model_steps) == (2, 2 * count_steps(key))
     assert isclose(cost.hours * 3600, cost.model_steps * RESMLP_STEP)
     assert "of one H200" in str(cost)
     image = replace(key, setting="3dshapes", backbone="resnet34")
-    assert isclose(cost_of([image]).hours * 3600, model_steps(image) * 2.02 * 2.66e-3)
+    assert isclose(estimate_cost([image]).hours * 3600, count_steps(image) * 2.02 * 2.66e-3)
     small, between = (replace(key, setting=name, backbone="resnet18") for name in ("cifar-geo", "mpiigaze"))
-    assert seconds_per_step(small) == RESNET18_STEP[40 * 40] < seconds_per_step(between) < 2.66e-3
-    assert str(cost_of([key])).startswith("1 run to train, ")
-    assert cost_of([key]).trainings == 1
-    assert str(cost_of([])) == "nothing left to train"
+    assert estimate_step_time(small) == RESNET18_STEP[40 * 40] < estimate_step_time(between) < 2.66e-3
+    assert str(estimate_cost([key])).startswith("1 run to train, ")
+    assert estimate_cost([key]).trainings == 1
+    assert str(estimate_cost([])) == "nothing left to train"
 
 
 def test_the_cost_of_the_smoke_scale_counts_what_settings_share_once():
     scale = SCALES["smoke"]
     sources = {(name, larger): scale.source(name) for name, larger in EVERYTHING}
-    small = cost_of(STUDIES["dnn-main"].keys(scale, sources))
+    small = estimate_cost(STUDIES["dnn-main"].keys(scale, sources))
     assert (small.runs, small.trainings, small.hours) == (80, 16, None)
     words = "80 small runs to train (16 trainings: settings share data), a minute on a CPU"
     assert str(small) == words
@@ -95,20 +101,20 @@ def test_the_cost_of_the_smoke_scale_counts_what_settings_share_once():
 def test_stand_ins_are_taken_where_the_papers_data_is_missing(tmp_path):
     (tmp_path / "mujoco_hopper_ppo_stoch.parquet").touch()
     varieties = [("hopper", False), ("dsprites", False), ("mpiigaze", False), ("walker", False)]
-    found = at_hand(varieties, tmp_path)
+    found = find_sources(varieties, tmp_path)
     assert {name: source.dataset for (name, _), source in found.sources.items()} == {
         "hopper": "hopper-rollouts", "dsprites": "sprites",
     }  # fmt: skip
     assert set(found.missing) == {("mpiigaze", False), ("walker", False)}
     assert "needs JAT's training episodes" in found.missing["walker", False]
-    with_results = at_hand(varieties, tmp_path, [("walker", "walker-rollouts", False)])
+    with_results = find_sources(varieties, tmp_path, [("walker", "walker-rollouts", False)])
     assert with_results.sources["walker", False].dataset == "walker-rollouts"
 
 
 def test_missing_data_is_not_run_with_its_reason(tmp_path):
     (plan,) = plan_experiments([STUDIES["dnn-main"]], empty(tmp_path), Results())
     assert {key.setting for key in plan.keys} == {"dsprites"}  # drawn on the fly
-    assert (len(plan.missing), plan.in_all, len(plan.not_run)) == (20, 200, 9)
+    assert (len(plan.missing), plan.total, len(plan.not_run)) == (20, 200, 9)
     assert "Hopper is not run: The dataset 'hopper' needs" in "\n".join(plan.reasons)
     lines = "\n".join(cost_lines([plan]))
     assert "20 of 200 runs asked for, 0 of them finished" in lines
@@ -123,8 +129,8 @@ def test_a_setting_asked_for_by_name_must_be_there(tmp_path):
 @pytest.mark.parametrize(
     ("narrowed", "words"),
     [
-        ({"settings": ("hoper",)}, "no setting 'hoper'; did you mean 'hopper'"),
-        ({"settings": ("foo",)}, r"no setting 'foo'\. Settings are beijing, swimmer"),
+        ({"settings": ("hoper",)}, "Unknown setting 'hoper'; did you mean 'hopper'"),
+        ({"settings": ("foo",)}, r"Unknown setting 'foo'\. Settings are beijing, swimmer"),
         ({"procedures": ("proximl",)}, "did you mean 'proximal'"),
         ({"procedures": ("solved",)}, "No run of dnn-main at the paper scale has these"),
         ({"seeds": (7,)}, "No run of dnn-main at the paper scale has these"),
@@ -143,8 +149,8 @@ def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
 
 
 def test_no_scale_of_that_name():
-    with pytest.raises(InputError, match="no scale 'huge'; there are paper, reduced, smoke"):
-        scale_of("huge")
+    with pytest.raises(InputError, match=r"Unknown scale 'huge'\. Scales are paper, reduced, smoke"):
+        get_scale("huge")
 
 
 def test_narrowing_and_what_is_finished(tmp_path):
@@ -177,12 +183,14 @@ def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", trained)
     study, narrowed = STUDIES["dnn-main"], {"settings": ("dsprites",), "seeds": (0,)}
-    words = r"no GPU here for 4 runs to train, .* about 4\.5 h of one H200: say --scale smoke, .*--device cpu"
+    words = (
+        r"No GPU found for 4 runs to train, .* about 4\.5 h of one H200\. Pass --scale smoke.*--device cpu"
+    )
     with pytest.raises(InputError, match=words) as refused:
         run([study], empty(tmp_path, **narrowed))
     assert refused.value.field == "device"
     minutes = Request(tmp_path, SCALES["reduced"], **narrowed, procedures=("ordinary",), data_dir=tmp_path)
-    with pytest.raises(InputError, match=r"no GPU here for 1 run to train, .* min of one H200"):
+    with pytest.raises(InputError, match=r"No GPU found for 1 run to train, .* min of one H200"):
         run([study], minutes)
     for allowed in (
         empty(tmp_path, **narrowed, device="cpu"),
@@ -194,7 +202,7 @@ def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
 
 def test_a_job_holds_what_shares_a_stack_and_nothing_else():
     keys = [key for key in keys_of("dnn-alignment") if key.setting == "hopper"]
-    jobs = jobs_of(keys, EVERYTHING, PAPER)
+    jobs = make_jobs(keys, EVERYTHING, PAPER)
     names = [({each.name for each in job.procedures}, job.seeds, job.rounds) for job in jobs]
     five = (0, 1, 2, 3, 4)
     assert names == [
@@ -209,7 +217,7 @@ def test_a_job_holds_what_shares_a_stack_and_nothing_else():
 def test_settings_that_share_a_dataset_share_its_runs():
     scale = SCALES["smoke"]
     sources = {(name, larger): scale.source(name) for name, larger in EVERYTHING}
-    jobs = jobs_of(STUDIES["dnn-main"].keys(scale, sources), sources, scale)
+    jobs = make_jobs(STUDIES["dnn-main"].keys(scale, sources), sources, scale)
     assert [(job.settings, job.source.dataset) for job in jobs] == [
         (TABULAR, "swimmer-mini"), (IMAGES, "sprites"),
     ]  # fmt: skip
@@ -218,10 +226,10 @@ def test_settings_that_share_a_dataset_share_its_runs():
 def test_the_list_has_every_study(tmp_path):
     rows = list_rows(empty(tmp_path))
     assert [row[0] for row in rows] == list(STUDIES)
-    assert "1 of 10 settings at hand" in rows[0][3]
+    assert "1 of 10 settings available" in rows[0][3]
     assert rows[0][4] == "0 of 200 runs"
     by_name = {row[0]: row[3] for row in rows}
-    assert by_name["dnn-alignment"] == "no data at hand; 0 of 6 settings at hand"
+    assert by_name["dnn-alignment"] == "no data found; 0 of 6 settings available"
     nothing = plan_experiments(
         [STUDIES["dnn-alignment"], STUDIES["dnn-full-model"]], empty(tmp_path), Results()
     )

@@ -1,4 +1,4 @@
-"""Tables of the network experiments beside the paper's, and the report page."""
+"""Tables of the network experiments compared with the paper's, and the report page."""
 
 import base64
 import json
@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
+from fedgram.display import plotting
 from fedgram.paper.claims import load_claims
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.registry import MODULES
-from fedgram.paper.report.claims import claims_table, sentences, summary, tile_rows, tiles
-from fedgram.paper.report.coverage import MAIN, SUPPLEMENTARY, coverage_section, state_of
-from fedgram.paper.report.datasets import datasets_section
-from fedgram.paper.report.networks import CAPTIONS, network_chapters
-from fedgram.paper.report.page import write_report
+from fedgram.paper.report.claims import group_tiles, make_rows, make_tiles, summarize, summarize_all
+from fedgram.paper.report.coverage import MAIN, STATES, SUPPLEMENTARY, describe_coverage, find_state
+from fedgram.paper.report.datasets import describe_datasets
+from fedgram.paper.report.networks import CAPTIONS, make_chapters
+from fedgram.paper.report.page import load_templates, write_report
 from tests.helpers.network_results import all_results
 
 PNG = base64.b64decode(
@@ -30,9 +32,18 @@ PNG = base64.b64decode(
 VOID = {"meta", "img", "link", "br"}
 
 
+def macros(name):
+    """Macros of a template."""
+    return load_templates().get_template(f"{name}.html.j2").module
+
+
+def coverage_section(results):
+    return macros("coverage").section(describe_coverage(results), STATES)
+
+
 def table(name, number=0, results=None):
     """The cells of a table by row."""
-    return TABLES[name][number].filled(all_results() if results is None else results)
+    return TABLES[name][number].fill(all_results() if results is None else results)
 
 
 def median(value, procedure, settings=ALL, seeds=range(5), **fields):
@@ -105,7 +116,7 @@ def test_tables_6_and_7_hold_alignment():
             for name in words
         )
         assert cell.ours == pytest.approx(np.median([(a - b) / a for a, b in zip(raw, aligned, strict=True)]))
-        assert cell.shown("ours").endswith(" %")
+        assert cell.format("ours").endswith(" %")
 
 
 def test_table_8_holds_direction_errors_and_shares():
@@ -138,7 +149,7 @@ def test_table_9_pairs_changes_with_ordinary_training():
     change = [two.test_mse[-1, 0] / one.test_mse[-1, 0] - 1 for one, two in pairs]
     assert cells[3].ours == pytest.approx(np.median(change))
     assert (cells[3].paper, cells[3].coverage) == (-0.015, "15 of 15 runs")
-    assert cells[3].shown("paper") == "-1.5 %"
+    assert cells[3].format("paper") == "-1.5 %"
 
 
 def test_the_cost_of_a_run_stands_beside_the_papers():
@@ -164,7 +175,7 @@ def test_cells_say_what_was_not_run():
     for name, tables in TABLES.items():
         for number in range(len(tables)):
             for cells in table(name, number, Results()).values():
-                assert {(cell.shown("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
+                assert {(cell.format("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
 
 
 @pytest.mark.parametrize(("scale", "seeds"), [("reduced", 1), ("smoke", 2)])
@@ -188,13 +199,13 @@ def test_test_errors_are_medians_of_late_rounds_beside_centralized_training():
             late = [run.test_mse[4:, number] for run in runs if run.seed < 3]
             assert cells[place].ours == np.median(late)
     assert TABLES["beyond-prediction"][0].columns[5].title == "centralized"
-    assert replace(cells[0], ours=5471.0).shown("ours") == "5.47e+3"
+    assert replace(cells[0], ours=5471.0).format("ours") == "5.47e+3"
 
 
 def test_runs_without_test_rows_are_not_counted_in_tables_of_test_errors():
     blind = [replace(run, test_mse=np.full_like(run.test_mse, np.nan)) for run in all_results("reduced")]
     cells = table("beyond-prediction", results=Results(blind))["Walker"]
-    assert {(cell.shown("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
+    assert {(cell.format("ours"), cell.coverage) for cell in cells} == {("-", "not run")}
 
 
 ROBUSTNESS = ("to-barycenter", "to-centralized", "closer")
@@ -268,7 +279,7 @@ def test_the_papers_numbers_are_those_of_its_claims(name):
 )
 def test_coverage_tells_full_part_reduced_and_missing_apart(runs, heading, state):
     column = next(each for each in (*MAIN, *SUPPLEMENTARY) if each.heading == heading)
-    assert state_of(runs(), "beijing", column) == state
+    assert find_state(runs(), "beijing", column) == state
 
 
 def test_coverage_shows_kinds_and_does_not_count_the_smoke_scale():
@@ -286,7 +297,7 @@ def test_coverage_shows_kinds_and_does_not_count_the_smoke_scale():
 def test_datasets_are_shown_below_the_papers_numbers_and_missing_ones_as_not_run():
     agent = replace(all_results().select(setting="hopper")[0], train_rows=3_210, test_rows=123)
     others = all_results("smoke").select(setting="walker")
-    page = datasets_section(Results([agent, *others]))
+    page = macros("datasets").section(describe_datasets(Results([agent, *others])))
     rows = {row.partition(" ")[0]: row for row in page.split("<tr><th>")[2:]}
     assert list(rows) == [setting.title.partition(" ")[0] for setting in SETTINGS.values()]
     expected = {
@@ -339,9 +350,26 @@ def finished_ufm(out):
     return len(claims)
 
 
+@pytest.fixture
+def no_rendering(monkeypatch):
+    """Draw figures, but put one pixel into the page."""
+
+    def close(figure, suffix="png"):
+        plotting.pyplot().close(figure)
+        return PNG
+
+    monkeypatch.setattr(registry, "render_styled", close)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Pages with tables and claims only."""
+    monkeypatch.setattr(registry, "figures_of", lambda name, results: {})
+
+
 def page_of(out, tmp_path):
     said = write_report(out, tmp_path / "report.html")
-    return said, (tmp_path / "report.html").read_text("utf-8")
+    return said, (tmp_path / "report.html").read_text("utf-8").replace("&#39;", "'")
 
 
 def test_the_report_works_without_results_of_networks(tmp_path):
@@ -364,7 +392,8 @@ def test_the_report_works_without_results_of_networks(tmp_path):
     assert "1.63e-2" in html  # the paper's numbers stand there all the same
 
 
-def test_the_report_shows_what_was_run(tmp_path):
+def test_the_report_shows_what_was_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "render_styled", lambda figure: plotting.render(figure, dpi=20))
     solved = [
         run
         for run in all_results()
@@ -400,43 +429,50 @@ def test_the_summary_says_how_many_partial_claims_agree():
         ("not run", None),
     ]
     claims = [{"verdict": verdict, "agrees": agrees} for verdict, agrees in verdicts]
-    assert summary(claims) == "1 of 5 claims matched, 2 partial (1 agree so far), 1 not comparable, 1 not run"
-    assert summary([*claims[1:3], claims[4]]) == "1 of 3 claims matched, 1 partial, 1 not run"
-    shown = re.sub(r"<.*?>", " ", tiles(claims)).split("  ")
-    assert [words.strip() for words in shown if words.strip()] == [
+    assert (
+        summarize(claims) == "1 of 5 claims matched, 2 partial (1 agree so far), 1 not comparable, 1 not run"
+    )
+    assert summarize([*claims[1:3], claims[4]]) == "1 of 3 claims matched, 1 partial, 1 not run"
+    assert [f"{tile.number} {tile.label}" for tile in make_tiles(claims)] == [
         "1 matched", "0 missed", "1 partial, agree so far", "1 partial, disagree so far",
         "1 not comparable", "1 not run",
     ]  # fmt: skip
-    assert "disagree" not in tiles(claims[2:])
+    assert "disagree" not in str(make_tiles(claims[2:]))
 
 
 def test_the_exact_model_and_networks_are_counted_apart():
     exact, networks = ([{"verdict": verdict, "agrees": None}] * 3 for verdict in ("match", "not run"))
     found = "3 of 3 claims matched, 0 partial, 0 not run"
-    assert sentences(exact, networks).startswith(f"Exact model: {found}. Networks: 0 of 3 claims matched")
-    elsewhere = sentences(networks, exact)
-    assert elsewhere.startswith("Exact model: 3 claims, whose results are not in this folder (")
-    assert elsewhere.endswith(f"'fedgram reproduce ufm' makes them, in six minutes). Networks: {found}")
-    assert tile_rows(exact, networks).count('class="tile match"') == 2
-    alone = tile_rows(networks, exact)
+    assert summarize_all(exact, networks).startswith(f"Exact model: {found}. Networks: 0 of 3 claims matched")
+    elsewhere = summarize_all(networks, exact)
+    assert elsewhere.startswith("Exact model: 3 claims, none run yet (")
+    assert elsewhere.endswith(f"'fedgram reproduce ufm' takes six minutes). Networks: {found}")
+    tiles = macros("claims").tile_groups
+    assert tiles(group_tiles(exact, networks)).count('class="tile match"') == 2
+    alone = tiles(group_tiles(networks, exact))
     assert alone.count('class="tile match"') == 1
     assert "Exact model" not in alone  # the sentence above says why
 
 
 def test_cells_say_whether_a_part_of_the_runs_agrees():
     fields = dict.fromkeys(("says", "where", "paper", "ours", "comparison", "reason"), "")
+
+    def claims_table(claim):
+        return macros("claims").table(make_rows([claim]))
+
     for agrees, words in (
         (True, '<td class="partial">partial, agrees so far</td>'),
         (False, '<td class="against">partial, disagrees so far</td>'),
     ):
-        assert words in claims_table([fields | {"verdict": "partial", "agrees": agrees}])
-    assert '<td class="not-run">not run</td>' in claims_table([fields | {"verdict": "not run"}])
+        assert words in claims_table(fields | {"verdict": "partial", "agrees": agrees})
+    assert '<td class="not-run">not run</td>' in claims_table(fields | {"verdict": "not run"})
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_was_not_run_is_in_the_contents(tmp_path):
     all_results().select(setting="hopper", procedure="proximal").save(tmp_path / "paper" / "results")
     said, html = page_of(tmp_path, tmp_path)
-    assert "Exact model: 103 claims, whose results are not in this folder" in said
+    assert "Exact model: 103 claims, none run yet" in said
     assert f"<b>{said}.</b>" in html
     contents = html[html.index('<ul class="contents">') : html.index('<section id="coverage"')]
     assert 'href="#not-run"' in contents
@@ -446,6 +482,7 @@ def test_what_was_not_run_is_in_the_contents(tmp_path):
         assert f"<code>fedgram reproduce {name}</code>" in section
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):
     hopper = all_results().select(setting="hopper", procedure="proximal", seed=0, epochs=4000)
     hopper.save(tmp_path / "paper" / "results")
@@ -463,63 +500,65 @@ def test_claims_are_judged_at_the_largest_scale_and_smoke_only_counts_alone():
         for run in all_results(scale)
         if run.setting == "hopper"
     ]
-    chapters = {each.study.name: each for each in network_chapters(Results(some))}
+    chapters = {each.study.name: each for each in make_chapters(Results(some))}
     main = chapters["dnn-main"]
     assert list(main.results) == ["paper", "reduced"]
-    assert main.words == "20 runs at paper scale, 4 runs at reduced scale"
+    assert main.summary == "20 runs at paper scale, 4 runs at reduced scale"
     assert {claim["verdict"] for claim in main.claims} >= {"partial"}
     assert all(claim["verdict"] != "not run" for claim in main.claims)
     assert not chapters["dnn-prediction"].results
     assert {claim["verdict"] for claim in chapters["dnn-prediction"].claims} == {"not run"}
-    alone = {each.study.name: each for each in network_chapters(all_results("smoke"))}
+    alone = {each.study.name: each for each in make_chapters(all_results("smoke"))}
     assert list(alone["dnn-main"].results) == ["smoke"]
 
 
 def test_runs_that_two_scales_share_are_said():
     some = [run for scale in ("paper", "reduced") for run in all_results(scale) if run.setting == "hopper"]
     hopper = Results(run for run in some if run.scale == "reduced" or run.epochs in (400, 4000))
-    chapters = {each.study.name: each for each in network_chapters(Results(hopper))}
-    assert chapters["dnn-epochs"].words == (
+    chapters = {each.study.name: each for each in make_chapters(Results(hopper))}
+    assert chapters["dnn-epochs"].summary == (
         "6 runs at paper scale, 7 runs at reduced scale (1 of them the same as at paper scale with E = 400)"
     )
     few = Results(run for run in hopper if run.epochs >= 400)
-    chapters = {each.study.name: each for each in network_chapters(few)}
-    assert chapters["dnn-epochs"].words == (
+    chapters = {each.study.name: each for each in make_chapters(few)}
+    assert chapters["dnn-epochs"].summary == (
         "6 runs at paper scale, 1 run at reduced scale (the same as at paper scale with E = 400)"
     )
-    assert "the same" not in chapters["dnn-main"].words
+    assert "the same" not in chapters["dnn-main"].summary
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_baseline_alone_is_said_to_be_one(tmp_path):
     ordinary = all_results().select(setting="hopper", procedure="ordinary", seed=0)
-    chapters = {each.study.name: each for each in network_chapters(ordinary)}
+    chapters = {each.study.name: each for each in make_chapters(ordinary)}
     words = "only the baseline: 1 of 30 ordinary and 0 of 30 centered runs at paper scale"
-    assert chapters["dnn-means"].words == words
-    assert not any(each.baseline_only for name, each in chapters.items() if name != "dnn-means")
+    assert chapters["dnn-means"].summary == words
+    assert not any(each.has_only_baseline for name, each in chapters.items() if name != "dnn-means")
     ordinary.save(tmp_path / "paper" / "results")
     _, html = page_of(tmp_path, tmp_path)
     section = html[html.index('<section id="dnn-means"') : html.index('<section id="dnn-epochs"')]
     assert "badge" not in section
     assert html.count(words) == 3  # in the contents, above its figure, and in the list of what was not run
     centered = all_results().select(setting="hopper", procedure="centered", seed=0)
-    chapters = {each.study.name: each for each in network_chapters(Results([*ordinary, *centered]))}
-    assert chapters["dnn-means"].words == "2 runs at paper scale"
+    chapters = {each.study.name: each for each in make_chapters(Results([*ordinary, *centered]))}
+    assert chapters["dnn-means"].summary == "2 runs at paper scale"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_tables_at_reduced_scale_say_that_the_papers_numbers_are_left_out(tmp_path):
     for scale in ("paper", "reduced"):
         hopper = all_results(scale).select(setting="hopper", procedure="proximal", seed=0)
         hopper.save(tmp_path / scale / "results")
     _, html = page_of(tmp_path, tmp_path)
     section = html[html.index('<section id="dnn-main"') : html.index('<section id="dnn-means"')]
-    assert section.count("The paper's number, and below it ours.") == 1
+    assert section.count("The upper number is the paper's, the lower one ours.") == 1
     assert section.count("the paper's numbers are not comparable at reduced scale") == 1
     assert section.count("<span>2.90e-4</span>") == 1
     assert "1 of 10 runs" in section
     ours = html[html.index('<section id="beyond-solved"') : html.index('<section id="beyond-prediction"')]
     assert "<th>Hopper" in ours
     assert "<th>Walker" not in ours
-    assert "Settings of which nothing was run are left out." in ours
+    assert "Settings without runs are not shown." in ours
 
 
 def test_nothing_at_all_is_refused(tmp_path):
@@ -528,7 +567,8 @@ def test_nothing_at_all_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_of_everything_is_complete(tmp_path):
+def test_the_report_of_everything_is_complete(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "render_styled", lambda figure: plotting.render(figure, dpi=20))
     for scale in ("paper", "reduced"):
         all_results(scale).save(tmp_path / scale / "results")
     said, html = page_of(tmp_path, tmp_path)

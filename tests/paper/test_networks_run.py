@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +11,19 @@ import pytest
 from rich.console import Console
 
 from fedgram import InputError
+from fedgram.display import plotting
 from fedgram.paper import printing
 from fedgram.paper.launch.collect import collect
-from fedgram.paper.launch.jobs import engine_of
+from fedgram.paper.launch.jobs import find_engine
 from fedgram.paper.launch.launch import run
 from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.networks.studies import registry
-from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES, figures_of
 from fedgram.runs.train_config import TrainConfig
+from tests.helpers.command import fedgram
 
 BLINK = replace(SCALES["smoke"], divisor=4000, most_rounds=2, most_seeds=1)
 """Below smoke: one epoch, two rounds and one seed."""
@@ -33,27 +33,30 @@ def request(out, **narrowed):
     return Request(out, narrowed.pop("scale", BLINK), device="cpu", **narrowed)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def no_figures():
+    """Write a text instead of figures; other tests draw them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "figures_of", lambda name, results: {"": name})
+        patch.setattr(registry, "render_styled", lambda figure, suffix: b"an image")
+        yield
+
+
+@pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """All experiments in one call: folder, outcomes by name, and what was said."""
+    """All experiments in one call: folder, outcomes by name, messages and plans."""
     out, said, plans = tmp_path_factory.mktemp("networks"), [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "rendered", _quickly)  # other tests look at the pictures
         patch.setitem(SCALES, "smoke", BLINK)  # by which figures and claims find their runs
         found = run(list(STUDIES.values()), request(out), on_start=plans.extend, on_warning=said.append)
     return out, {outcome.plan.study.name: outcome for outcome in found}, said, plans
-
-
-def _quickly(figure, suffix="png"):
-    registry.pyplot().close(figure)
-    return b"a picture"
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_experiment_runs_to_its_end(name, everything):
     out, outcomes, *_ = everything
     outcome = outcomes[name]
-    assert len(outcome.results) == outcome.plan.in_all == len(outcome.plan.keys)
+    assert len(outcome.results) == outcome.plan.total == len(outcome.plan.keys)
     assert all(path.exists() for path in outcome.files)
     assert any(path.suffix == ".png" for path in outcome.files)
     assert {each.verdict for each in outcome.judged} <= {"not comparable", "match"}
@@ -112,14 +115,12 @@ def test_what_is_finished_is_not_trained_again(everything, monkeypatch):
     def never(*arguments):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(registry, "rendered", _quickly)
     monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", never)
     (again,) = run([STUDIES["dnn-means"]], request(out))
     assert len(again.results) == len(outcomes["dnn-means"].results)
 
 
 def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "rendered", _quickly)
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
     study, said = STUDIES["dnn-main"], []
 
@@ -131,20 +132,19 @@ def test_a_killed_experiment_goes_on_and_ends_the_same(tmp_path, monkeypatch):
         run([study], request(tmp_path / "a", **narrowed), on_epoch=stop)
     assert not Results.load(tmp_path / "a" / "smoke" / "results")
     (stopped,) = run([study], request(tmp_path / "a", **narrowed), on_warning=said.append)
-    assert any("go on after round 1" in sentence for sentence in said)
+    assert any("after round 1" in sentence for sentence in said)
     (whole,) = run([study], request(tmp_path / "b", **narrowed))
     assert len(stopped.results) == len(whole.results) == 5  # settings that share the run
     np.testing.assert_array_equal(stopped.results[0].grams, whole.results[0].grams)
 
 
 def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "rendered", _quickly)
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
     said = []
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "duckdb", None)
+        without.setitem(sys.modules, "pyarrow", None)
         (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), on_warning=said.append)
-    assert "which needs DuckDB" in said[0]
+    assert "because pyarrow is missing" in said[0]
     assert len(outcome.results) == 5
     assert not (tmp_path / "smoke" / "results").exists()
     monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", None)
@@ -154,7 +154,6 @@ def test_runs_are_collected_where_results_could_not_be_kept(tmp_path, monkeypatc
 
 
 def test_narrowing_trains_only_what_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "rendered", _quickly)
     monkeypatch.setitem(SCALES, "smoke", BLINK)
     narrowed = {"settings": ("hopper",), "procedures": ("aligned", "ordinary"), "seeds": (0,)}
     (outcome,) = run([STUDIES["dnn-alignment"]], request(tmp_path, **narrowed))
@@ -180,7 +179,6 @@ def test_data_that_cannot_be_used_is_not_run_unless_asked_for(tmp_path, monkeypa
 
 def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(registry, "rendered", _quickly)
     monkeypatch.setattr(
         Scale,
         "settings",
@@ -191,29 +189,25 @@ def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
     narrowed = {"settings": ("swimmer",), "procedures": ("ordinary",), "seeds": (0,)}
     (outcome,) = run([STUDIES["dnn-main"]], request(tmp_path, **narrowed), on_warning=said.append)
     assert len(outcome.results) == 0
-    assert "given up: ordinary/seed-0" in said[-1]
+    assert "diverged: ordinary/seed-0" in said[-1]
 
 
 def test_no_engine_of_that_name_and_none_without_ray(monkeypatch):
-    with pytest.raises(InputError, match="no engine 'spark'; there are local, ray"):
-        engine_of("spark")
+    with pytest.raises(InputError, match=r"Unknown engine: 'spark'\. Engines are local, ray"):
+        find_engine("spark")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r'pip install "fedgram\[cluster\]"'):
-        next(engine_of("ray")([], None))
-
-
-def fedgram(*arguments):
-    command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "160", "RAY_USAGE_STATS_ENABLED": "0"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    with pytest.raises(InputError, match=r"pip install 'fedgram\[cluster\]'"):
+        next(find_engine("ray")([], None))
 
 
 def smoke(out, *more, names=("dnn-full-model",)):
     narrowed = ("--scale", "smoke", "--setting", "swimmer", "--seeds", "1", "--device", "cpu")
-    return fedgram("reproduce", *names, *narrowed, "--out", out, *more)
+    return fedgram("reproduce", *names, *narrowed, "--out", out, *more, columns=160)
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "figures_of", figures_of)
+    monkeypatch.setattr(registry, "render_styled", lambda *figure: plotting.render(*figure, dpi=20))
     done = smoke(tmp_path, "--procedure", "full-model")
     assert done.returncode == 0, done.stderr
     assert "dnn-full-model: 2 of 30 runs asked for, 0 of them finished" in done.stderr
@@ -262,10 +256,10 @@ def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, m
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dnn-main", "--scale", "huge"], "There is no scale 'huge'"),
+        (["dnn-main", "--scale", "huge"], "Unknown scale 'huge'"),
         (["dnn-main", "--setting", "hoper"], "did you mean 'hopper'"),
-        (["dnn-main", "--seeds", "a"], "--seeds is how many seeds, 1 or more, or which"),
-        (["dnn-main", "--scale", "smoke", "--engine", "spark"], "There is no engine 'spark'"),
+        (["dnn-main", "--seeds", "a"], "Invalid --seeds: 'a'"),
+        (["dnn-main", "--scale", "smoke", "--engine", "spark"], "Unknown engine: 'spark'"),
         (["dnn-main", "--setting", "walker", "--data-dir", "nowhere"], "needs JAT's training episodes"),
         (["dnn-mein"], "did you mean 'dnn-main'"),
     ],

@@ -1,8 +1,9 @@
-"""From stored runs to results: what `measure` finds of each, beside the prediction for its clients."""
+"""Turn stored runs into results."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,31 +16,48 @@ from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.expectation import references
 from fedgram.runs.measure import measure
-from fedgram.runs.store import checkpoints
+from fedgram.runs.store import find_checkpoints
 from fedgram.theory.explain import explain
 
 LARGER = "-larger"
 
 
 def collect(root: Path, scale: Scale, known: Container[RunKey] = ()) -> Results:
-    """Results of all complete runs under `<out>/<scale>/runs`, but for those that are known already.
+    """Measure all complete runs in `<out>/<scale>/runs` that are not known yet.
 
-    Needs neither the data nor torch. Runs by other settings than the scale's are left out, and those beside
-    an unfinished stack: `train` must be asked for all of them again to go on with it.
+    Needs neither the data nor torch. Skips runs with other settings than the scale's, and runs of an
+    unfinished stack: `train` needs all of them to continue it.
     """
-    return Results(
-        result(run, setting, scale, larger)
-        for folder in sorted(root.glob("*/"))
-        for larger in (folder.name.endswith(LARGER),)
-        for run in Runs(folder)
-        if run.complete and _of_scale(run, scale) and not _under_way(run)
-        for setting in settings_of(run.setup.data.name, scale)
-        if key_of(run.setup, setting, larger) not in known
-    )
+    results: list[Result] = []
+    for folder in sorted(root.glob("*/")):
+        larger = folder.name.endswith(LARGER)
+        for run in Runs(folder):
+            unfinished = any(find_checkpoints(run.folder.parents[1]))
+            if run.complete and _has_settings(run, scale) and not unfinished:
+                names = find_settings(run.setup.data.name, scale)
+                new = [name for name in names if _make_key(run.setup, name, larger) not in known]
+                results += make_results(run, new, scale, larger)
+    return Results(results)
 
 
-def key_of(setup: Setup, setting: str, larger: bool) -> RunKey:
-    """What tells a run from the others of its scale."""
+def protocol_folder(epochs: int, rounds: int, larger: bool) -> str:
+    """Name of the folder in `<out>/<scale>/runs` for runs with this protocol."""
+    return f"E{epochs}-rounds{rounds}" + (LARGER if larger else "")
+
+
+def find_settings(dataset: str, scale: Scale) -> list[str]:
+    """Find the settings that a dataset is trained for at a scale."""
+    if scale.embedded:
+        return [name for name in ALL if scale.source(name).dataset == dataset]
+    return [name for name in ALL if dataset in {source.dataset for source in SETTINGS[name].sources}]
+
+
+def _has_settings(run: StoredRun, scale: Scale) -> bool:
+    settings = run.setup.settings
+    return settings == scale.settings(settings.epochs, settings.rounds)
+
+
+def _make_key(setup: Setup, setting: str, larger: bool) -> RunKey:
     settings = setup.settings
     return RunKey(
         setting, setup.data.name, setup.backbone, setup.procedure, setup.seed,
@@ -47,29 +65,14 @@ def key_of(setup: Setup, setting: str, larger: bool) -> RunKey:
     )  # fmt: skip
 
 
-def _of_scale(run: StoredRun, scale: Scale) -> bool:
-    settings = run.setup.settings
-    return settings == scale.settings(settings.epochs, settings.rounds)
+def make_results(run: StoredRun, settings: Sequence[str], scale: Scale, larger: bool) -> list[Result]:
+    """Measure a complete run once, as one of each setting."""
+    result = make_result(run, settings[0], scale, larger) if settings else None
+    return [replace(result, setting=name) for name in settings] if result else []
 
 
-def _under_way(run: StoredRun) -> bool:
-    return any(checkpoints(run.folder.parents[1]))
-
-
-def protocol_folder(epochs: int, rounds: int, larger: bool) -> str:
-    """The folder under `<out>/<scale>/runs` of all runs with these epochs, rounds and size of the data."""
-    return f"E{epochs}-rounds{rounds}" + (LARGER if larger else "")
-
-
-def settings_of(dataset: str, scale: Scale) -> list[str]:
-    """The settings that a dataset is trained for at a scale."""
-    if scale.embedded:
-        return [name for name in ALL if scale.source(name).dataset == dataset]
-    return [name for name in ALL if dataset in {source.dataset for source in SETTINGS[name].sources}]
-
-
-def result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
-    """What a complete run found, as one of a setting."""
+def make_result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
+    """Measure a complete run as one of a setting."""
     found, setup, account = measure(run), run.setup, run.account
     grams = references(found.prediction)
     objective = np.stack([each.shared_objective for each in run.rounds()])

@@ -1,1 +1,1 @@
-"""The HTML report."""
+"""HTML report of all finished experiments."""

@@ -1,15 +1,16 @@
-"""How much of the paper's network experiments was run: its coverage tables, coloured."""
+"""Coverage of the paper's network experiments (its Tables 2 and 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
+from fedgram.data.problem import Kind
 from fedgram.paper.networks import cohorts
 from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, Cohort, Condition, proximal
-from fedgram.paper.networks.comparable import KINDS, TITLES, ComparableRuns
-from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.comparable import KINDS, ComparableRuns
+from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
 
 STATES = {
@@ -22,16 +23,16 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """One comparison: its heading, and its runs as a cohort and some of that cohort's conditions."""
+class ComparisonColumn:
+    """A comparison: some conditions of a cohort."""
 
     heading: str
     cohort: Cohort
     conditions: tuple[str | Condition, ...]
 
 
-def _column(heading: str, cohort: Cohort, *conditions: str | Condition) -> Column:
-    return Column(heading, cohort, conditions)
+def _column(heading: str, cohort: Cohort, *conditions: str | Condition) -> ComparisonColumn:
+    return ComparisonColumn(heading, cohort, conditions)
 
 
 MAIN = (
@@ -41,7 +42,7 @@ MAIN = (
     _column("corrected proximal", cohorts.MAIN, "proximal+corrected"),
     _column("aligned", cohorts.ALIGNMENT, "aligned"),
     _column("corrected aligned", cohorts.ALIGNMENT_CORRECTED, "aligned+corrected"),
-    # Two runs of ours, averaged with and without alignment, are one of the paper's.
+    # The paper averages one run with and without alignment; we train two.
     _column("independent start", cohorts.MISMATCHED, cohorts.MISMATCHED.conditions[-1]),
     _column("solved (ours)", cohorts.SOLVED, *(Condition("solved", budget) for budget in BUDGETS)),
     _column("predict (ours)", cohorts.BETTER_PREDICTION, *cohorts.BETTER_PREDICTION.conditions),
@@ -61,27 +62,39 @@ SUPPLEMENTARY = (
 )
 
 
-def coverage_section(results: Results) -> str:
-    """The coverage tables of the main and the supplementary experiments (Tables 2 and 3) as HTML."""
-    swatches = "".join(f'<li><i class="{state}"></i>{words}</li>' for state, words in STATES.items())
-    return f"""<section id="coverage"><h2>What was run</h2>
-<p class="where">Settings by comparisons, Tables 2 and 3 of the paper; a number counts runs.</p>
-<ul class="key">{swatches}</ul>
-<h3>Main experiments, alignment, and ours</h3>
-{_table(results, MAIN)}
-<h3>Supplementary experiments</h3>
-{_table(results, SUPPLEMENTARY)}
-</section>"""
+def describe_coverage(results: Results) -> list[dict[str, Any]]:
+    """Template values of the two coverage tables."""
+    # At the smoke scale, embedded data replaces every dataset.
+    by_setting = {
+        name: Results(run for run in results if run.setting == name and run.scale != "smoke") for name in ALL
+    }
+    tables = {"Main experiments, alignment, and ours": MAIN, "Supplementary experiments": SUPPLEMENTARY}
+    return [
+        {
+            "title": title,
+            "headings": [column.heading for column in columns],
+            "rows": [
+                {
+                    "title": SETTINGS[name].title,
+                    "kinds": list_kinds(own),
+                    "backbone": SETTINGS[name].backbone,
+                    "cells": [find_state(own, name, column) for column in columns],
+                }
+                for name, own in by_setting.items()
+            ],
+        }
+        for title, columns in tables.items()
+    ]
 
 
-def badges(results: Results) -> str:
-    """The kinds of data of some results, each as a badge."""
-    kinds = [kind for kind in KINDS if any(run.kind == kind for run in results)]
-    return "".join(f'<span class="badge {kind.lower()}">{kind}</span>' for kind in kinds)
+def list_kinds(results: Iterable[Result]) -> list[Kind]:
+    """Kinds of data among results, in the order of KINDS."""
+    found = {run.kind for run in results}
+    return [kind for kind in KINDS if kind in found]
 
 
-def state_of(results: Results, setting: str, column: Column) -> tuple[str, str]:
-    """Which of STATES a comparison is in for a setting, and the text of its cell."""
+def find_state(results: Results, setting: str, column: ComparisonColumn) -> tuple[str, str]:
+    """Return the state (see STATES) of a comparison in a setting, and the text of its cell."""
     if setting not in column.cohort.settings:
         return "outside", "–"
     needed = len(column.conditions) * len(column.cohort.seeds)
@@ -93,24 +106,6 @@ def state_of(results: Results, setting: str, column: Column) -> tuple[str, str]:
     return ("reduced", f"{reduced} of {needed}") if reduced else ("none", "")
 
 
-def _count(results: Results, setting: str, column: Column) -> int:
-    shown, seeds = ComparableRuns.from_results(results), column.cohort.seeds
-    return sum(len(shown.runs(setting, condition, seeds)) for condition in column.conditions)
-
-
-def _table(results: Results, columns: Sequence[Column]) -> str:
-    headings = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
-    rows = "\n".join(_row(results, setting, columns) for setting in ALL)
-    return f"""<div class="scroll"><table class="coverage"><thead><tr><th>setting</th>{headings}</tr></thead>
-<tbody>{rows}</tbody></table></div>"""
-
-
-def _row(results: Results, setting: str, columns: Sequence[Column]) -> str:
-    # What is part of fedgram stands for every dataset at the smoke scale: it says nothing about a setting.
-    own = Results(run for run in results if run.setting == setting and run.scale != "smoke")
-    cells = ""
-    for column in columns:
-        state, text = state_of(own, setting, column)
-        cells += f'<td class="{state}" title="{STATES[state]}">{text}</td>'
-    network = f"<small>{SETTINGS[setting].backbone}</small>"
-    return f"<tr><th>{TITLES[setting]} {badges(own)}{network}</th>{cells}</tr>"
+def _count(results: Results, setting: str, column: ComparisonColumn) -> int:
+    comparable, seeds = ComparableRuns.from_results(results), column.cohort.seeds
+    return sum(len(comparable.runs(setting, condition, seeds)) for condition in column.conditions)
