@@ -1,4 +1,4 @@
-"""Training steps of many models: fedgram's stack beside a plain PyTorch loop, on the same device in one run.
+"""Time training steps: fedgram's stack and a plain PyTorch loop, on one device in one run.
 
     python benchmarks/training.py [--device cuda] [--json FILE] [--convolutions]
 
@@ -12,7 +12,7 @@ The floor of a GPU step counts its operations, at the rate of a large product in
 bytes of gradients (read twice), parameters and moments (there and back), at the speed of a large copy; both
 are measured in the same run. No version can be faster; products of many small matrices reach less.
 
-With --convolutions, instead: ResNet-18 one model at a time, as the stack does it, beside all models vmapped.
+With --convolutions: ResNet-18 one model at a time, as in the stack, and all models under vmap.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", help="cases whose backbone and precision contain this")
-    parser.add_argument("--convolutions", action="store_true", help="one model at a time beside vmapped")
+    parser.add_argument("--convolutions", action="store_true", help="compare one model at a time with vmap")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=110)

@@ -20,7 +20,7 @@ TERM_LABELS = ("client means", "client covariances", "averaging heads")
 
 
 def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: str) -> None:
-    """Draw Grams as ellipses {G^(1/2) u : |u| = 1} beside the terms of the gap; write png, svg or pdf.
+    """Draw Grams as ellipses {G^(1/2) u : |u| = 1} next to the terms of the gap; write png, svg or pdf.
 
     Two targets give one plane and three give three. More give the plane of the two leading eigenvectors
     of the centralized Gram. With one target only the terms are drawn. `source` labels the data.
