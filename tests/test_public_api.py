@@ -19,7 +19,7 @@ def test_dir_shows_public_names_only():
 
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        fedgram.nothing
+        fedgram.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("module", ["torch", "duckdb", "matplotlib", "rich", "pandas"])

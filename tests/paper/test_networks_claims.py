@@ -32,7 +32,7 @@ LEVELS = {
 
 @cache
 def prediction_of(setting):
-    """Clients drawn at random, so that G_star and G_cen differ."""
+    """Clients drawn at random, so that G_⋆ and G_cen differ."""
     return predict(random_moments(np.random.default_rng(len(setting)), clients=4, size=2), Penalty())
 
 

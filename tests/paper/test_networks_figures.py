@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from fedgram.display.plotting import render
-from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
+from fedgram.paper.networks.cohorts import BUDGETS, MAIN, WEIGHTS, proximal
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
-from fedgram.paper.networks.studies.registry import FIGURES, STUDIES, figures_of
+from fedgram.paper.networks.studies.main import draw_comparison, draw_setting
+from fedgram.paper.networks.studies.registry import STUDIES, figures_of
+from fedgram.paper.plots import SETTINGS as SETTINGS_OF_FIGURES
 from tests.helpers.network_results import all_results
 
 PANELS = {
@@ -39,6 +41,15 @@ def drawn(name, results):
     figures = figures_of(name, results)
     plt.close("all")
     return figures
+
+
+def one_of_main(draw, results, *arguments):
+    """One figure of the main experiments, without the others."""
+    shown = ComparableRuns.from_results(results)
+    with plt.rc_context(SETTINGS_OF_FIGURES):
+        figure = draw(shown.same_seeds([each.procedure for each in MAIN.conditions]), *arguments)
+    plt.close("all")
+    return figure
 
 
 @cache
@@ -74,7 +85,7 @@ def says_not_run(axis):
 
 
 def test_every_experiment_has_figures():
-    assert set(FIGURES) == set(STUDIES) == set(PANELS)
+    assert set(STUDIES) == set(PANELS)
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -183,8 +194,10 @@ def labels(scale):
     return [label for place, label in pairs if low <= place <= high and label]
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.3, 6.0])
-@pytest.mark.parametrize("name", PANELS)
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [*((name, 1.0) for name in PANELS), *product(("dnn-rho", "dnn-alignment", "beyond-solved"), (1.3, 6.0))],
+)
 def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, factor):
     def close(errors):
         return {key: 0.2 * factor * (1 + 0.05 * np.tanh(error)) for key, error in errors.items()}
@@ -194,7 +207,8 @@ def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, fac
         for run in only(all_results("smoke"), "beijing", "3dshapes")
     )
     for figure in filter(None, drawn(name, results).values()):
-        figure.draw_without_rendering()
+        for axis in figure.axes:
+            axis.viewLim  # noqa: B018, scales the axes as drawing them would
         scales = [scale for axis in figure.axes if axis.has_data() for scale in (axis.xaxis, axis.yaxis)]
         assert all(len(labels(scale)) > 1 for scale in scales if scale.get_scale() == "log")
 
@@ -247,7 +261,7 @@ def test_the_example_says_whether_its_errors_are_means():
     assert (
         complete("dnn-main")["example-mpiigaze"].axes[2].get_title(loc="left") == "mean ± deviation, 5 seeds"
     )
-    figure = drawn("dnn-main", only(all_results(), "walker", seed=3))["example-walker"]
+    figure = one_of_main(draw_setting, only(all_results(), "walker", seed=3), "walker")
     assert figure.axes[2].get_title(loc="left") == "errors, seed 3"
 
 
@@ -274,7 +288,8 @@ def test_the_example_shows_the_targets_whose_predictions_differ_most():
 
     runs = only(all_results(), "walker", epochs=4000)
     for pair in ((0, 1), (2, 5)):
-        figure = drawn("dnn-main", Results(same_but_for(run, pair) for run in runs))["example-walker"]
+        changed = Results(same_but_for(run, pair) for run in runs)
+        figure = one_of_main(draw_setting, changed, "walker")
         for axis in figure.axes[:2]:
             assert axis.get_xlabel() == f"target {pair[0] + 1} (seed 0)"
             assert axis.get_ylabel() == f"target {pair[1] + 1}"
@@ -408,9 +423,13 @@ def test_runs_without_test_rows_are_left_out_of_predictions():
     assert figures == {"": None}
 
 
+ALIKE = {f"example-{setting}" for setting in ALL if setting not in ("mpiigaze", "walker")}
+ALIKE |= {"ordinary-tabular", "ordinary-images"}  # with the axes of proximal training
+
+
 @pytest.mark.parametrize("name", PANELS)
 def test_labels_do_not_overlap(name):
-    for figure in complete(name).values():
+    for figure in [figure for key, figure in complete(name).items() if key not in ALIKE]:
         figure.draw_without_rendering()
         shown = [axis for axis in figure.axes if axis.axison]
         for axis in shown:
@@ -427,7 +446,7 @@ def assert_apart(texts):
 
 def test_files_are_the_same_for_the_same_results():
     few = only(all_results(), "hopper")
-    contents = {render(figures_of("dnn-full-model", few)[""]) for _ in range(2)}
+    contents = {render(figures_of("dnn-full-model", few)[""], dpi=40) for _ in range(2)}
     assert len(contents) == 1
     assert contents.pop().startswith(b"\x89PNG")
     assert render(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
@@ -438,10 +457,14 @@ ROWS = [("dnn-main", "comparison"), ("dnn-epochs", ""), ("dnn-rho", ""), ("beyon
 
 @pytest.mark.parametrize(("name", "figure"), ROWS)
 def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name, figure):
-    tabular = drawn(name, only(all_results(), "beijing", "swimmer"))[figure]
+    def draw(*settings):
+        results = only(all_results(), *settings)
+        return one_of_main(draw_comparison, results) if name == "dnn-main" else drawn(name, results)[figure]
+
+    tabular = draw("beijing", "swimmer")
     assert [axis.get_title("left") for axis in tabular.axes] == [SETTINGS[each].title for each in TABULAR]
     assert "Not run: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
-    both = drawn(name, only(all_results(), "beijing", "dsprites"))[figure]
+    both = draw("beijing", "dsprites")
     assert len(both.axes) == len(SETTINGS)
     assert "Not run:" not in both.get_supxlabel()
     assert says_not_run(panel(both, "MPIIGaze"))

@@ -7,15 +7,16 @@ from threading import Thread
 from time import sleep
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.launch.collect import collect, result, settings_of
-from fedgram.paper.launch.launch import Keeper
+from fedgram.paper.launch.collect import collect, find_settings, make_result
+from fedgram.paper.launch.launch import ResultStore
 from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
-from fedgram.paper.storage import read_table, write_table
+from fedgram.paper.storage import read_arrow, write_table
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import write_arrays
 from tests.helpers.small_runs import exact_run, small_problem
@@ -26,7 +27,7 @@ def few(tmp_path_factory):
     """Four runs, of which one is centralized and two are of another setting."""
     folder, scale = tmp_path_factory.mktemp("runs"), SCALES["smoke"]
     words = ("proximal=1e-05", "centered+corrected", "centralized")
-    runs = [result(exact_run(folder, each, rounds=3), "hopper", scale, larger=False) for each in words]
+    runs = [make_result(exact_run(folder, each, rounds=3), "hopper", scale, larger=False) for each in words]
     other = replace(runs[0], setting="walker", epochs=7, test_mse=np.full((3, 3), np.nan))
     return Results([*runs, other])
 
@@ -71,7 +72,7 @@ def test_what_a_run_found_is_kept(few):
 def test_what_a_run_took_is_its_share_of_its_stack(words, clients, tmp_path):
     run = exact_run(tmp_path, words, rounds=3)
     run = replace(run, account=replace(run.account, seconds=(1.0, 2.0, 4.0), stack=5))
-    found = result(run, "hopper", SCALES["smoke"], larger=False)
+    found = make_result(run, "hopper", SCALES["smoke"], larger=False)
     assert (found.seconds, found.models_in_stack) == (7 / 5, 5 * clients)
     assert (found.train_rows, found.test_rows) == (24 + 20 + 16, 5 + 3 + 0)
 
@@ -79,7 +80,7 @@ def test_what_a_run_took_is_its_share_of_its_stack(words, clients, tmp_path):
 def test_the_shared_objective_is_the_mean_over_all_rows(tmp_path):
     run = exact_run(tmp_path, rounds=3)
     by_client = np.stack([each.shared_objective for each in run.rounds()])
-    found = result(run, "hopper", SCALES["smoke"], larger=False)
+    found = make_result(run, "hopper", SCALES["smoke"], larger=False)
     np.testing.assert_allclose(found.shared_objective, by_client @ [24 / 60, 20 / 60, 16 / 60], rtol=1e-12)
 
 
@@ -99,7 +100,7 @@ def test_only_complete_runs_by_the_settings_of_the_scale_are_collected(tmp_path)
     stored(2, settings=replace(settings, batch=7))
     write_arrays(stored(3).folder.parents[1] / "stack-1.safetensors", {"finished": np.ones(1)})
     found = collect(tmp_path, scale)
-    assert {run.setting for run in found} == set(settings_of(dataset, scale))
+    assert {run.setting for run in found} == set(find_settings(dataset, scale))
     assert {run.seed for run in found} == {0}
     assert len(collect(tmp_path, scale, known=[run.key for run in found])) == 0
 
@@ -114,7 +115,7 @@ def test_selection(few):
 
 def test_merging_replaces_the_same_run_and_keeps_other_scales(few):
     newer = [replace(few[0], seconds=9.0), replace(few[0], scale="paper")]
-    merged = few.merged(newer)
+    merged = few.merge(newer)
     assert len(merged) == 5
     assert [run.seconds for run in merged.select(scale="smoke", procedure="proximal=1e-5", epochs=1)] == [9.0]
 
@@ -130,7 +131,7 @@ def test_nothing_is_lost_when_two_keep_results_at_once(few, tmp_path, monkeypatc
 
     monkeypatch.setattr(Results, "load", slow)
     request = Request(tmp_path, SCALES["smoke"])
-    both = [Thread(target=Keeper(request, print).merged, args=([run],)) for run in few[:2]]
+    both = [Thread(target=ResultStore(request, print).add, args=([run],)) for run in few[:2]]
     for each in both:
         each.start()
     for each in both:
@@ -162,11 +163,29 @@ def test_damage_is_named_and_no_folder_is_no_results(few, tmp_path):
 def test_files_of_another_version_are_named(few, tmp_path):
     few.save(tmp_path)
     path = next(tmp_path.glob("*.parquet"))
-    table = read_table(path)
-    older = [text.replace('"device"', '"place"') for text in table["about"]]
-    write_table(path, table | {"about": np.array(older, dtype=object)}, {})
-    with pytest.raises(InputError, match="was written by another version of fedgram: move it away"):
-        Results.load(tmp_path)
+    table, settings = read_arrow(path)
+    columns = {name: table[name] for name in table.column_names}
+    renamed = {"place" if name == "device" else name: column for name, column in columns.items()}
+    more = columns | {"more": columns["seed"]}
+    for written, made_by in ((renamed, settings), (more, settings), (columns, {})):
+        write_table(path, written, made_by)
+        with pytest.raises(InputError, match=r"Another version of fedgram wrote .*\. Move it away"):
+            Results.load(tmp_path)
+
+
+def test_pandas_reads_a_row_for_each_run_and_round(few, tmp_path):
+    few.save(tmp_path)
+    table = pd.concat([pd.read_parquet(path) for path in sorted(tmp_path.glob("*.parquet"))])
+    assert len(table) == sum(run.rounds + 1 for run in few)
+    by_run = table.groupby(["setting", "epochs", "procedure", "seed"])
+    for run in few:
+        rows = by_run.get_group((run.setting, run.epochs, run.procedure.name, run.seed))
+        assert rows["round"].tolist() == [0, 1, 2, 3]
+        np.testing.assert_array_equal(rows["error_barycenter"], run.error["barycenter"])
+        np.testing.assert_array_equal(rows["test_mse_private"][1:], run.test_mse[:, 1])
+        np.testing.assert_array_equal(rows["delta"], [np.nan, *run.delta])
+        np.testing.assert_array_equal(np.stack(rows["grams"]), run.grams.reshape(4, -1))
+        np.testing.assert_array_equal(rows["barycenter"].iloc[2], run.barycenter.ravel())
 
 
 def test_reading_needs_neither_torch_nor_runs(few, tmp_path):

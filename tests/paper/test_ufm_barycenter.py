@@ -15,7 +15,6 @@ from fedgram.paper.ufm.barycenter import (
     median_curve,
     proximal_rounds,
 )
-from fedgram.paper.ufm.experiment import settings_of
 from fedgram.ufm.instances import BARYCENTER_SIZES
 from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
@@ -34,10 +33,10 @@ def test_claims_that_few_instances_can_show_hold(results):
 
 
 def test_counts_are_those_of_the_paper(results):
-    full = [settings_of(part) for part in EXPERIMENT.parts("full").values()]
+    full = [EXPERIMENT.settings_of(part) for part in EXPERIMENT.parts("full").values()]
     procedures = Counter()
     for each in full:
-        procedures[each["function"].rsplit(".", 1)[-1], tuple(each["size"])] += each["instances"]
+        procedures[each["function"], tuple(each["size"])] += each["instances"]
     for size in BARYCENTER_SIZES:
         assert procedures["exact_rounds", size] == procedures["adam_rounds", size] == 16
         assert procedures["proximal_rounds", size] == 6 * 16
@@ -60,7 +59,7 @@ def test_batches_differ_and_rounds_are_those_of_their_instance():
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

@@ -46,7 +46,7 @@ def test_counts_are_those_of_the_paper(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

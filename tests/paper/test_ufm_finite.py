@@ -49,7 +49,7 @@ def test_displacements_have_the_sign_of_the_weak_direction(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

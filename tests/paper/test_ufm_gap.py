@@ -36,7 +36,7 @@ def test_every_claim_is_measured_and_none_missed(results):
 
 def test_counts_are_those_of_the_paper(results):
     full = {name: part.keywords for name, part in EXPERIMENT.parts("full").items()}
-    assert full["suite"]["instances"] == full["equalised"]["instances"] == 512
+    assert full["suite"]["instances"] == full["equalized"]["instances"] == 512
     assert all(full[name]["instances"] == 256 for name in gap.SWEEPS)
     assert len(results["controlled"]["seed"]) == 8 * (7 + 6)
     np.testing.assert_array_equal(np.unique(results["controlled"]["seed"]), np.arange(55, 63))
@@ -46,7 +46,7 @@ def test_counts_are_those_of_the_paper(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 
@@ -85,7 +85,7 @@ def test_shares_add_up_and_instances_of_a_setting_differ():
         ),
         ("controlled_redraws", "trace_mean", lambda x: 3 * x, "gap-mean-trace"),
         ("controlled_redraws", "trace_covariance", lambda x: 3 * x, "gap-covariance-trace"),
-        ("equalised", "both_averaging", lambda x: x + 1e-13, "gap-removed"),
+        ("equalized", "both_averaging", lambda x: x + 1e-13, "gap-removed"),
         ("suite", "eigenvalue_averaging", lambda x: x - 1.0, "gap-smallest-eigenvalue"),
         ("suite", "targets", lambda x: x - 4, "gap-tiny-where"),
         ("suite", "bounds_hold", np.zeros_like, "gap-pairwise-bounds"),

@@ -6,7 +6,6 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.ufm.experiment import settings_of
 from fedgram.paper.ufm.instance import EXPERIMENT, variational_barycenter
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
@@ -28,8 +27,8 @@ def test_every_claim_is_measured_and_matches(results):
 
 def test_counts_are_those_of_the_paper(results):
     assert PARTS.keys() == EXPERIMENT.parts("full").keys()
-    assert [settings_of(part) for part in PARTS.values()] == [
-        settings_of(part) for part in EXPERIMENT.parts("full").values()
+    assert [EXPERIMENT.settings_of(part) for part in PARTS.values()] == [
+        EXPERIMENT.settings_of(part) for part in EXPERIMENT.parts("full").values()
     ]
     rows = {name: len(next(iter(table.values()))) for name, table in results.items()}
     assert rows == {
@@ -41,7 +40,7 @@ def test_counts_are_those_of_the_paper(results):
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,32 @@ import numpy as np
 import pytest
 
 from fedgram import InputError
+from fedgram.cli import main
 from fedgram.paper.claims import COMPARISONS, MEANINGS, Claim, Measurement, judge, judge_all, load_claims
-from fedgram.paper.registry import GROUPS, MODULES, names_of
+from fedgram.paper.registry import GROUPS, MODULES, expand_name
 from fedgram.paper.storage import digest, read_table, write_table
+from fedgram.paper.ufm import runner
 from fedgram.paper.ufm.runner import THREADS, run
 from tests.helpers.toy_experiment import counted, interrupting, told, toy
+
+
+def run_here(jobs):
+    """Run parts in this process, which is faster."""
+    for job in jobs:
+        runner._run_one(job.part, job.path, job.settings)
+        yield job
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(request, monkeypatch):
+    """Run parts here; tests that ask for processes get them."""
+    if "processes" not in request.fixturenames:
+        monkeypatch.setattr(runner, "_run_all", run_here)
+
+
+@pytest.fixture
+def processes():
+    """Parts run in processes of their own."""
 
 
 def claim(comparison, value=None, tolerance=0.0):
@@ -145,6 +165,7 @@ def test_finished_parts_are_skipped_and_fresh_redoes_them(tmp_path):
         assert len(log.read_text().split()) == lines
 
 
+@pytest.mark.usefixtures("processes")
 def test_parts_have_one_thread_each_and_the_environment_stays_the_users(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
@@ -166,17 +187,19 @@ def test_a_damaged_file_is_named_and_only_it_is_redone(tmp_path):
     run([toy(log)], tmp_path, "full")
     (tmp_path / "full" / "toy" / "two.parquet").write_bytes(b"PAR1 nonsense")
     run([toy(log)], tmp_path, "full", on_warning=said.append)
-    assert "two.parquet' is damaged and will be redone" in said[0]
+    assert "two.parquet' is damaged. Its part runs again." in said[0]
     assert sorted(log.read_text().split()) == ["0", "1", "1"]
 
 
-def test_results_are_the_same_after_an_interruption(tmp_path, request):
+@pytest.mark.usefixtures("processes")
+def test_results_are_the_same_after_an_interruption(tmp_path, request, monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     log = tmp_path / "log"
     stop = partial(interrupting, log=str(log), start=1, parent=os.getpid())
     with pytest.raises(KeyboardInterrupt):
         run([toy(log, two=stop)], tmp_path / "a", "full")
+    monkeypatch.setattr(runner, "_run_all", run_here)
     run([toy(log)], tmp_path / "a", "full")
     run([toy(log)], tmp_path / "b", "full")
     for name in ("one", "two"):
@@ -242,39 +265,46 @@ def test_an_unwritable_folder_is_refused(tmp_path):
 
 
 def test_names_and_suggestions():
-    assert names_of("ufm") == tuple(MODULES)
-    assert names_of("ufm-gap") == ("ufm-gap",)
+    assert expand_name("ufm") == tuple(MODULES)
+    assert expand_name("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
-        names_of("ufm-baricentre")
+        expand_name("ufm-baricentre")
     with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce --list' names"):
-        names_of("foo")
-    assert names_of("dnn-main") == ("dnn-main",)
-    assert len(names_of("dnn")) == 8
-    assert names_of("all") == (*names_of("ufm"), *names_of("dnn"), *names_of("beyond"))
+        expand_name("foo")
+    assert expand_name("dnn-main") == ("dnn-main",)
+    assert len(expand_name("dnn")) == 8
+    assert expand_name("all") == (*expand_name("ufm"), *expand_name("dnn"), *expand_name("beyond"))
 
 
-def fedgram(*arguments):
-    command = [sys.executable, "-c", "from fedgram.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "150"}
-    )
+@pytest.fixture
+def fedgram(capsys, monkeypatch):
+    """Run a command here: its exit status, and what it printed to both streams."""
+    monkeypatch.setenv("COLUMNS", "150")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedgram", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return call
 
 
-def test_the_command_lists_runs_and_reports(tmp_path):
-    listed = fedgram("reproduce", "--list", "--out", tmp_path).stdout
+def test_the_command_lists_runs_and_reports(tmp_path, fedgram):
+    _, listed, _ = fedgram("reproduce", "--list", "--out", tmp_path)
     assert all(name in listed for name in MODULES)
     assert all(name in listed for name in GROUPS["all"])
-    document = json.loads(fedgram("reproduce", "--list", "--out", tmp_path, "--json").stdout)
+    document = json.loads(fedgram("reproduce", "--list", "--out", tmp_path, "--json")[1])
     assert [each["name"] for each in document["experiments"]] == list(GROUPS["all"])
-    done = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
-    assert done.returncode == 0, done.stderr + done.stdout
-    document = json.loads(done.stdout)
+    status, printed, said = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
+    assert status == 0, said + printed
+    document = json.loads(printed)
     assert set(document) == {"experiment", "scale", "claims", "files"}
     assert document["scale"] == "quick"
     assert all(Path(path).exists() for path in document["files"])
     page = tmp_path / "report.html"
-    said = fedgram("report", "--out", tmp_path, "-o", page)
-    assert said.returncode == 0, said.stderr
+    status, _, said = fedgram("report", "--out", tmp_path, "-o", page)
+    assert status == 0, said
     html = page.read_text()
     assert "http" not in html.replace("http-equiv", "")
     assert "data:image/png;base64," in html
@@ -287,14 +317,14 @@ def test_the_command_lists_runs_and_reports(tmp_path):
     [
         (["reproduce"], "Name an experiment"),
         (["reproduce", "ufm-gop"], "did you mean 'ufm-gap'"),
-        (["reproduce", "ufm-gap", "--setting", "hopper"], "--setting is for experiments with networks"),
-        (["reproduce", "ufm", "--data-dir", "."], "--data-dir is for experiments with networks"),
-        (["reproduce", "dnn-main", "--quick"], "--quick is for experiments on the unconstrained"),
+        (["reproduce", "ufm-gap", "--setting", "hopper"], "No such option: --setting"),
+        (["reproduce", "ufm", "--data-dir", "."], "No such option: --data-dir"),
+        (["reproduce", "dnn-main", "--quick"], "No such option: --quick"),
         (["report", "--out", "nowhere"], "There are no results in 'nowhere'"),
         (["reproduce", "ufm-finite", "--out", "/dev/null"], "Cannot write to"),
     ],
 )
-def test_bad_calls_exit_with_2(arguments, words):
-    done = fedgram(*arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_bad_calls_exit_with_2(arguments, words, fedgram):
+    status, _, said = fedgram(*arguments)
+    assert status == 2
+    assert words in said

@@ -6,7 +6,6 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.ufm.experiment import settings_of
 from fedgram.paper.ufm.selection import EXPERIMENT, WEIGHTS, by_size, by_weight, near_optimum, selection
 from fedgram.theory.geometry import psd
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
@@ -33,7 +32,7 @@ def test_claims_that_few_instances_can_show_hold(results):
 
 def test_counts_are_those_of_the_paper(results):
     full = EXPERIMENT.parts("full")
-    settings = [settings_of(part) for part in full.values()]
+    settings = [EXPERIMENT.settings_of(part) for part in full.values()]
     assert sum(each["instances"] for each in settings if "size" in each) == 768
     assert len({str(each["seed"]) for each in settings}) == len(full) == 13
     assert len(WEIGHTS) == 24
@@ -59,7 +58,7 @@ def test_batches_of_one_size_are_read_in_order():
 
 
 def test_tables_survive_the_disk(results, tmp_path):
-    again = from_disk(PARTS, results, tmp_path)
+    again = from_disk(EXPERIMENT, results, tmp_path)
     assert EXPERIMENT.measure(again) == EXPERIMENT.measure(results)
 
 
@@ -68,7 +67,7 @@ def test_newton_steps_reach_the_head_at_the_end_of_the_path(targets, width):
     clients = selection_instances(np.random.default_rng(0), targets, width, 2)
     heads = near_optimum(clients, WEIGHTS[-1])
     for number, head in enumerate(heads):
-        loss = Joint(Sample.from_targets(clients.targets[number]).rotated(), UNIT, clients.broadcast[number])
+        loss = Joint(Sample.from_targets(clients.targets[number]).compress(), UNIT, clients.broadcast[number])
         assert psd.relative_error(proximal_path(loss, WEIGHTS)[-1].head, head) < 5e-9
 
 

@@ -1,4 +1,4 @@
-"""How all figures of the report look."""
+"""Style and shared curves of all figures of the report."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def panels(rows: int, columns: int, size: tuple[float, float], **keywords: Any) -> tuple[Any, Any]:
-    """A figure of size inches with a flat array of its panels."""
+def make_panels(rows: int, columns: int, size: tuple[float, float], **keywords: Any) -> tuple[Any, Any]:
+    """Make a figure of a size in inches and a flat array of its panels."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(rows, columns, figsize=size, **keywords)
     return figure, np.atleast_1d(axes).ravel()
 
 
-def shades(colour_map: str, count: int) -> list[Any]:
-    """Colours of an ordered family of curves, none of them too pale to see."""
+def shades(color_map: str, count: int) -> list[Any]:
+    """Colors of an ordered family of curves; none is too pale to see."""
     import matplotlib
 
-    return list(matplotlib.colormaps[colour_map](np.linspace(0.15, 0.85, count)))
+    return list(matplotlib.colormaps[color_map](np.linspace(0.15, 0.85, count)))
 
 
-def median_band(axis: Any, x: Array, samples: Array, colour: Any, **keywords: Any) -> None:
-    """Median curve with its interquartile band: samples (len(x), n)."""
+def draw_median_band(axis: Any, x: Array, samples: Array, color: Any, **keywords: Any) -> None:
+    """Draw the median with its interquartile band: samples (len(x), n)."""
     low, middle, high = np.quantile(samples, (0.25, 0.5, 0.75), axis=1)
-    axis.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-    axis.plot(x, middle, color=colour, **keywords)
+    axis.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
+    axis.plot(x, middle, color=color, **keywords)
 
 
-def guide(
+def draw_guide(
     axis: Any, x: Array | list[float], through: tuple[float, float], slope: float, **keywords: Any
 ) -> None:
-    """A straight line of given log-log slope through a point."""
+    """Draw a straight line of a log-log slope through a point."""
     values = through[1] * (np.asarray(x) / through[0]) ** slope
     axis.plot(x, values, **({"color": GREY, "ls": ":", "lw": 1.0} | keywords))
 
@@ -63,15 +63,15 @@ def log_slope(x: Array, y: Array) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def range_band(axis: Any, x: Any, samples: list[Array], colour: Any, **keywords: Any) -> None:
-    """Median curve with a band from least to largest: one array of samples for each x."""
+def draw_range_band(axis: Any, x: Any, samples: list[Array], color: Any, **keywords: Any) -> None:
+    """Draw the median with a band from minimum to maximum: one array of samples for each x."""
     low, high = [each.min() for each in samples], [each.max() for each in samples]
-    axis.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-    axis.plot(x, [np.median(each) for each in samples], color=colour, **keywords)
+    axis.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
+    axis.plot(x, [np.median(each) for each in samples], color=color, **keywords)
 
 
-def not_run(axis: Any, *, shared: bool = True) -> None:
-    """Say in an empty panel that nothing was run for it; one that shares no axis loses its ticks."""
+def mark_not_run(axis: Any, *, shared: bool = True) -> None:
+    """Write 'not run' into an empty panel; without shared axes it loses its ticks."""
     axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", va="center", color=GREY)
     axis.tick_params(left=False, bottom=False, which="both")
     if not shared:

@@ -1,4 +1,4 @@
-"""Reproductions set for a terminal: progress, the table of claims, the list of experiments."""
+"""Print reproductions to a terminal: claims, costs and the list of experiments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.table import Table
 
 from fedgram.display.console import make_console, plain_table
 from fedgram.paper.claims import Judged, Verdict
-from fedgram.paper.launch.costs import cost_of
+from fedgram.paper.launch.costs import estimate_cost
 from fedgram.paper.launch.launch import StudyOutcome
 from fedgram.paper.launch.plan import ExperimentPlan, Request, plan_experiments
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.networks.studies.registry import STUDIES
-from fedgram.paper.registry import GROUPS, MODULES, experiment
+from fedgram.paper.registry import GROUPS, MODULES, load_experiment
 from fedgram.paper.ufm.runner import SCALES, Outcome, folder_of
 from fedgram.runs.procedure import BIAS_RULES
 
@@ -34,7 +34,7 @@ COLUMNS = ("name", "what", "where", "cost", "finished")
 
 
 def print_outcome(outcome: Outcome) -> None:
-    """The claims of one experiment, beside ours, with a verdict."""
+    """Print the claims of one UFM experiment with our values and verdicts."""
     console = make_console()
     console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
     console.print(f"GENERATED data, {outcome.scale} scale")
@@ -43,10 +43,12 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def print_judged(console: Console, claims: Sequence[Judged]) -> None:
-    """Claims beside ours, and how many there are of each verdict."""
+    """Print claims with our values, and the number of each verdict."""
     table = plain_table()
-    for heading, justify in (("claim", "left"), ("paper", "right"), ("ours", "right"), ("verdict", "left")):
-        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    for heading in ("claim", "paper", "ours", "verdict"):
+        table.add_column(
+            heading, justify="right" if heading in ("paper", "ours") else "left", overflow="fold"
+        )
     for judged in claims:
         verdict = judged.verdict + (f": {judged.reason}" if judged.reason else "")
         table.add_row(
@@ -57,20 +59,20 @@ def print_judged(console: Console, claims: Sequence[Judged]) -> None:
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
 
 
-def listed(out: Path, networks: Iterable[Sequence[str]]) -> list[dict[str, str]]:
-    """All experiments in words, by the headings of their columns; network experiments are given as rows."""
+def list_experiments(out: Path, networks: Iterable[Sequence[str]]) -> list[dict[str, str]]:
+    """List all experiments, by the headings of their columns; `networks` are rows of `list_rows`."""
     exact = [_exact_row(name, out) for name in MODULES]
     return [dict(zip(COLUMNS, row, strict=True)) for row in (*exact, *networks)]
 
 
 def _exact_row(name: str, out: Path) -> tuple[str, ...]:
-    found = experiment(name)
+    found = load_experiment(name)
     done = [scale for scale in SCALES if (folder_of(found, out, scale) / "manifest.json").exists()]
     return name, found.title, found.where, f"{found.cost} on 2 cores", ", ".join(done) or "no"
 
 
 def print_list(experiments: Iterable[dict[str, str]]) -> None:
-    """All experiments, what each costs, and which are finished."""
+    """Print all experiments with their cost and progress."""
     console = make_console()
     table = plain_table()
     for heading in COLUMNS:
@@ -88,17 +90,17 @@ Group = tuple[str, int, str]
 """Setting, E and procedure."""
 
 Rows = Sequence[tuple[Group, list[Result]]]
-"""The runs of each group."""
+"""Runs of each group."""
 
 
 def cost_lines(plans: Sequence[ExperimentPlan]) -> list[str]:
-    """What experiments are about to train, and what they leave out, in words."""
-    in_all = cost_of(key for plan in plans for key in plan.missing)
+    """Describe the runs that experiments will train, and those that they cannot."""
+    in_all = estimate_cost(key for plan in plans for key in plan.missing)
     return [
-        f"Scale {plans[0].scale.words}.",
+        f"Scale {plans[0].scale.description}.",
         *(
-            f"{plan.study.name}: {len(plan.wanted):,} of {plan.in_all:,} runs asked for, "
-            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.left}."
+            f"{plan.study.name}: {len(plan.wanted):,} of {plan.total:,} runs asked for, "
+            f"{len(plan.wanted) - len(plan.missing):,} of them finished; {plan.remaining}."
             for plan in plans
         ),
         *([f"Experiments share runs; in all: {in_all}."] if len(plans) > 1 and in_all.runs else []),
@@ -107,11 +109,11 @@ def cost_lines(plans: Sequence[ExperimentPlan]) -> list[str]:
 
 
 def print_network_outcome(outcome: StudyOutcome) -> None:
-    """The claims of one experiment beside ours; without claims, what was found."""
+    """Print the claims of one network experiment, or a summary of results if it has none."""
     study = outcome.plan.study
     console.print(f"\n{study.name}: {study.title} ({study.where})")
     console.print(
-        f"{outcome.data} data; {outcome.plan.scale.words}; {_finished(outcome)}",
+        f"{outcome.data} data; {outcome.plan.scale.description}; {_finished(outcome)}",
         soft_wrap=True,
     )
     if outcome.judged:
@@ -124,56 +126,58 @@ def print_network_outcome(outcome: StudyOutcome) -> None:
 
 
 def _finished(outcome: StudyOutcome) -> str:
-    """How many of the runs that were asked for there are, and of all where that is another number."""
+    """Number of finished runs among the requested ones and, if different, among all."""
     plan, done = outcome.plan, {run.key for run in outcome.results}
     asked = f"finished: {sum(key in done for key in plan.wanted):,} of {len(plan.wanted):,} runs asked for"
-    return asked if len(plan.wanted) == plan.in_all else f"{asked}, {len(done):,} of {plan.in_all:,} in all"
+    return asked if len(plan.wanted) == plan.total else f"{asked}, {len(done):,} of {plan.total:,} in all"
 
 
 def list_rows(request: Request) -> list[tuple[str, ...]]:
-    """For each experiment: name, title, place, cost and settings at hand, and runs that are finished."""
+    """List network experiments: name, title, place, cost with available settings, and finished runs."""
     results = Results.load(request.results_folder)
     return [_list_row(plan) for plan in plan_experiments(list(STUDIES.values()), request, results)]
 
 
 def _list_row(plan: ExperimentPlan) -> tuple[str, ...]:
     study, settings = plan.study, {name for name, _ in plan.study.varieties}
-    at_hand = len(settings - {name for name, _ in plan.not_run})
+    available = len(settings - {name for name, _ in plan.not_run})
     finished = len(plan.wanted) - len(plan.missing)
     return (
         study.name,
         study.title,
         study.where,
-        f"{plan.left}; {at_hand} of {len(settings)} settings at hand",
-        f"{finished:,} of {plan.in_all:,} runs",
+        f"{plan.remaining}; {available} of {len(settings)} settings available",
+        f"{finished:,} of {plan.total:,} runs",
     )
 
 
 def _print_summary(results: Results) -> None:
-    """Medians over seeds of every budget and procedure, a table for each dataset, in the paper's order."""
+    """Print medians over seeds of every budget and procedure, one table for each dataset."""
     tables: dict[str, tuple[list[str], Rows]] = {}
     groups = sorted(_groups(results).items(), key=_place)
     for setting, rows in groupby(groups, key=lambda entry: entry[0][0]):
         found = list(rows)
         settings, _ = tables.setdefault(found[0][1][0].dataset, ([], found))
-        settings.append(setting)  # several at smoke scale, where their runs are the same
+        settings.append(setting)  # at smoke scale several settings share their runs
     for settings, its_rows in tables.values():
         console.print(_summary(settings, its_rows))
     console.print(
-        "medians over seeds: error to the target and test MSE under each bias after the last round; a run's "
-        "share of the seconds that its stack took",
+        "Medians over seeds: error to the limit and test MSE under each bias after the last round; a run's "
+        "share of the seconds of its stack.",
         soft_wrap=True,
     )
 
 
 def _summary(settings: Sequence[str], rows: Rows) -> Table:
-    """The settings that stand on one dataset."""
+    """Table of the settings that share one dataset."""
     any_run = rows[0][1][0]
     title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
     table = plain_table(title=title, title_justify="left", title_style="", collapse_padding=True)
     for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
-        words = heading == "procedure"
-        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        is_text = heading == "procedure"
+        table.add_column(
+            heading, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
+        )
     for (_, epochs, procedure), runs in rows:
         numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
         medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))

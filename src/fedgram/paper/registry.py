@@ -1,4 +1,4 @@
-"""All experiments by name: the paper's on the unconstrained feature model and with networks, and ours."""
+"""All experiments by name: on the unconstrained feature model and with networks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.ufm.experiment import Experiment
 
 MODULES = {
-    "ufm-instance": "fedgram.paper.ufm.instance",
-    "ufm-selection": "fedgram.paper.ufm.selection",
-    "ufm-barycenter": "fedgram.paper.ufm.barycenter",
-    "ufm-gap": "fedgram.paper.ufm.gap",
-    "ufm-correction": "fedgram.paper.ufm.correction",
-    "ufm-finite": "fedgram.paper.ufm.finite",
+    f"ufm-{name}": f"fedgram.paper.ufm.{name}"
+    for name in ("instance", "selection", "barycenter", "gap", "correction", "finite")
 }
 GROUPS = {
     "ufm": tuple(MODULES),
@@ -25,8 +21,8 @@ GROUPS = {
 }
 
 
-def names_of(name: str) -> tuple[str, ...]:
-    """Names of the experiments that a name or the name of a group stands for."""
+def expand_name(name: str) -> tuple[str, ...]:
+    """Expand the name of a group to those of its experiments; keep the name of an experiment."""
     if name in GROUPS:
         return GROUPS[name]
     if name in GROUPS["all"]:
@@ -37,7 +33,7 @@ def names_of(name: str) -> tuple[str, ...]:
     )
 
 
-def experiment(name: str) -> Experiment:
-    """The experiment on the unconstrained feature model of that name; its module is imported only now."""
+def load_experiment(name: str) -> Experiment:
+    """Import the module of an experiment on the unconstrained feature model."""
     found: Experiment = import_module(MODULES[name]).EXPERIMENT
     return found

@@ -1,4 +1,4 @@
-"""Tables on disk: Parquet files that know what made them, and notice when they are damaged."""
+"""Parquet tables that carry the settings that made them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write
-from fedgram.data.tables.files import sql_text
 
 Table = dict[str, Array]
+KEY = b"fedgram"
+"""Key of our JSON document in a file's metadata."""
+
+
+def has_pyarrow() -> bool:
+    """Whether tables can be written and read here."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def digest(table: Mapping[str, Array]) -> str:
-    """SHA-256 over names, types and values of all columns."""
+    """SHA-256 over names, shapes and values of all columns."""
     content = hashlib.sha256()
     for name, column in table.items():
         column = np.asarray(column)
@@ -28,39 +38,55 @@ def digest(table: Mapping[str, Array]) -> str:
     return content.hexdigest()
 
 
-def write_table(path: Path, table: Mapping[str, Array], settings: Mapping[str, Any]) -> None:
-    """Write columns of equal length, with the settings that made them; whole or not at all."""
-    import duckdb
+def write_table(path: Path, table: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Write columns of equal length atomically, with the settings that made them as metadata."""
+    pyarrow = _import_pyarrow()
+    columns = pyarrow.table(dict(table))
+    # Measured on 257 runs: 1.46 MB in all, against 2.06 MB with dictionaries, statistics and Arrow's schema.
+    options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
+    options |= {"write_statistics": False, "store_schema": False, "write_page_checksum": True}
+    with (
+        atomic_write(path) as draft,
+        pyarrow.parquet.ParquetWriter(draft, columns.schema, **options) as writer,
+    ):
+        writer.add_key_value_metadata({KEY: json.dumps(settings, sort_keys=True)})
+        writer.write_table(columns)
 
-    columns = {name: np.ascontiguousarray(column) for name, column in table.items()}  # noqa: F841, read by SQL
-    made_by = json.dumps({"settings": settings, "digest": digest(table)}, sort_keys=True)
-    options = f"FORMAT parquet, KV_METADATA {{fedgram: {sql_text(made_by)}}}"
-    with atomic_write(path) as draft, duckdb.connect() as connection:
-        connection.execute(f"COPY (SELECT * FROM columns) TO {sql_text(str(draft))} ({options})")
+
+def read_arrow(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Read a file as a `pyarrow.Table` and its settings.
+
+    Raises
+    ------
+    InputError
+        If pyarrow is missing, or the file is damaged.
+    """
+    pyarrow = _import_pyarrow()
+    try:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            table, metadata = file.read(), file.metadata.metadata or {}
+        settings = json.loads(metadata.get(KEY, b"{}"))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        message = f"The result file '{path}' is damaged. Delete it and run its experiment again."
+        raise InputError(message, field=str(path)) from error
+    return table, settings
 
 
 def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table | None:
-    """The columns of a table, or None where there is none made by these settings.
-
-    A file that cannot be read, or whose content is not what was written, is an InputError that names it.
-    """
-    import duckdb
-
+    """Read the columns of a table; None if there is no file, or other settings made it."""
     if not path.exists():
         return None
-    try:
-        with duckdb.connect() as connection:
-            file = sql_text(str(path))
-            stored = connection.execute(f"SELECT value FROM parquet_kv_metadata({file})").fetchone()
-            table = connection.execute(f"SELECT * FROM read_parquet({file})").fetchnumpy()
-        made_by = json.loads(bytes(stored[0])) if stored else {}
-    except (duckdb.Error, ValueError) as error:
-        raise InputError(
-            f"The result file '{path}' is damaged and will be redone.", field=str(path)
-        ) from error
-    plain = {name: np.ma.getdata(column) for name, column in table.items()}
-    if made_by.get("digest") != digest(plain):
-        raise InputError(f"The result file '{path}' is damaged and will be redone.", field=str(path))
-    if settings is not None and made_by["settings"] != json.loads(json.dumps(settings)):
+    table, made_by = read_arrow(path)
+    if settings is not None and made_by != json.loads(json.dumps(settings)):
         return None
-    return plain
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _import_pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        message = "Result files need pyarrow. Install it with pip install 'fedgram[paper]'."
+        raise InputError(message, field="out") from None
+    return pyarrow

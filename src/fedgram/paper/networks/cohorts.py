@@ -1,4 +1,4 @@
-"""What is compared with what: settings x seeds x conditions, in the paper's own numbers."""
+"""Cohorts of runs: settings x seeds x conditions, as in the paper."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WEIGHTS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass(frozen=True)
 class Condition:
-    """How a run is trained: its procedure in words, local epochs, rounds, network and size of the data.
+    """How a run is trained: procedure, local epochs, rounds, network and size of the data.
 
-    Without a backbone it is the setting's own.
+    The default backbone is that of the setting.
     """
 
     procedure: str
@@ -30,7 +30,7 @@ class Condition:
     larger: bool = False
 
     def key(self, setting: str, dataset: str, seed: int, scale: Scale) -> RunKey:
-        """The run of this condition at a scale."""
+        """Key of the run of this condition at a scale."""
         return RunKey(
             setting=setting,
             dataset=dataset,
@@ -45,7 +45,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Every setting with every seed under every condition."""
+    """All combinations of settings, seeds and conditions."""
 
     settings: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -53,15 +53,15 @@ class Cohort:
 
     @property
     def varieties(self) -> list[Variety]:
-        """The settings, each with whether its larger training set is meant."""
+        """Settings, each with whether its larger training set is used."""
         return list(product(self.settings, sorted({condition.larger for condition in self.conditions})))
 
     def at(self, setting: str) -> Cohort:
-        """The part of it in one setting."""
+        """Its part in one setting."""
         return replace(self, settings=(setting,))
 
     def keys(self, scale: Scale, sources: Mapping[Variety, Source]) -> Iterator[RunKey]:
-        """The runs at a scale, of the settings that have a dataset."""
+        """Keys of its runs at a scale, in the settings that have a dataset."""
         for setting, condition in product(self.settings, self.conditions):
             if source := sources.get((setting, condition.larger)):
                 for seed in scale.seeds(self.seeds):
@@ -69,35 +69,37 @@ class Cohort:
 
 
 def proximal(weight: float) -> str:
-    """The words for a proximal weight; none is ordinary training."""
+    """Procedure of a proximal weight; weight 0 is ordinary training."""
     return f"proximal={weight:g}" if weight else "ordinary"
 
 
-def _of(*procedures: str, epochs: tuple[int, ...] = (4000,)) -> tuple[Condition, ...]:
+def with_correction(procedure: str) -> str:
+    """Add moment correction to a procedure."""
+    return replace(Procedure.parse(procedure), corrected=1.0).name
+
+
+def _each(*procedures: str, epochs: tuple[int, ...] = (4000,)) -> tuple[Condition, ...]:
     return tuple(Condition(procedure, budget) for budget in epochs for procedure in procedures)
 
 
-MAIN = Cohort(ALL, FIVE, _of("ordinary", "proximal", "corrected", "proximal+corrected"))
-MEANS = Cohort(ALL, THREE, _of("ordinary", "centered"))
-EPOCHS = Cohort(ALL, THREE, _of("ordinary", epochs=BUDGETS))
-RHO = Cohort(ALL, THREE, _of(*map(proximal, WEIGHTS)))
-
+MAIN = Cohort(ALL, FIVE, _each("ordinary", "proximal", "corrected", "proximal+corrected"))
+MEANS = Cohort(ALL, THREE, _each("ordinary", "centered"))
+EPOCHS = Cohort(ALL, THREE, _each("ordinary", epochs=BUDGETS))
+RHO = Cohort(ALL, THREE, _each(*map(proximal, WEIGHTS)))
 ALIGNED = ("beijing", "swimmer", "hopper", "halfcheetah", "3dshapes", "cifar-geo")
-ALIGNMENT = Cohort(ALIGNED, FIVE, _of("ordinary", "proximal", "aligned"))
-ALIGNMENT_CORRECTED = Cohort(ALIGNED, THREE, _of("corrected", "proximal+corrected", "aligned+corrected"))
-# With a common initialisation the first round of the runs above is the comparison.
+ALIGNMENT = Cohort(ALIGNED, FIVE, _each("ordinary", "proximal", "aligned"))
+ALIGNMENT_CORRECTED = Cohort(ALIGNED, THREE, _each("corrected", "proximal+corrected", "aligned+corrected"))
+# With a common initialization the first round of the runs above is the comparison.
 MISMATCHED = Cohort(
     ALIGNED, FIVE, tuple(Condition(words, rounds=1) for words in ("independent", "aligned+independent"))
 )
-
 START_PAIRS = {
     "common": (Condition("ordinary"), Condition("aligned")),
     "independent": MISMATCHED.conditions,
 }
-"""What is averaged as trained and after alignment, by how the clients' backbones begin.
+"""Conditions without and with alignment, by the start of the clients' backbones.
 
-Both train the same first round, so that they differ in the alignment and in what rounding grows to over its
-epochs.
+Both train the same first round. They differ in the alignment, and in rounding that grows over the epochs.
 """
 
 CNN, CNN_CORRECTED, RESNET34 = (
@@ -108,24 +110,24 @@ CNN, CNN_CORRECTED, RESNET34 = (
 LARGER = Condition("ordinary", 1000, larger=True)
 ARCHITECTURE = Cohort(IMAGES, THREE, (CNN, CNN_CORRECTED, RESNET34))
 LARGER_DATA = Cohort(("3dshapes", "cifar-geo"), THREE, (LARGER,))
-
 FULL_SHORT, FULL, FULL_CORRECTED = (
     Condition("full-model", 400),
     Condition("full-model"),
     Condition("corrected+full-model"),
 )
 FULL_MODEL = Cohort(TABULAR, THREE, (FULL_SHORT, FULL, FULL_CORRECTED))
-PREDICTION = Cohort(IMAGES, THREE, _of("ordinary", "proximal", "proximal+corrected"))
-
+PREDICTION = Cohort(IMAGES, THREE, _each("ordinary", "proximal", "proximal+corrected"))
 PAPER = (
     MAIN, MEANS, EPOCHS, RHO, ALIGNMENT, ALIGNMENT_CORRECTED, MISMATCHED, ARCHITECTURE, LARGER_DATA,
     FULL_MODEL, PREDICTION,
 )  # fmt: skip
-"""All that the paper runs."""
+"""All runs of the paper."""
 
-SOLVED = Cohort(ALL, THREE, _of("ordinary", "proximal", "aligned", "solved", epochs=BUDGETS))
+SOLVED = Cohort(ALL, THREE, _each("ordinary", "proximal", "aligned", "solved", epochs=BUDGETS))
 BETTER_PREDICTION = Cohort(
     ALL,
     THREE,
-    _of("ordinary", "proximal", "proximal+corrected", "solved", "solved+corrected", "centralized"),
+    _each("ordinary", "proximal", "proximal+corrected", "solved", "solved+corrected", "centralized"),
 )
+PREDICTING = tuple(condition.procedure for condition in BETTER_PREDICTION.conditions)
+"""Procedures whose test errors are compared, centralized training last."""

@@ -1,4 +1,4 @@
-"""Which runs stand beside each other in a figure, a table or a claim."""
+"""Select the runs that a figure, a table or a claim may compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = tuple[Result, ...]
 
 @dataclass(frozen=True, eq=False)
 class ComparableRuns:
-    """Runs that may stand beside each other: of one scale, and of one dataset in each setting."""
+    """Runs of one scale, and of one dataset in each setting."""
 
     scale: Scale
     datasets: Mapping[Variety, str]
@@ -27,7 +27,7 @@ class ComparableRuns:
 
     @classmethod
     def from_results(cls, results: Iterable[Result]) -> ComparableRuns:
-        """The largest scale that there are results of; real data rather than what stands in for it."""
+        """Keep the largest scale with results, and real data rather than stand-ins."""
         found = list(results)
         name = next((name for name in SCALES if any(run.scale == name for run in found)), "paper")
         found = [run for run in found if run.scale == name]
@@ -39,7 +39,7 @@ class ComparableRuns:
         return cls(SCALES[name], datasets, {run.key: run for run in same})
 
     def runs(self, setting: str, condition: str | Condition, seeds: Sequence[int] = FIVE) -> list[Result]:
-        """Runs of one condition, or of a procedure in the paper's protocol, by seed."""
+        """Runs of a condition, or of a procedure in the paper's protocol, by seed."""
         if isinstance(condition, str):
             condition = Condition(condition)
         dataset = self.datasets.get((setting, condition.larger), "")
@@ -48,34 +48,34 @@ class ComparableRuns:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """All settings of tabular data if one was run, and all of images: the rows of a figure."""
+        """Settings of a figure: all tabular ones if one was run, and all images if one was run."""
         run = {setting for setting, _ in self.datasets}
         return tuple(name for kind in (TABULAR, IMAGES) if run.intersection(kind) for name in kind) or ALL
 
     @property
-    def left_out(self) -> str:
-        """What `settings` leaves out, in words; empty if nothing."""
+    def not_shown(self) -> str:
+        """Sentence about the settings that `settings` drops; empty if none."""
         names = [TITLES[name] for name in ALL if name not in self.settings]
         return f"Not run: {', '.join(names)}." if names else ""
 
     def everywhere(self, condition: str | Condition, cohort: Cohort) -> list[Result]:
-        """Runs of one condition in the settings and with the seeds of a cohort, by setting and seed."""
+        """Runs of a condition in the settings and seeds of a cohort, by setting and seed."""
         return [run for setting in cohort.settings for run in self.runs(setting, condition, cohort.seeds)]
 
     def rows(self, conditions: Iterable[str | Condition], cohort: Cohort) -> list[Row]:
-        """The settings and seeds of a cohort that have a run under every one of the conditions."""
-        return paired(*(self.everywhere(each, cohort) for each in conditions))
+        """One row for each setting and seed of a cohort that has a run under every condition."""
+        return pair_runs(*(self.everywhere(each, cohort) for each in conditions))
 
     def matched(self, conditions: Iterable[str | Condition], cohort: Cohort) -> ComparableRuns:
-        """Only settings and seeds of a cohort that every one of the conditions has of which any was run.
+        """Keep settings and seeds of a cohort that all conditions with runs share.
 
-        All runs where there is no such setting and seed.
+        Keeps all runs if they share none.
         """
         kept = _common(self.everywhere(each, cohort) for each in conditions)
         return self._only(kept) if kept else self
 
     def same_seeds(self, conditions: Sequence[str | Condition]) -> ComparableRuns:
-        """Of each setting only seeds that every one of the conditions has of which any was run there."""
+        """Keep, in each setting, the seeds that all conditions with runs there share."""
         by_setting = ([self.runs(setting, each) for each in conditions] for setting in ALL)
         return self._only(run for groups in by_setting for run in _common(groups))
 
@@ -83,8 +83,8 @@ class ComparableRuns:
         return replace(self, by_key={run.key: run for run in runs})
 
 
-def paired(*groups: Sequence[Result]) -> list[Row]:
-    """Runs of several groups with the same setting and seed, side by side; the rest is left out."""
+def pair_runs(*groups: Sequence[Result]) -> list[Row]:
+    """Match runs of several groups by setting and seed; drop runs without a match."""
     tables = [{(run.setting, run.seed): run for run in group} for group in groups]
     return [
         tuple(table[key] for table in tables) for key in tables[0] if all(key in table for table in tables)
@@ -92,6 +92,6 @@ def paired(*groups: Sequence[Result]) -> list[Row]:
 
 
 def _common(groups: Iterable[Sequence[Result]]) -> list[Result]:
-    """The runs of settings and seeds that all groups have which are not empty."""
+    """Runs of the settings and seeds that all nonempty groups share."""
     present = [group for group in groups if group]
-    return [run for row in paired(*present) for run in row] if present else []
+    return [run for row in pair_runs(*present) for run in row] if present else []

@@ -1,34 +1,36 @@
-"""Numbers for claims out of results: medians, shares and statements over the runs of a cohort."""
+"""Quantities of runs, and measurements of claims over the runs of a cohort."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.paper.claims import Measurement
 from fedgram.paper.networks.cohorts import Cohort, Condition
-from fedgram.paper.networks.comparable import ComparableRuns, Row
+from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.scales import SCALES
 from fedgram.runs.procedure import BIAS_RULES
 
 SHARED = BIAS_RULES.index("shared")
+Reference = Literal["barycenter", "centralized", "within"]
 Metric = Callable[[Result], float]
 PairMetric = Callable[[Result, Result], float]
 Comparison = Callable[[Result, Result], bool]
 Value = Callable[[list[Row]], float | bool | tuple[float, float]]
 Found = dict[str, Measurement | None]
-"""What was found for each claim, None where nothing was run."""
+"""Measurement of each claim; None if nothing was run."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What the runs of a cohort say, paired by setting and seed as in the paper.
+    """Measurements over the runs of a cohort, paired by setting and seed as in the paper.
 
-    Words stand for a condition of the main protocol. Only runs at the paper's scale count as run.
+    A procedure as text means that condition of the main protocol. Only runs at the paper's scale count.
     """
 
     cohort: Cohort
@@ -39,13 +41,13 @@ class Findings:
         return self.over((condition,), _median(metric))
 
     def fair_median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
-        """The same, over runs that can be compared with those of the other conditions."""
+        """Median over runs that are comparable with those of the other conditions."""
         return self.fair(condition, _median(metric))
 
     def fair(self, condition: Condition | str, value: Value) -> Measurement | None:
-        """A value of all runs of the condition; if some are missing, of those that all conditions share.
+        """Value over all runs of a condition; if some are missing, over those that all conditions share.
 
-        The medians of a table of the paper are over the same settings and seeds in all its rows.
+        In the paper, all rows of a table cover the same settings and seeds.
         """
         own = self.over((condition,), value)
         if own is None or not own.partial:
@@ -54,20 +56,17 @@ class Findings:
         return replace(self, shown=matched).over((condition,), value)
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measurement | None:
-        """Whether a statement about the runs of each setting and seed always holds."""
+        """Whether a statement is true for every setting and seed."""
         return self.over(conditions, every(holds))
 
     def share(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measurement | None:
-        """The share of settings and seeds for which a statement holds."""
+        """Share of settings and seeds for which a statement is true."""
         return self.over(conditions, lambda rows: float(np.mean([bool(holds(*row)) for row in rows])))
 
     def over(
-        self,
-        conditions: tuple[Condition | str, ...],
-        value: Value,
-        as_one: bool = False,
+        self, conditions: tuple[Condition | str, ...], value: Value, as_one: bool = False
     ) -> Measurement | None:
-        """A value of the rows of these conditions, with how many of the runs it needs were run.
+        """Value over the rows of these conditions, with the numbers of runs and of needed runs.
 
         as_one: the paper trains once for all conditions of a row, and counts one run.
         """
@@ -85,13 +84,19 @@ def _median(metric: Metric) -> Value:
     return lambda rows: float(np.median([metric(run) for (run,) in rows]))
 
 
+def _stand_ins(rows: list[Row], as_one: bool) -> int:
+    """Number of runs, or of rows that count as one, that were trained on stand-in data."""
+    flags = [[run.kind != "REAL" for run in row] for row in rows]
+    return sum(any(row) if as_one else sum(row) for row in flags)
+
+
 def every(holds: Callable[..., bool]) -> Callable[[list[Row]], bool]:
-    """Whether a statement holds for every row."""
+    """Whether a statement is true for every row."""
     return lambda rows: all(bool(holds(*row)) for row in rows)
 
 
 def both(first: Measurement | None, second: Measurement | None) -> Measurement | None:
-    """Two statements about different runs as one; None unless something was run of each."""
+    """Combine two statements about different runs; None unless something was run for each."""
     if first is None or second is None:
         return None
     return Measurement(
@@ -108,8 +113,30 @@ def medians(rows: Sequence[Row], metric: Metric) -> Array:
     return np.median([[metric(run) for run in row] for row in rows], axis=0)
 
 
+def by_setting(rows: Sequence[Row]) -> list[list[Row]]:
+    """Group rows by their setting."""
+    names = dict.fromkeys(row[0].setting for row in rows)
+    return [[row for row in rows if row[0].setting == name] for name in names]
+
+
+def values(runs: Sequence[Result], metric: Metric) -> Array:
+    """Quantity of each run, (runs,)."""
+    return np.array([metric(run) for run in runs])
+
+
+def pair_values(first: Sequence[Result], second: Sequence[Result], metric: PairMetric) -> Array:
+    """Quantity of runs paired by setting and seed, (pairs,)."""
+    return np.array([metric(*pair) for pair in pair_runs(first, second)])
+
+
+def late_test_errors(runs: Sequence[Result], rule: str) -> Array:
+    """Test MSE under a bias rule after each round of the last half: (runs with test rows, rounds)."""
+    errors = [run.test_mse[run.rounds // 2 :, BIAS_RULES.index(rule)] for run in runs]
+    return np.array([each for each in errors if not np.isnan(each).any()])
+
+
 def endpoint(run: Result) -> float:
-    """e_F of the last Gram to the procedure's target."""
+    """e_F of the last Gram to the Gram that the procedure converges to."""
     return float(run.target_error[-1])
 
 
@@ -129,12 +156,12 @@ def objective_gap(run: Result) -> float:
 
 
 def error(reference: str, at: int = -1) -> Metric:
-    """e_F to a reference after a round; the last one unless said."""
+    """e_F to a reference after a round, by default the last one."""
     return lambda run: float(run.error[reference][min(at, run.rounds)])
 
 
 def direction(reference: str, at: int = -1) -> Metric:
-    """Direction error d to a reference after a round; the last one unless said."""
+    """Direction error d to a reference after a round, by default the last one."""
     return lambda run: float(run.direction_error[reference][min(at, run.rounds)])
 
 
@@ -149,7 +176,7 @@ def change(metric: Metric) -> PairMetric:
 
 
 def removed(raw: Result, aligned: Result) -> float:
-    """(L_raw - L_al) / L_raw, the share of the objective after the first averaging that alignment removes."""
+    """(L_raw - L_al) / L_raw: share of the objective that alignment removes from the first averaging."""
     return float(1 - aligned.shared_objective[0] / raw.shared_objective[0])
 
 
@@ -166,14 +193,3 @@ def train_mse(run: Result) -> float:
 def test_mse(run: Result) -> float:
     """Test MSE at the end, with the shared bias as in the paper."""
     return float(run.test_mse[-1, SHARED])
-
-
-def _stand_ins(rows: list[Row], as_one: bool) -> int:
-    """How many runs, or rows that count as one, were trained on stand-ins for the paper's data."""
-    flags = [[run.kind != "REAL" for run in row] for row in rows]
-    return sum(any(row) if as_one else sum(row) for row in flags)
-
-
-def _by_setting(rows: list[Row]) -> list[list[Row]]:
-    names = dict.fromkeys(row[0].setting for row in rows)
-    return [[row for row in rows if row[0].setting == name] for name in names]

@@ -1,16 +1,17 @@
-"""What every run of the network experiments found, small enough to be shipped.
+"""Results of network runs, and the Parquet tables that store them.
 
-One Parquet file for each setting, network, number of epochs and protocol. Reading needs neither torch nor
-the runs.
+One file for each setting, network, number of epochs and protocol; one row for each run and round. Matrices
+are lists in row-major order. Columns about a whole run repeat in its rows. Columns about a round's training
+are null in round 0. Reading needs neither torch nor the runs.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import groupby
-from math import prod
+from math import isqrt
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,13 +22,23 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_json
 from fedgram.data.problem import Kind
-from fedgram.paper.storage import Table, digest, read_table, write_table
-from fedgram.runs.procedure import Procedure
+from fedgram.paper.storage import read_arrow, write_table
+from fedgram.runs.procedure import BIAS_RULES, Procedure
+
+FORMAT = "fedgram-results/2"
+MANIFEST = "manifest.json"
+REFERENCES = ("barycenter", "centralized", "within")
+PARTS = dict.fromkeys(("error", "direction_error"), REFERENCES) | dict.fromkeys(
+    ("train_mse", "test_mse"), BIAS_RULES
+)
+"""Fields that take several columns: 'error_barycenter', 'test_mse_shared' and so on."""
+CONSTANT = ("barycenter", "centralized", "within", "gap_terms", "client_grams")
+"""Arrays of a whole run."""
 
 
 @dataclass(frozen=True)
 class RunKey:
-    """What tells one run of a scale from another."""
+    """Identity of a run within its scale."""
 
     setting: str
     dataset: str
@@ -41,19 +52,19 @@ class RunKey:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One run of T rounds, M clients and C targets, measured.
+    """Measurements of one run of T rounds, M clients and C targets.
 
-    setting is the paper's name, dataset what was trained on, which may be a stand-in of another `kind`;
-    epochs E as trained. target names the Gram that the procedure ends at: 'barycenter', 'centralized' or
-    'within'; these three are (C, C). gap_terms (3,): traces of the mean, covariance and averaging terms.
-    grams (T + 1, C, C) of the shared head; returned_grams (T, M, C, C) of what was averaged; client_grams
-    (M, C, C), φ of the clients' own covariances, and least_variance, the smallest eigenvalue of these.
-    error e_F and direction_error d (T + 1,) by reference, and trajectory_error (T + 1,) to the exact
-    recursion from the same start. delta (T,): mean distance of the returned heads from the selected ones;
+    setting: the paper's name; dataset: the data that was trained on, perhaps a stand-in of another `kind`;
+    epochs: E as trained. target: the Gram that the procedure converges to, 'barycenter', 'centralized' or
+    'within', each (C, C). gap_terms (3,): traces of the mean, covariance and averaging terms.
+    grams (T + 1, C, C): of the shared head; returned_grams (T, M, C, C): of the averaged heads;
+    client_grams (M, C, C): φ of the clients' own covariances; least_variance: their smallest eigenvalue.
+    error e_F and direction_error d (T + 1,): by reference; trajectory_error (T + 1,): to the exact recursion
+    from the same start. delta (T,): mean distance of the returned heads from the selected ones;
     objective_gap (T, M): (L_m - L⋆_m) / L⋆_m, the correction included; shared_objective (T,): the clients'
-    mean objective with the averaged head. train_mse and test_mse (T, 3) in the order of BIAS_RULES, NaN
-    without test rows. train_rows and test_rows of all clients together. seconds: the run's share of the time
-    that its stack of models_in_stack took.
+    mean objective with the averaged head. train_mse and test_mse (T, 3): in the order of BIAS_RULES, NaN
+    without test rows. train_rows, test_rows: of all clients. seconds: the run's share of the time of its
+    stack, which has models_in_stack models.
     A centralized run has one client in returned_grams and objective_gap.
     """
 
@@ -97,11 +108,8 @@ class Result:
 
     @property
     def key(self) -> RunKey:
-        """What tells this run from the others of its scale."""
-        return RunKey(
-            self.setting, self.dataset, self.backbone, self.procedure,
-            self.seed, self.epochs, self.rounds, self.larger,
-        )  # fmt: skip
+        """Identity of the run within its scale."""
+        return RunKey(**{each.name: getattr(self, each.name) for each in fields(RunKey)})
 
     @property
     def on_gpu(self) -> bool:
@@ -110,12 +118,12 @@ class Result:
 
     @property
     def target_error(self) -> Array:
-        """e_F to the procedure's own target, (T + 1,)."""
+        """e_F to the Gram that the procedure converges to, (T + 1,)."""
         return self.error[self.target]
 
 
 class Results(Sequence[Result]):
-    """Results in a fixed order; `select` narrows them down."""
+    """Results in a fixed order."""
 
     def __init__(self, results: Iterable[Result] = ()) -> None:
         self._results = tuple(results)
@@ -135,151 +143,149 @@ class Results(Sequence[Result]):
         return found if isinstance(found, Result) else Results(found)
 
     def select(self, **wanted: Any) -> Results:
-        """Those whose fields (or `rounds`) have these values; a procedure may be given in words.
+        """Select results whose fields (or `rounds`) have these values; a procedure may be text.
 
         results.select(setting="hopper", procedure="proximal+corrected", epochs=4000)
         """
-        if isinstance(words := wanted.get("procedure"), str):
-            wanted["procedure"] = Procedure.parse(words)
+        if isinstance(text := wanted.get("procedure"), str):
+            wanted["procedure"] = Procedure.parse(text)
         return Results(
             each for each in self if all(getattr(each, name) == value for name, value in wanted.items())
         )
 
-    def merged(self, others: Iterable[Result]) -> Results:
-        """These and others; where both have a run of the same scale and key, the other's."""
+    def merge(self, others: Iterable[Result]) -> Results:
+        """Add other results; they replace runs of the same scale and key."""
         return Results({(each.scale, each.key): each for each in (*self, *others)}.values())
 
     @classmethod
     def load(cls, folder: Path) -> Results:
-        """All results that were saved to a folder; none where there is no folder."""
-
-        return cls(load(folder))
+        """Load all results of a folder, in the order of file names; none if there is no folder."""
+        return cls(result for path in sorted(folder.glob("*.parquet")) for result in _read(path))
 
     def save(self, folder: Path) -> list[Path]:
-        """Write these to a folder, a file for each setting and protocol, and return the files.
+        """Write one file for each setting and protocol, and return the files.
 
-        Files of other settings and protocols stay; unchanged ones are not written again.
+        Files of other settings and protocols stay. Unchanged files are not written again.
         """
+        manifest, paths = folder / MANIFEST, []
+        known = dict(read_json(manifest)["files"]) if manifest.exists() else {}
+        ordered = sorted(self, key=lambda run: (file_name(run), run.procedure.name, run.seed))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"Cannot write to '{folder}': {error.strerror}.", field="out") from None
+        for name, group in groupby(ordered, file_name):
+            runs, path = list(group), folder / name
+            entry = _common(runs[0]) | {"runs": len(runs), "sha256": _digest(runs)}
+            if known.get(name) != entry or not path.exists():
+                _write(path, runs)
+            known[name] = entry
+            paths.append(path)
+        write_json(manifest, {"format": FORMAT, "fedgram": fedgram.__version__, "files": known})
+        return paths
 
-        return save(self, folder)
+
+def file_name(run: Result) -> str:
+    """Name of the file of a run."""
+    more = f"-rounds{run.rounds}" + ("-larger" if run.larger else "")
+    return f"{run.scale}-{run.setting}-{run.dataset}-{run.backbone}-E{run.epochs}{more}.parquet"
 
 
-MANIFEST = "manifest.json"
-BY_REFERENCE = ("error", "direction_error")
+def _common(run: Result) -> dict[str, Any]:
+    """Values that all runs of a file share."""
+    names = ("scale", "setting", "dataset", "kind", "backbone", "epochs", "rounds", "larger")
+    return {name: getattr(run, name) for name in names}
 
 
-def can_be_kept() -> bool:
-    """Whether results can be written and read here, which takes DuckDB."""
+def _digest(runs: Iterable[Result]) -> str:
+    """SHA-256 over all values, which does not depend on how Parquet encodes them."""
+    content = hashlib.sha256()
+    for run in runs:
+        for name, value in _values(run).items():
+            content.update(f"{name} ".encode())
+            content.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return content.hexdigest()
+
+
+def _values(run: Result) -> dict[str, Any]:
+    """Values of a run by column: text and numbers, arrays of the whole run or along rounds."""
+    named: dict[str, Any] = {}
+    for each in fields(Result):
+        value = getattr(run, each.name)
+        if each.name in PARTS:
+            arrays = value.values() if isinstance(value, dict) else value.T
+            parts = zip(PARTS[each.name], arrays, strict=True)
+            named |= {f"{each.name}_{part}": array for part, array in parts}
+        else:
+            named[each.name] = value.name if isinstance(value, Procedure) else value
+    return named
+
+
+def _write(path: Path, runs: Sequence[Result]) -> None:
+    columns: dict[str, list[Any]] = {"round": []}
+    for run in runs:
+        columns["round"] += range(run.rounds + 1)
+        for name, value in _values(run).items():
+            columns.setdefault(name, []).extend(_cells(name, value, run.rounds + 1))
+    write_table(path, columns, {"format": FORMAT} | _common(runs[0]))
+
+
+def _cells(name: str, value: Any, rows: int) -> list[Any]:
+    """Cells of a column in the rows of a run."""
+    if not isinstance(value, np.ndarray):
+        return [value] * rows
+    if name in CONSTANT:
+        return [value.ravel()] * rows
+    cells = value.tolist() if value.ndim == 1 else list(value.reshape(len(value), -1))
+    return [None] * (rows - len(cells)) + cells
+
+
+def _read(path: Path) -> Iterator[Result]:
+    table, settings = read_arrow(path)
     try:
-        import duckdb  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def save(results: Iterable[Result], folder: Path) -> list[Path]:
-    """Write a file for each group of runs that share setting and protocol; those that changed only."""
-    known, paths = _manifest(folder), []
-    ordered = sorted(results, key=lambda each: (file_name(each), each.procedure.name, each.seed))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot write to '{folder}': {error.strerror}.", field="out") from None
-    for name, group in groupby(ordered, file_name):
-        runs = list(group)
-        table, path = _table(runs), folder / name
-        entry = {**_shared(runs[0]), "runs": len(runs), "sha256": digest(table)}
-        if known.get(name) != entry or not path.exists():
-            write_table(path, table, _shared(runs[0]))
-        known[name] = entry
-        paths.append(path)
-    document = {"format": "fedgram-results/1", "fedgram": fedgram.__version__, "files": known}
-    write_json(folder / MANIFEST, document)
-    return paths
-
-
-def load(folder: Path) -> Iterator[Result]:
-    """The runs of all files in a folder, in the order of the files' names."""
-    for path in sorted(folder.glob("*.parquet")):
-        table = read_table(path)
-        if table is not None and set(table) == {"about", "value"}:
-            yield from _readable(table, path)
-
-
-def _readable(table: Table, path: Path) -> Iterator[Result]:
-    try:
-        yield from _runs(table)
-    except (KeyError, TypeError):  # fields that it lacks, or has too many
+        if settings.get("format") != FORMAT:
+            raise KeyError("format")
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        starts = np.flatnonzero(columns.pop("round").to_numpy() == 0).tolist()
+        for start, end in zip(starts, [*starts[1:], len(table)], strict=True):
+            yield _result({name: column.slice(start, end - start) for name, column in columns.items()})
+    except (KeyError, TypeError):  # missing or unknown columns
         raise InputError(
-            f"'{path}' was written by another version of fedgram: move it away; what its runs found is "
-            "collected anew where they are still there.",
+            f"Another version of fedgram wrote '{path}'. Move it away; results are collected again from runs "
+            "that still exist.",
             field="out",
         ) from None
 
 
-def file_name(result: Result) -> str:
-    """The file that a run belongs to."""
-    more = f"-rounds{result.rounds}" + ("-larger" if result.larger else "")
-    return (
-        f"{result.scale}-{result.setting}-{result.dataset}-{result.backbone}-E{result.epochs}{more}.parquet"
-    )
-
-
-def _shared(result: Result) -> dict[str, Any]:
-    """What all runs of a file have in common."""
-    names = ("scale", "setting", "dataset", "kind", "backbone", "epochs", "rounds", "larger")
-    return {name: getattr(result, name) for name in names}
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    return dict(read_json(path)["files"]) if path.exists() else {}
-
-
-def _table(runs: list[Result]) -> Table:
-    about, values = [], []
-    for run in runs:
-        words, arrays = _parts(run)
-        absent = {name: list(array.shape) for name, array in arrays.items() if np.isnan(array).all()}
-        held = {name: array for name, array in arrays.items() if name not in absent}
-        shapes = {name: list(array.shape) for name, array in held.items()}
-        numbers = np.concatenate([np.ravel(array) for array in held.values()]).astype(np.float64)
-        about += [json.dumps(words | {"shapes": shapes, "absent": absent}), *[""] * (len(numbers) - 1)]
-        values.append(numbers)
-    return {"about": np.array(about, dtype=object), "value": np.concatenate(values)}
-
-
-def _parts(run: Result) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The words of a run, and its arrays by name, 'error.barycenter' for an entry of a dictionary."""
-    words: dict[str, Any] = {}
-    arrays: dict[str, Array] = {}
+def _result(columns: dict[str, Any]) -> Result:
+    """Result from the pyarrow columns of its rows."""
+    rounds, targets = len(columns["delta"]) - 1, isqrt(len(columns["barycenter"][0]))
+    square = (targets, targets)
+    shapes = dict.fromkeys(REFERENCES, square) | {
+        "grams": (rounds + 1, *square),
+        "returned_grams": (rounds, -1, *square),
+        "client_grams": (-1, *square),
+        "objective_gap": (rounds, -1),
+    }
+    values: dict[str, Any] = {}
     for each in fields(Result):
-        value = getattr(run, each.name)
-        if each.name in BY_REFERENCE:
-            arrays |= {f"{each.name}.{reference}": array for reference, array in value.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[each.name] = value
+        name = each.name
+        if name in PARTS:
+            parts = {part: _numbers(columns.pop(f"{name}_{part}")) for part in PARTS[name]}
+            values[name] = np.stack(list(parts.values()), axis=1) if name.endswith("mse") else parts
+        elif name in shapes or name == "gap_terms":
+            column = columns.pop(name)
+            numbers = _numbers((column[:1] if name in CONSTANT else column).flatten())
+            values[name] = numbers.reshape(shapes.get(name, 3))
         else:
-            words[each.name] = asdict(value) if isinstance(value, Procedure) else value
-    return words, arrays
+            column = columns.pop(name)
+            values[name] = _numbers(column) if each.type == "Array" else column[0].as_py()
+    if columns:
+        raise TypeError("unknown columns")
+    return Result(**values | {"procedure": Procedure.parse(values["procedure"])})
 
 
-def _runs(table: Table) -> Iterator[Result]:
-    for start in np.flatnonzero(table["about"] != ""):
-        words = json.loads(str(table["about"][start]))
-        arrays = {name: np.full(shape, np.nan) for name, shape in words.pop("absent").items()}
-        for name, shape in words.pop("shapes").items():
-            arrays[name] = table["value"][start : start + prod(shape)].reshape(shape)
-            start += prod(shape)
-        yield Result(**words | _nested(arrays) | {"procedure": Procedure(**words["procedure"])})
-
-
-def _nested(arrays: dict[str, Array]) -> dict[str, Any]:
-    """Arrays by field, those of 'error.barycenter' in the dictionary of 'error'."""
-    plain: dict[str, Any] = {name: array for name, array in arrays.items() if "." not in name}
-    for field in BY_REFERENCE:
-        parts = {
-            name.partition(".")[2]: array for name, array in arrays.items() if name.startswith(f"{field}.")
-        }
-        plain[field] = parts
-    return plain
+def _numbers(column: Any) -> Array:
+    """Numbers of a column without its nulls."""
+    numbers: Array = column.drop_null().to_numpy()
+    return numbers

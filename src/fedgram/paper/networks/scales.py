@@ -1,4 +1,4 @@
-"""How much of the paper's protocol is run: all of it, a tenth of it, or just enough to see that it works."""
+"""Scales of the paper's protocol: all of it, a tenth of it, or a smoke test."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from fedgram.data.problem import Problem, Split
 from fedgram.paper.networks.settings import TABULAR, Source
 from fedgram.runs.train_config import TrainConfig
 
-# What the smoke scale takes of the swimmer: every eighth transition; of the sprites: so many images to train
-# and to test with, every fourth pixel along each side, every other client.
+# Data of the smoke scale. Swimmer: every eighth transition. Sprites: training and test images, every fourth
+# pixel along each side, every other client.
 TRANSITIONS, TRAIN_IMAGES, TEST_IMAGES, PIXELS, CLIENTS = 8, 128, 32, 4, 2
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What becomes of the paper's protocol.
+    """A reduction of the paper's protocol.
 
-    Local epochs are divided by `divisor`, at least 1; of rounds and seeds there are at most so many; features
-    is P; backbones replaces networks by smaller ones. An embedded scale reads no files: what is part of
-    fedgram stands for every dataset.
+    divisor: of local epochs, which stay at least 1; features: P; backbones: smaller networks by the name of
+    the one they replace; embedded: read no files, because data inside fedgram replaces every dataset.
     """
 
     name: str
-    words: str
+    description: str
     divisor: int = 1
     most_rounds: int = 8
     most_seeds: int = 5
@@ -42,37 +41,37 @@ class Scale:
         return max(1, epochs // self.divisor)
 
     def rounds(self, rounds: int) -> int:
-        """How many rounds at this scale."""
+        """Number of rounds at this scale."""
         return min(rounds, self.most_rounds)
 
     def seeds(self, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        """Which seeds at this scale."""
+        """Seeds at this scale."""
         return seeds[: self.most_seeds]
 
     def backbone(self, name: str) -> str:
-        """The network at this scale."""
+        """Network at this scale."""
         return self.backbones.get(name, name)
 
     def settings(self, epochs: int, rounds: int) -> TrainConfig:
-        """The protocol of a run with these epochs and rounds."""
+        """Protocol of a run with these epochs and rounds."""
         return TrainConfig(epochs=epochs, rounds=rounds, features=self.features)
 
     def source(self, setting: str) -> Source:
-        """What stands for a setting's dataset at an embedded scale."""
+        """Dataset that replaces a setting's own at an embedded scale."""
         return Source(swimmer_mini.NAME if setting in TABULAR else sprites.NAME)
 
     def problem(self, source: Source, folder: Path, larger: bool) -> Problem:
-        """The data of a run; an embedded scale takes a few rows, and twice as many for the larger set."""
+        """Load the data of a run; an embedded scale has a few rows, and twice as many for the larger set."""
         if not self.embedded:
             return registry.load(source.dataset, folder, source.options(larger))
         if source.dataset == sprites.NAME:
             problem = sprites.load((), Options(), TRAIN_IMAGES * (1 + larger), TEST_IMAGES)
-            return _thinned(problem, (slice(None), *(slice(None, None, PIXELS),) * 2), CLIENTS)
-        return _thinned(registry.load(source.dataset, folder), (slice(None, None, TRANSITIONS),))
+            return _thin(problem, (slice(None), *(slice(None, None, PIXELS),) * 2), CLIENTS)
+        return _thin(registry.load(source.dataset, folder), (slice(None, None, TRANSITIONS),))
 
 
-def _thinned(problem: Problem, kept: tuple[slice, ...], clients: int = 1) -> Problem:
-    """A problem that trains in seconds: some of the inputs, along each axis, of every so many clients."""
+def _thin(problem: Problem, kept: tuple[slice, ...], clients: int = 1) -> Problem:
+    """Slice the inputs along each axis, and keep every `clients`-th client, to train in seconds."""
     train, test = (
         {name: Split(held[name].inputs[kept], held[name].targets[kept[0]]) for name in list(held)[::clients]}
         for held in (problem.train, problem.test)
@@ -104,8 +103,8 @@ SCALES: dict[str, Scale] = {
 }
 
 
-def scale_of(name: str) -> Scale:
-    """The scale of that name."""
+def get_scale(name: str) -> Scale:
+    """Look up a scale by its name."""
     if name not in SCALES:
-        raise InputError(f"There is no scale '{name}'; there are {', '.join(SCALES)}.", field="scale")
+        raise InputError(f"Unknown scale '{name}'. Scales are {', '.join(SCALES)}.", field="scale")
     return SCALES[name]

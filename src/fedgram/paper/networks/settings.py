@@ -1,4 +1,4 @@
-"""The paper's ten settings: a dataset with its network, and what stands in for data that is not at hand."""
+"""The paper's ten settings: network, dataset and stand-ins for missing data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Source:
     variant: str = ""
 
     def options(self, larger: bool) -> Options:
-        """What its loader is asked for."""
+        """Options for its loader."""
         return Options(variant=self.variant, larger=larger)
 
     def missing(self, folder: Path, larger: bool) -> str | None:
-        """Why the dataset cannot be read from a data directory; None if it can."""
+        """Reason why the dataset cannot be read from a data folder; None if it can."""
         entry, options = registry.dataset(self.dataset), self.options(larger)
         try:
             entry.find(folder, options)
         except InputError as error:
-            return None if cache.path_of(self.dataset, folder, options).exists() else error.message
+            return None if cache.cache_path(self.dataset, folder, options).exists() else error.message
         return None
 
 
 @dataclass(frozen=True)
 class Size:
-    """Clients, and training and test rows in all."""
+    """Numbers of clients, and of training and test rows over all clients."""
 
     clients: int
     rows: int
@@ -44,10 +44,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the paper: its network, its data (Table 1), and its dataset followed by stand-ins.
+    """A setting of the paper (Table 1); sources are its dataset, then stand-ins.
 
-    inputs is the shape of one input, targets the number C; larger is the size of the larger training set,
-    where the paper has one.
+    inputs: shape of one input; targets: C; larger: size of the larger training set, if the paper has one.
     """
 
     name: str
@@ -97,25 +96,24 @@ SETTINGS: dict[str, Setting] = {
 
 ALL = tuple(SETTINGS)
 TABULAR, IMAGES = ALL[:5], ALL[5:]
-
 Variety = tuple[str, bool]
-"""A setting, and whether its larger training set is meant."""
+"""A setting, and whether its larger training set is used."""
 
 
 @dataclass(frozen=True)
-class AtHand:
-    """Which dataset each setting is trained on, and why some have none."""
+class AvailableSources:
+    """Dataset that each setting is trained on, and why some have none."""
 
     sources: Mapping[Variety, Source]
     missing: Mapping[Variety, str]
 
 
-def at_hand(
+def find_sources(
     varieties: Iterable[Variety], folder: Path, finished: Iterable[tuple[str, str, bool]] = ()
-) -> AtHand:
-    """For each setting the first of its datasets whose files are in the folder or that has results.
+) -> AvailableSources:
+    """Find the first dataset of each setting that has files in the folder or results.
 
-    finished names setting, dataset and whether it is the larger one, of the results that there are.
+    finished: setting, dataset and whether it is the larger one, for all existing results.
     """
     sources: dict[Variety, Source] = {}
     missing: dict[Variety, str] = {}
@@ -130,14 +128,14 @@ def at_hand(
             reasons.append(reason)
         else:
             missing[name, larger] = reasons[0]
-    return AtHand(sources, missing)
+    return AvailableSources(sources, missing)
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse the name of a setting that the paper does not have."""
+def check_settings(names: Iterable[str]) -> None:
+    """Raise InputError for the name of an unknown setting."""
     for name in names:
         if name not in SETTINGS:
             meant = suggest(name, SETTINGS)
             raise InputError(
-                f"There is no setting '{name}'{meant} Settings are {', '.join(SETTINGS)}.", field="setting"
+                f"Unknown setting '{name}'{meant} Settings are {', '.join(SETTINGS)}.", field="setting"
             )

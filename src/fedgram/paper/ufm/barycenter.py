@@ -1,9 +1,11 @@
-"""Convergence to the Bures–Wasserstein barycenter (Appendix D.3): 16 federations of each size (C, M).
+"""Convergence to the Bures–Wasserstein barycenter (Appendix D.3, Figure 6).
 
-Unstated in the paper, chosen here: Adam takes 300 steps of rate 0.02 in each round, from the broadcast head,
-b = μ_m and the ridge-optimal H, with its averages reset; it runs in the samples' own basis, because its steps
-depend on the basis. Proximal solves work in the C + 1 sample directions that hold targets, which changes none
-of their steps. The level that an error reaches is its median after the last round.
+16 federations of each size (C, M). Our choices where the paper is silent:
+
+- Adam takes 300 steps of rate 0.02 in each round, from the broadcast head, b = μ_m and the ridge-optimal H,
+  with its averages reset. It runs in the samples' own basis, because its steps depend on the basis.
+- Proximal solves work in the C + 1 sample directions that contain targets, which changes none of their steps.
+- The plateau of an error is its median after the last round.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
-from fedgram.paper.plots import log_slope, panels, shades
+from fedgram.paper.plots import log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size, make_table
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import (
@@ -38,7 +40,7 @@ WEIGHTS = np.array([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study, the longest first; the quick one trains two instances of two small sizes."""
+    """Parts, the longest first; the quick scale trains two instances of two small sizes."""
     batches, instances, trained = {
         "full": (2, INSTANCES // 2, BARYCENTER_SIZES),
         "quick": (1, 2, ((2, 3), (4, 3))),
@@ -66,7 +68,7 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
 
 def exact_rounds(seed: list[int], size: list[int], instances: int, rounds: int) -> Table:
     """Clients return their optimal head closest to the broadcast: one row per round and instance."""
-    drawn, prediction = _drawn(seed, size, instances)
+    drawn, prediction = _draw_instances(seed, size, instances)
     run = run_rounds(drawn.head, exact(prediction.grams), drawn.moments.client_weights, rounds)
     return _rows("exact", 0.0, prediction, run.grams)
 
@@ -75,7 +77,7 @@ def adam_rounds(
     seed: list[int], size: list[int], instances: int, rounds: int, steps: int, rate: float
 ) -> Table:
     """Clients train (W, b, H) from the broadcast without a penalty: one row per round and instance."""
-    drawn, prediction = _drawn(seed, size, instances)
+    drawn, prediction = _draw_instances(seed, size, instances)
     clients = Joint(Sample.from_targets(drawn.targets), drawn.penalty, drawn.head[:, None])
     local = together(clients, partial(adam, steps=steps, rate=rate))
     run = run_rounds(drawn.head, local, drawn.moments.client_weights, rounds)
@@ -83,29 +85,29 @@ def adam_rounds(
 
 
 def proximal_rounds(seed: list[int], size: list[int], instances: int, rounds: int, weight: float) -> Table:
-    """Clients minimise the penalised loss from Π_m(W_t): one row per round and instance."""
-    drawn, prediction = _drawn(seed, size, instances)
+    """Clients minimize the penalized loss from Π_m(W_t): one row per round and instance."""
+    drawn, prediction = _draw_instances(seed, size, instances)
     client_weights, grams = drawn.moments.client_weights, []
     for number, head in enumerate(drawn.head):
         clients = [
-            Joint(Sample.from_targets(each).rotated(), drawn.penalty, head) for each in drawn.targets[number]
+            Joint(Sample.from_targets(each).compress(), drawn.penalty, head) for each in drawn.targets[number]
         ]
         local = proximal(clients, prediction.grams[number], weight)
         grams.append(run_rounds(head, local, client_weights[number], rounds).grams)
     return _rows("proximal", weight, prediction, np.stack(grams, axis=1))
 
 
-def _drawn(seed: list[int], size: list[int], instances: int) -> tuple[FederatedInstance, Prediction]:
+def _draw_instances(seed: list[int], size: list[int], instances: int) -> tuple[FederatedInstance, Prediction]:
     targets, clients = size
     drawn = barycenter_instances(np.random.default_rng(seed), targets, clients, instances)
     return drawn, predict(drawn.moments, drawn.penalty)
 
 
 def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -> Table:
-    """Errors to G_⋆ of shared Grams (T + 1, N, C, C); `commutator` is the least of the instance's pairs."""
+    """Errors to G_⋆ of shared Grams (T + 1, N, C, C); `commutator` is the least over pairs of clients."""
     error = psd.relative_error(grams, prediction.barycenter.gram)
     covariance = prediction.moments.covariance
-    return columns(
+    return make_table(
         error.shape,
         targets=covariance.shape[-1],
         clients=covariance.shape[-3],
@@ -117,8 +119,8 @@ def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -
     )
 
 
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about convergence."""
+def measure(results: Results) -> Found:
+    """Measure the claims about convergence."""
     tables = list(by_size(results).values())
     curves = np.array([median_curve(table, "exact") for table in tables])
     commutators = np.concatenate([table["commutator"] for table in tables])
@@ -128,26 +130,26 @@ def measure(results: Results) -> dict[str, Measurement]:
         "barycenter-noncommuting": counted(bool((commutators > ROUNDING).all())),
         "barycenter-exact": counted(float(curves[:, -1].max())),
         "barycenter-geometric": counted(all(_halves(curve) for curve in curves)),
-        **_levels([table for table in tables if "adam" in table["procedure"]]),
+        **_measure_plateaus([table for table in tables if "adam" in table["procedure"]]),
     }
 
 
-def _levels(tables: list[Table]) -> dict[str, Measurement]:
-    """Where trained clients level off, in the sizes that were trained."""
+def _measure_plateaus(tables: list[Table]) -> Found:
+    """Plateaus of trained clients, in the sizes that were trained."""
     counted = partial(Measurement, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
     free = np.array([median_curve(table, "adam")[-1] for table in tables])
     level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
     slopes = [log_slope(WEIGHTS, each) for each in level]
     closer = level[:, WEIGHTS <= 1e-3] < free[:, None]
     return {
-        "barycenter-plateau-slope": counted((min(slopes), max(slopes))),
-        "barycenter-unregularised": counted((float(free.min()), float(free.max()))),
+        "barycenter-plateau-slope": counted(extent(np.array(slopes))),
+        "barycenter-unregularised": counted(extent(free)),
         "barycenter-ordering": counted(bool(closer.all())),
     }
 
 
 def _halves(curve: Array) -> bool:
-    """Whether every round at least halves the error as long as that is above rounding."""
+    """Whether every round at least halves the error while it is above rounding."""
     before, after = curve[:-1], curve[1:]
     return bool((after <= 0.5 * before)[before > ROUNDING].all())
 
@@ -156,12 +158,9 @@ def _instances(tables: list[Table], procedure: str) -> int:
     return sum(int(((table["procedure"] == procedure) & (table["round"] == 0)).sum()) for table in tables)
 
 
-def by_size(results: Results) -> dict[tuple[int, int], Table]:
-    """The parts of each size (C, M) as one table, smallest size first."""
-    sizes: dict[tuple[int, int], list[Table]] = {}
-    for table in results.values():
-        sizes.setdefault((int(table["targets"][0]), int(table["clients"][0])), []).append(table)
-    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
+def by_size(results: Results) -> dict[tuple[int, ...], Table]:
+    """One table for each size (C, M), smallest first."""
+    return group_by_size(results.values(), "targets", "clients")
 
 
 def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
@@ -173,9 +172,9 @@ def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
 
 def draw(results: Results) -> Any:
     """Draw one panel for each size."""
-    figure, axes = panels(2, 3, (10, 6), sharex=True, sharey=True)
+    figure, axes = make_panels(2, 3, (10, 6), sharex=True, sharey=True)
     for axis, ((targets, clients), table) in zip(axes, by_size(results).items(), strict=True):
-        _curves(axis, table)
+        _draw_curves(axis, table)
         axis.set_title(f"$C={targets}$, $M={clients}$")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=8)
     for axis in axes[3:]:
@@ -185,15 +184,15 @@ def draw(results: Results) -> Any:
     return figure
 
 
-def _curves(axis: Any, table: Table) -> None:
-    """Dashed: exact selection. Circles: proximal returns. Red squares: unregularised joint training."""
+def _draw_curves(axis: Any, table: Table) -> None:
+    """Dashed: exact selection. Circles: proximal returns. Red squares: unregularized joint training."""
     rounds = np.unique(table["round"])
     if "adam" in table["procedure"]:
         axis.plot(rounds, median_curve(table, "adam"), "s-", color=RED, label=r"Adam, $\rho=0$")
         weights = np.unique(table["weight"][table["procedure"] == "proximal"])[::-1]
-        for weight, colour in zip(weights, shades("viridis", len(weights)), strict=True):
+        for weight, color in zip(weights, shades("viridis", len(weights)), strict=True):
             label = rf"$\rho=10^{{{round(np.log10(weight))}}}$"
-            axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=colour, label=label)
+            axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=color, label=label)
     axis.plot(rounds, median_curve(table, "exact"), "--", color=INK, label="exact selection")
     axis.set(yscale="log", ylim=(1e-16, 20), xticks=range(0, 19, 3))
 

@@ -1,12 +1,14 @@
-"""One-round recovery by the moment correction (Appendix D.5, Figure 8): exact rounds and numerical solves.
+"""One-round recovery by the moment correction (Appendix D.5, Figure 8).
 
-Unstated in the paper, chosen here: 18 rounds, as in Figure 6; the 512 instances of Appendix D.4 with
-standard-normal heads for the identity of eq. (13), its residuals relative; proximal weights that fall by
-decades from 1e-1. The fixed instance of the numerical solves is one of the controlled sweeps of
-Appendix D.4, the paper's other instances with M = 4 and C = P = 3, with seed 55. Its broadcast is where
-training without correction ends, G_⋆^(1/2), and each client starts from its own uncorrected optimum, so that
-corrected clients agree because their objective is the same, not because their solves are. 32 further seeds
-show how such instances spread.
+Our choices where the paper is silent:
+
+- 18 rounds, as in Figure 6. Proximal weights fall by decades from 1e-1.
+- The identity of eq. (13) is checked on the 512 instances of Appendix D.4 with standard-normal heads; its
+  residuals are relative.
+- The fixed instance of the numerical solves is seed 55 of the controlled sweeps of Appendix D.4, the paper's
+  other instances with M = 4 and C = P = 3. 32 further seeds show the spread of such instances.
+- Its broadcast is the limit without correction, G_⋆^(1/2), and each client starts at its own uncorrected
+  optimum. Corrected clients then agree because they share an objective, not because they share a solve.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
-from fedgram.paper.plots import log_slope, panels, shades
+from fedgram.paper.plots import log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, make_table
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
@@ -42,11 +44,23 @@ from fedgram.ufm.instances import (
 from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.solvers import lbfgs
 
+PER_SIZE, IDENTITIES, REDRAWN = 32, 512, 32  # instances per size, for eq. (13), and redraws of the fixed one
 PROXIMAL_WEIGHTS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5]
+DEFICITS = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0]
+"""1 - γ, from no correction to the full one."""
+
+FIXED = {
+    "correction-fixed-error": (1.0, "error"),
+    "correction-half-error": (0.5, "error"),
+    "correction-half-heads": (0.5, "head_distance"),
+}
+"""Strength γ and column of claims that depend on the draw of the fixed instance."""
+
+FLOOR = 1e-16  # smaller errors are drawn here
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study; the quick one has fewer instances and redraws."""
+    """Parts; the quick scale has fewer instances and redraws."""
     instances, groups, redrawn, checked = {
         "full": (PER_SIZE, 16, REDRAWN, IDENTITIES),
         "quick": (8, 1, 4, 48),
@@ -72,20 +86,21 @@ def exact_rounds(seed: int, instances: int, deficits: list[float], rounds: int) 
         for deficit in deficits:
             correction = correct(drawn.moments, UNIT, strength=1 - deficit)
             grams = trajectory(drawn.head, correction.grams, drawn.moments.client_weights, rounds)
-            tables.append(columns((rounds + 1, instances), targets=targets, clients=clients, deficit=deficit,
-                                   round=np.arange(rounds + 1)[:, None], instance=np.arange(instances),
-                                   error=psd.relative_error(grams, correction.centralized)))  # fmt: skip
-    return concatenated(tables)
+            error = psd.relative_error(grams, correction.centralized)
+            tables.append(make_table(error.shape, targets=targets, clients=clients, deficit=deficit,
+                                     round=np.arange(rounds + 1)[:, None], instance=np.arange(instances),
+                                     error=error))  # fmt: skip
+    return concatenate(tables)
 
 
 def corrected_returns(seed: int, instances: int) -> Table:
-    """What the clients of the same instances return in the first corrected round, Proposition 2."""
+    """Returns of the clients of the same instances in the first corrected round, Proposition 2."""
     rng = np.random.default_rng(seed)
     tables = []
     for size in BARYCENTER_SIZES:
         drawn = barycenter_instances(rng, *size, instances)
         moments, correction = drawn.moments, correct(drawn.moments, UNIT)
-        # Each client adds the correction to its own covariance; its sum is Σ_cen only up to rounding.
+        # Each client adds the correction to its own covariance; the sum is Σ_cen only up to rounding.
         own = phi(moments.covariance + correction.deficit, UNIT)
         heads = closest_head(drawn.head[:, None], own)
         bias, _ = conditional_solution(heads, drawn.targets, UNIT)
@@ -98,18 +113,18 @@ def corrected_returns(seed: int, instances: int) -> Table:
                 "bias": np.linalg.norm(shared_bias - moments.pooled.mean, axis=-1),
             }
         )
-    return concatenated(tables)
+    return concatenate(tables)
 
 
 def commutators(seed: int, instances: int) -> Table:
-    """How far the client covariances of the same instances are from commuting, the closest two of each."""
+    """Least commutator over pairs of client covariances, for the same instances."""
     rng = np.random.default_rng(seed)
     drawn = [barycenter_instances(rng, *size, instances).moments for size in BARYCENTER_SIZES]
     return {"commutator": np.concatenate([least_commutator(moments.covariance) for moments in drawn])}
 
 
 def relative_gaps(seed: int, instances: int) -> Table:
-    """Relative gaps of further instances, by size: where their rounds without correction settle."""
+    """Relative gaps of further instances, by size: the limits of their rounds without correction."""
     rng = np.random.default_rng(seed)
     drawn = [barycenter_instances(rng, *size, instances).moments for size in BARYCENTER_SIZES]
     return {"relative": np.concatenate([predict(moments, UNIT).relative_gap for moments in drawn])}
@@ -135,9 +150,9 @@ def proximal_round(
 def proximal_heads(
     moments: Moments, broadcast: Array, strength: float, proximal_weights: list[float]
 ) -> Array:
-    """Minimisers of F + γ C_m + ρ/2 ‖W - W_t‖² at the last proximal weight ρ: (M, C, P).
+    """Minimizers of F + γ C_m + ρ/2 ‖W - W_t‖² at the last proximal weight ρ: (M, C, P).
 
-    Each solve starts where the one before it, at a larger weight, has ended.
+    Each solve starts at the solution for the previous, larger weight.
     """
     deficit = correct(moments, WEAK).deficit
     heads = []
@@ -151,7 +166,7 @@ def proximal_heads(
 
 
 def identities(seed: int, instances: int) -> Table:
-    """Relative residuals of F(W; Σ_m) + C_m(W) = F(W; Σ_cen), largest over the clients of each instance."""
+    """Relative residuals of F(W; Σ_m) + C_m(W) = F(W; Σ_cen), largest over clients."""
     rng = np.random.default_rng(seed)
     tables = []
     for moments in gap_instances(rng, instances):
@@ -165,30 +180,17 @@ def identities(seed: int, instances: int) -> Table:
         value = (client.value(point) + correction.value(head)) / pooled.value(point) - 1
         gradient = psd.relative_error(corrected, pooled.head(pooled.gradient(point)))
         tables.append({"value": np.abs(value).max(axis=1), "gradient": gradient.max(axis=1)})
-    return concatenated(tables)
+    return concatenate(tables)
 
 
-PER_SIZE, IDENTITIES, REDRAWN = 32, 512, 32  # instances of each size, of eq. (13), and beside the fixed one
-
-DEFICITS = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0]
-"""1 - γ: no correction first, then the scaled ones, the full one last."""
-
-FIXED = {
-    "correction-fixed-error": (1.0, "error"),
-    "correction-half-error": (0.5, "error"),
-    "correction-half-heads": (0.5, "head_distance"),
-}
-"""Claims that depend on the draw of the fixed instance: strength γ and column."""
-
-
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about the correction."""
+def measure(results: Results) -> Found:
+    """Measure the claims about the correction."""
     return (
-        _recovery(errors_of(results["rounds"]), results["gap_redraws"]["relative"])
-        | _noncommuting(results["commutators"]["commutator"])
-        | _returns(results["returns"], float(errors_of(results["rounds"])[:, -1, 1].max()))
-        | _fixed(results["fixed"], results["fixed_redraws"])
-        | _identities(results["identities"])
+        _measure_recovery(errors_of(results["rounds"]), results["gap_redraws"]["relative"])
+        | _measure_noncommuting(results["commutators"]["commutator"])
+        | _measure_returns(results["returns"], float(errors_of(results["rounds"])[:, -1, 1].max()))
+        | _measure_fixed(results["fixed"], results["fixed_redraws"])
+        | _measure_identities(results["identities"])
     )
 
 
@@ -198,8 +200,8 @@ def errors_of(table: Table) -> Array:
     return table["error"].reshape(len(BARYCENTER_SIZES), len(DEFICITS), rounds, -1)
 
 
-def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measurement]:
-    """Where the medians settle: at the gap without correction, in proportion to the deficit with it."""
+def _measure_recovery(errors: Array, redrawn_gaps: Array) -> Found:
+    """Limits of the medians: the gap without correction, proportional to the deficit with it."""
     sizes, _, _, instances = errors.shape
     settled, run = np.median(errors[:, :, -1], axis=-1), sizes * instances
     redrawn = np.median(redrawn_gaps.reshape(sizes, -1, instances), axis=-1)
@@ -212,12 +214,12 @@ def _recovery(errors: Array, redrawn_gaps: Array) -> dict[str, Measurement]:
     }
 
 
-def _noncommuting(commutator: Array) -> dict[str, Measurement]:
+def _measure_noncommuting(commutator: Array) -> Found:
     return {"correction-noncommuting": _of_all(bool((commutator > ROUNDING).all()), len(commutator))}
 
 
-def _returns(table: Table, shared_error: float) -> dict[str, Measurement]:
-    """The first corrected round: one head for all clients, the pooled mean, and G_cen."""
+def _measure_returns(table: Table, shared_error: float) -> Found:
+    """The first corrected round: clients share a head, the pooled mean, and G_cen."""
     error, head, bias = (float(table[name].max()) for name in ("error", "head", "bias"))
     run = len(table["error"])
     return {
@@ -234,9 +236,9 @@ def _of_all(
     return Measurement(value, spread, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
 
 
-def _fixed(table: Table, redraws: Table) -> dict[str, Measurement]:
+def _measure_fixed(table: Table, redraws: Table) -> Found:
     """Numerical solves of the full and of half the correction."""
-    # How far the returned heads differ is the solver's accuracy, not the draw's: it has no spread.
+    # The distance of returned heads is the accuracy of the solver, not of the draw: it has no spread.
     full = table["strength"] == 1.0
     measured = {"correction-fixed-heads": Measurement(float(table["head_distance"][full][0]))}
     for claim, (strength, column) in FIXED.items():
@@ -245,8 +247,8 @@ def _fixed(table: Table, redraws: Table) -> dict[str, Measurement]:
     return measured
 
 
-def _identities(table: Table) -> dict[str, Measurement]:
-    """The corrected profile is the pooled one, in value and in gradient."""
+def _measure_identities(table: Table) -> Found:
+    """The corrected profile equals the pooled one, in value and in gradient."""
     value, gradient, run = float(table["value"].max()), float(table["gradient"].max()), len(table["value"])
     return {
         "correction-identities": Measurement(run, run=run, needed=IDENTITIES),
@@ -255,13 +257,10 @@ def _identities(table: Table) -> dict[str, Measurement]:
     }
 
 
-FLOOR = 1e-16
-
-
 def draw(results: Results) -> Any:
     """Draw one panel per problem size: columns for C, rows for M."""
     errors = np.maximum(np.median(errors_of(results["rounds"]), axis=-1), FLOOR)
-    figure, axes = panels(2, 3, (9.5, 5), sharex=True, sharey=True)
+    figure, axes = make_panels(2, 3, (9.5, 5), sharex=True, sharey=True)
     by_targets = axes.reshape(2, 3).T.ravel()
     for axis, (targets, clients), curves in zip(by_targets, BARYCENTER_SIZES, errors, strict=True):
         _draw_recovery(axis, curves)
@@ -275,12 +274,12 @@ def draw(results: Results) -> Any:
 
 
 def _draw_recovery(axis: Any, curves: Array) -> None:
-    """Curves (deficits, rounds): none red, full dashed, and the scaled corrections between them."""
+    """Draw curves (deficits, rounds): no correction red, the full one dashed, scaled ones between."""
     rounds = np.arange(curves.shape[-1])
     none, *scaled, full = curves
     axis.plot(rounds, none, "s-", color=RED, label="no correction")
-    for deficit, curve, colour in zip(DEFICITS[1:-1], scaled, shades("viridis", len(scaled)), strict=True):
-        axis.plot(rounds, curve, "o-", color=colour, label=rf"$1-\gamma=10^{{{np.log10(deficit):.0f}}}$")
+    for deficit, curve, color in zip(DEFICITS[1:-1], scaled, shades("viridis", len(scaled)), strict=True):
+        axis.plot(rounds, curve, "o-", color=color, label=rf"$1-\gamma=10^{{{np.log10(deficit):.0f}}}$")
     axis.plot(rounds, full, "--", color=INK, label=r"full, $\gamma=1$")
     axis.set(yscale="log", ylim=(FLOOR / 3, 30))
 

@@ -1,8 +1,8 @@
-"""An experiment of the paper is data: parts to run, claims to measure, a figure to draw."""
+"""An experiment on the unconstrained feature model: parts, measure, draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -15,16 +15,17 @@ from fedgram.paper.storage import Table
 
 Scale = Literal["full", "quick"]
 Results = Mapping[str, Table]
-Part = Callable[[], Table]
+Found = dict[str, Measurement]
+"""Measurements by the id of their claim."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: its parts run in any order and process, and their tables are all that is kept.
+    """One experiment, whose parts run in any order and process.
 
-    parts(scale) names the parts; each is a `functools.partial` of a module-level function, so that its
-    arguments are its settings. measure turns the tables into numbers for the claims; draw, into a
-    matplotlib figure.
+    parts: from a scale to parts by name, each a `functools.partial` of a module-level function, so that its
+    arguments are its settings. measure: from the tables of the parts to numbers for the claims.
+    draw: from the tables to a matplotlib figure.
     """
 
     name: str
@@ -32,23 +33,30 @@ class Experiment:
     where: str
     cost: str
     parts: Callable[[Scale], dict[str, partial[Table]]]
-    measure: Callable[[Results], dict[str, Measurement]]
+    measure: Callable[[Results], Found]
     draw: Callable[[Results], Any]
 
+    def settings_of(self, part: partial[Table]) -> dict[str, Any]:
+        """Settings of a part: its experiment, function and arguments."""
+        return {"experiment": self.name, "function": part.func.__name__, **part.keywords}
 
-def settings_of(part: partial[Table]) -> dict[str, Any]:
-    """The settings of a part: its function and its arguments."""
-    return {"function": f"{part.func.__module__}.{part.func.__qualname__}", **part.keywords}
 
-
-def columns(shape: tuple[int, ...], **values: Array | float | str) -> Table:
-    """A table with one row for each entry of an array of this shape, to which every value is broadcast."""
+def make_table(shape: tuple[int, ...], **values: Array | float | str) -> Table:
+    """Make a table with one row per entry of an array of this shape; values are broadcast to it."""
     return {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in values.items()}
 
 
-def concatenated(tables: list[Table]) -> Table:
-    """The rows of all tables, which have the same columns."""
+def concatenate(tables: list[Table]) -> Table:
+    """Concatenate the rows of tables with the same columns."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def group_by_size(tables: Iterable[Table], *columns: str) -> dict[tuple[int, ...], Table]:
+    """Concatenate the tables of each size, smallest first; columns name the numbers that make a size."""
+    sizes: dict[tuple[int, ...], list[Table]] = {}
+    for table in tables:
+        sizes.setdefault(tuple(int(table[name][0]) for name in columns), []).append(table)
+    return {size: concatenate(sizes[size]) for size in sorted(sizes)}
 
 
 def extent(values: Array) -> tuple[float, float]:

@@ -1,9 +1,12 @@
-"""Finite profiled steps (Appendix G.4, Figure 17): fixed points, rounds, displacement and local rate.
+"""Finite profiled steps (Appendix G.4, Figure 17).
 
-Unstated in the paper, chosen here: Dirichlet(2) client weights; the ten step counts below; panel d as
-4 instances x 3 rates x 2 step counts, of which eight have h <= 0.25; 20 generic, 16 repeated and 16
-near-threshold instances for panel e. Seeds are ours, so numbers that depend on the draw are held against
-groups of three redrawn instances.
+Our choices where the paper is silent:
+
+- Dirichlet(2) client weights, and the ten step counts below.
+- Panel d has 4 instances x 3 rates x 2 step counts; eight of these have h <= 0.25.
+- Panel e has 20 generic, 16 repeated and 16 near-threshold instances.
+
+Seeds are ours, so we compare numbers that depend on the draw with groups of three redrawn instances.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, ORANGE
 from fedgram.paper.claims import ROUNDING, Measurement
-from fedgram.paper.plots import guide, log_slope, median_band, panels, shades
+from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, make_table
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.weights import average
@@ -40,9 +43,16 @@ RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
 STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 2000]
 HORIZONS = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
 
+# Medians of the first two differ by a thousandth: a broad curve under a thin one shows both.
+FAMILY_STYLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "generic": (BLUE, {"marker": "o", "ms": 7, "lw": 3.5}),
+    "repeated": (ORANGE, {"marker": "s", "ms": 3}),
+    "near_threshold": (GREEN, {"marker": "^", "ms": 4.5}),
+}
+
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study; the quick one redraws fewer groups."""
+    """Parts; the quick scale redraws fewer groups."""
     groups = {"full": 32, "quick": 8}[scale]
     return {
         "sweep": partial(sweep, seed=0, instances=3, rates=RATES, steps=STEPS),
@@ -60,11 +70,11 @@ def sweep(seed: int, instances: int, rates: list[float], steps: list[int]) -> Ta
     """Fixed points of all (η, E) by running rounds; one row per instance, rate and step count."""
     rng = np.random.default_rng(seed)
     clients, heads = generic(rng, instances), initial_heads(rng, instances)
-    return concatenated([_fixed_points(clients, heads, rates, count) for count in steps])
+    return concatenate([_fixed_points(clients, heads, rates, count) for count in steps])
 
 
 def commuting_sweep(seed: int, rates: list[float], steps: int) -> Table:
-    """The same for one instance whose clients commute."""
+    """Fixed points of one instance whose clients commute."""
     rng = np.random.default_rng(seed)
     return _fixed_points(commuting(rng, 1), initial_heads(rng, 1), rates, steps)
 
@@ -80,9 +90,10 @@ def displacements(seed: int, instances: int, rates: list[float], steps: list[int
             ProfiledUpdate(clients.covariance, clients.client_weights, PENALTY, np.array(rate), count)
         )
         measured = clients.in_basis(found.gram - start)
-        tables.append(columns(measured.shape, instance=np.arange(instances)[:, None], rate=rate, steps=count,
-                               measured=measured, predicted=rate * (count - 1) * coefficient))  # fmt: skip
-    return concatenated(tables)
+        tables.append(make_table(measured.shape, instance=np.arange(instances)[:, None], rate=rate,
+                                 steps=count, measured=measured,
+                                 predicted=rate * (count - 1) * coefficient))  # fmt: skip
+    return concatenate(tables)
 
 
 def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
@@ -94,14 +105,15 @@ def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
         theta = contraction(average(clients.client_weights, clients.covariance), PENALTY)[:, None]
         for local in steps:
             update = _grid(clients, h / local, local)
-            radius = spectral_radius(update.linearised(newton(update).head)[1])
-            tables.append(columns(radius.shape, family=name, instance=np.arange(count)[:, None], steps=local,
-                                   h=h, radius=radius, predicted=1 - 2 * h * theta))  # fmt: skip
-    return concatenated(tables)
+            radius = spectral_radius(update.linearize(newton(update).head)[1])
+            tables.append(make_table(radius.shape, family=name, instance=np.arange(count)[:, None],
+                                     steps=local, h=h, radius=radius,
+                                     predicted=1 - 2 * h * theta))  # fmt: skip
+    return concatenate(tables)
 
 
 def redraws(seed: int, groups: int) -> Table:
-    """Groups of three further instances at both ends of the sweep, for the spread of our own draws."""
+    """Groups of three further instances at both ends of the sweep, for the spread of our draws."""
     rng = np.random.default_rng(seed)
     clients, heads = generic(rng, 3 * groups), initial_heads(rng, 3 * groups)
     short, long = (_fixed_points(clients, heads, [rate], count) for rate, count in ((0.02, 1), (0.1, 1000)))
@@ -122,7 +134,7 @@ def _fixed_points(clients: Clients, heads: Array, rates: list[float], steps: int
     update = _grid(clients, np.array(rates), steps)
     found = iterate(update, heads[:, None])
     errors = return_errors(update, found.head)
-    return columns(
+    return make_table(
         found.rounds.shape,
         instance=np.arange(len(heads))[:, None],
         rate=np.array(rates),
@@ -142,14 +154,14 @@ def _grid(clients: Clients, rates: Array, steps: int) -> ProfiledUpdate:
     return ProfiledUpdate(clients.covariance[:, None], clients.client_weights[:, None], PENALTY, rates, steps)
 
 
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about finite steps."""
+def measure(results: Results) -> Found:
+    """Measure the claims about finite steps."""
     sweep_, commuting_, moved = results["sweep"], results["commuting"], results["displacement"]
     h = sweep_["rate"] * sweep_["steps"]
     long, longest = h >= 40, sweep_["steps"] == 2000
     checked = longest & np.isin(sweep_["rate"], (0.1, 0.5))
     ratio = moved["measured"] / moved["predicted"]
-    return _redrawn(results["redraws"], sweep_, checked, long) | {
+    return _measure_redrawn(results["redraws"], sweep_, checked, long) | {
         "finite-one-step": Measurement(float(sweep_["to_within"][sweep_["steps"] == 1].max())),
         "finite-linear": Measurement(_linear_slope(sweep_)),
         "finite-approach": Measurement(_approaches(sweep_)),
@@ -165,10 +177,10 @@ def measure(results: Results) -> dict[str, Measurement]:
             _small_step_ratios(moved)[0],
             _spread_of_extents(np.array(_small_step_ratios(results["displacement_redraws"]))),
         ),
-    } | _stability(results["stability"])  # fmt: skip
+    } | _measure_stability(results["stability"])  # fmt: skip
 
 
-def _redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> dict[str, Measurement]:
+def _measure_redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> Found:
     """Claims that depend on the draw of three instances, with the spread over groups of three."""
     plateau = _by_instance(sweep_, "to_star", long)
     selection = _by_instance(sweep_, "selection_error", checked)
@@ -196,7 +208,7 @@ def _small_step_ratios(table: Table) -> list[tuple[float, float]]:
     return [extent(ratio[group == number]) for number in np.unique(group)]
 
 
-def _stability(records: Table) -> dict[str, Measurement]:
+def _measure_stability(records: Table) -> Found:
     error = np.abs(records["radius"] - records["predicted"])
     keys = list(zip(records["family"], records["instance"], records["steps"], strict=True))
     slopes = []
@@ -219,12 +231,12 @@ def _by_instance(table: Table, name: str, chosen: Array) -> Array:
 
 
 def _spread_of_extents(groups: Array) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Over groups (G, members): how the smallest of a group spreads, and how the largest does."""
+    """Spreads of the smallest and of the largest member over groups (G, members)."""
     return extent(groups.min(axis=1)), extent(groups.max(axis=1))
 
 
 def _medians(table: Table, name: str) -> tuple[Array, Array, Array]:
-    """Rates, step counts and the median of a column over instances, one entry per (η, E)."""
+    """Rates, step counts and the median of a column over instances, for each (η, E)."""
     pairs = sorted(set(zip(table["rate"].tolist(), table["steps"].tolist(), strict=True)))
     chosen = [(table["rate"] == rate) & (table["steps"] == steps) for rate, steps in pairs]
     return (*np.array(pairs).T, np.array([np.median(table[name][rows]) for rows in chosen]))
@@ -251,85 +263,77 @@ def _rounds_slope(table: Table) -> float:
 
 
 def _crossing(table: Table) -> float:
-    """η(E - 1) where the two medians are first equal, between the neighbours on a log axis."""
+    """η(E - 1) where the two medians are first equal, interpolated on a log axis."""
     rate, steps, near = _medians(table, "to_within")
     ratio = np.log(near / _medians(table, "to_star")[2])
     x = rate * (steps - 1)
     order = np.argsort(x)[np.sort(x) > 0]
     first = max(1, int(np.argmax(ratio[order] > 0)))
-    beside = order[first - 1 : first + 1]  # further on the ratio need not grow
+    beside = order[first - 1 : first + 1]  # the ratio need not grow further on
     return float(np.exp(np.interp(0.0, ratio[beside], np.log(x[beside]))))
-
-
-# The medians of the first two differ by a thousandth: a broad curve under a thin one shows both.
-FAMILY_STYLES: dict[str, tuple[str, dict[str, Any]]] = {
-    "generic": (BLUE, {"marker": "o", "ms": 7, "lw": 3.5}),
-    "repeated": (ORANGE, {"marker": "s", "ms": 3}),
-    "near_threshold": (GREEN, {"marker": "^", "ms": 4.5}),
-}
 
 
 def draw(results: Results) -> Any:
     """Draw all five panels."""
-    figure, axes = panels(1, 5, (15, 3.2))
-    _distances(axes[0], results["sweep"], shift=0)
+    figure, axes = make_panels(1, 5, (15, 3.2))
+    _draw_distances(axes[0], results["sweep"], shift=0)
     axes[0].set(title="(a) fixed points against local steps", xlabel=r"local steps $E$")
     axes[0].legend(title=r"$\eta$", loc="lower left")
-    _distances(axes[1], results["sweep"], shift=1)
-    guide(axes[1], [2e-2, 1.0], (0.1, 0.03), 1)
+    _draw_distances(axes[1], results["sweep"], shift=1)
+    draw_guide(axes[1], [2e-2, 1.0], (0.1, 0.03), 1)
     axes[1].set(title=r"(b) the same against $\eta(E-1)$", xlabel=r"$\eta(E-1)$")
-    _rounds(axes[2], results["sweep"])
-    _ratios(axes[3], results["displacement"])
-    _rates(axes[4], results["stability"])
+    _draw_rounds(axes[2], results["sweep"])
+    _draw_ratios(axes[3], results["displacement"])
+    _draw_rates(axes[4], results["stability"])
     return figure
 
 
-def _distances(axis: Any, table: Table, shift: int) -> None:
-    """Normalised distances to G_within (circles, solid) and G_⋆ (squares, dashed)."""
+def _draw_distances(axis: Any, table: Table, shift: int) -> None:
+    """Draw normalized distances to G_within (circles, solid) and G_⋆ (squares, dashed)."""
     rates = np.unique(table["rate"])
-    for rate, colour in zip(rates, shades("viridis", len(rates)), strict=True):
+    for rate, color in zip(rates, shades("viridis", len(rates)), strict=True):
         steps = np.unique(table["steps"][table["steps"] > shift])
         x = rate * (steps - 1) if shift else steps
         for name, marker, line in (("to_within", "o", "-"), ("to_star", "s", "--")):
             rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
             y = [np.median(table[name][row]) for row in rows]
-            axis.plot(x, y, line, marker=marker, color=colour, label=f"{rate:g}" if line == "-" else None)
+            axis.plot(x, y, line, marker=marker, color=color, label=f"{rate:g}" if line == "-" else None)
     axis.set(xscale="log", yscale="log", ylim=(5e-5, 3))
     axis.set_ylabel(r"$d_{BW}$ / $d_{BW}(G_{within}, G_{\bigstar})$")
 
 
-def _rounds(axis: Any, table: Table) -> None:
+def _draw_rounds(axis: Any, table: Table) -> None:
     rates = np.unique(table["rate"])
-    for rate, colour in zip(rates, shades("viridis", len(rates)), strict=True):
+    for rate, color in zip(rates, shades("viridis", len(rates)), strict=True):
         steps = np.unique(table["steps"])
         rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
-        axis.plot(rate * steps, [np.median(table["rounds"][row]) for row in rows], "o-", color=colour)
-    guide(axis, [2e-2, 2.0], (0.02, 3698), -1)
+        axis.plot(rate * steps, [np.median(table["rounds"][row]) for row in rows], "o-", color=color)
+    draw_guide(axis, [2e-2, 2.0], (0.02, 3698), -1)
     axis.set(
         xscale="log", yscale="log", xlabel=r"$\eta E$", ylabel="rounds", title="(c) rounds to the fixed point"
     )
 
 
-def _ratios(axis: Any, table: Table) -> None:
+def _draw_ratios(axis: Any, table: Table) -> None:
     rates = np.unique(table["rate"])
-    for rate, colour in zip(rates, shades("plasma", len(rates)), strict=True):
+    for rate, color in zip(rates, shades("plasma", len(rates)), strict=True):
         for sign, marker in ((1, "^"), (-1, "v")):
             row = (table["rate"] == rate) & (np.sign(table["predicted"]) == sign)
             x, y = (table["rate"] * table["steps"])[row], (table["measured"] / table["predicted"])[row]
-            axis.plot(x, y, marker, color=colour, alpha=0.7, label=f"{rate:g}" if sign > 0 else None)
+            axis.plot(x, y, marker, color=color, alpha=0.7, label=f"{rate:g}" if sign > 0 else None)
     axis.axhline(1, color=GREY, lw=0.8)
     axis.set(xscale="log", xlabel=r"$h=\eta E$", ylabel=r"measured / $\eta(E-1)\Delta_i$")
     axis.set_title("(d) displacement, ▲ positive, ▼ negative")
     axis.legend(title=r"$\eta$", loc="lower left")
 
 
-def _rates(axis: Any, table: Table) -> None:
+def _draw_rates(axis: Any, table: Table) -> None:
     error = np.abs(table["radius"] - table["predicted"])
     h = np.unique(table["h"])
-    for family, (colour, style) in FAMILY_STYLES.items():
+    for family, (color, style) in FAMILY_STYLES.items():
         samples = np.array([error[(table["family"] == family) & (table["h"] == value)] for value in h])
-        median_band(axis, h, samples, colour, label=family.replace("_", " "), **style)
-    guide(axis, h, (h[0], 3e-10), 2)
+        draw_median_band(axis, h, samples, color, label=family.replace("_", " "), **style)
+    draw_guide(axis, h, (h[0], 3e-10), 2)
     axis.set(xscale="log", yscale="log", xlabel=r"$h=\eta E$", ylabel=r"|spr $-\,(1-2h\theta_{min})|$")
     axis.set_title("(e) local convergence rate")
     axis.legend(loc="upper left")

@@ -1,9 +1,13 @@
-"""The three terms of the gap to centralized training (Appendix D.4, Figure 7): the random instances.
+"""The three terms of the gap to centralized training (Appendix D.4, Figure 7).
 
-Unstated in the paper, chosen here: the grids C in {2, 3, 4, 5, 6, 8}, M in {2, 3, 4, 6, 8, 16} and κ in
-{50, 20, 10, 5, 2, 1.2} of panels c to e and h to j; twelve sizes (C, M) that take turns over the 512
-instances; equal moments made by moving them onto their weighted averages. The paper's seeds 55 to 62 do not
-pin its draws, so numbers that depend on them are held against redraws of ours (`ufm_gap_claims`).
+Our choices where the paper is silent:
+
+- Grids of panels c to e and h to j: C in {2, 3, 4, 5, 6, 8}, M in {2, 3, 4, 6, 8, 16} and
+  κ in {50, 20, 10, 5, 2, 1.2}.
+- Twelve sizes (C, M) take turns over the 512 instances.
+- Moments become equal by moving them onto their weighted averages.
+
+The paper's seeds 55 to 62 do not determine its draws, so we compare numbers that depend on them with redraws.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.display.plotting import GREY, TERM_COLOURS
+from fedgram.display.plotting import GREY, TERM_COLORS
 from fedgram.paper.claims import Measurement
-from fedgram.paper.plots import TERM_MARKERS, TERM_NAMES, median_band, panels
+from fedgram.paper.plots import TERM_MARKERS, TERM_NAMES, draw_median_band, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, concatenated, extent, largest
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, largest
 from fedgram.theory.explain import TERMS, Gap, explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
@@ -33,20 +37,24 @@ from fedgram.ufm.instances import (
     sweep_moments,
 )
 
+SEEDS, INSTANCES, PER_SETTING = 8, 512, 256  # per controlled sweep; in panels f and g; per setting
 MEAN_STRENGTHS = [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0]
 COVARIANCE_STRENGTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 
-# Settings (C, M, κ). The covariance eigenvalues start at κ λ_H λ_W: 25 gives the interval [0.25, 3] of the
-# 512 instances.
+# Settings (C, M, κ). Covariance eigenvalues start at κ λ_H λ_W: 25 gives the interval [0.25, 3] of the 512
+# instances.
 SWEEPS = {
     "targets": [(targets, 4, 25.0) for targets in (2, 3, 4, 5, 6, 8)],
     "clients": [(3, clients, 25.0) for clients in (2, 3, 4, 6, 8, 16)],
     "margin": [(3, 4, margin) for margin in (50.0, 20.0, 10.0, 5.0, 2.0, 1.2)],
 }
+TINY, FLOOR = 1e-12, 1e-16  # the paper counts eigenvalues below both; figures draw none below the floor
+STYLES = tuple(zip(TERMS, TERM_COLORS, TERM_MARKERS, TERM_NAMES, strict=True))
+AXES = {"targets": "targets $C$", "clients": "clients $M$", "margin": r"margin bound $\kappa$"}
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study; the quick one has fewer instances and fewer redraws of them."""
+    """Parts; the quick scale has fewer instances and redraws."""
     instances, redrawn, per_setting, minima = {
         "full": (INSTANCES, 16 * INSTANCES, PER_SETTING, 64 * PER_SETTING),
         "quick": (48, 48, 16, 16),
@@ -63,7 +71,7 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
             controlled, first_seed=1000, seeds=64 * SEEDS, means=[3.0], covariances=[1.0]
         ),
         "suite": partial(suite, seed=0, instances=instances),
-        "equalised": partial(equalised, seed=0, instances=instances),
+        "equalized": partial(equalized, seed=0, instances=instances),
         "suite_redraws": partial(suite, seed=4, instances=redrawn),
         **sweeps,
         "two_client_redraws": partial(composition, seed=5, settings=[(3, 2, 25.0)], instances=minima),
@@ -71,12 +79,12 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
 
 
 def controlled(first_seed: int, seeds: int, means: list[float], covariances: list[float]) -> Table:
-    """Traces of the three terms while the means, or the covariances, of each seed are moved apart.
+    """Traces of the three terms as the means, or the covariances, move apart.
 
-    One row per seed and strength; `moved` says which moments.
+    One row per seed and strength; `moved` names the moments.
     """
     numbers = np.arange(first_seed, first_seed + seeds)
-    base = _stacked([sweep_moments(np.random.default_rng(number)) for number in numbers])
+    base = _stack([sweep_moments(np.random.default_rng(number)) for number in numbers])
     tables = [
         {
             "seed": numbers,
@@ -90,17 +98,17 @@ def controlled(first_seed: int, seeds: int, means: list[float], covariances: lis
         )
         for strength in strengths
     ]
-    return concatenated(tables)
+    return concatenate(tables)
 
 
 def suite(seed: int, instances: int) -> Table:
     """Terms, bounds and identities of random instances of all sizes, one row each."""
     by_size = gap_instances(np.random.default_rng(seed), instances)
-    return concatenated([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
+    return concatenate([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
 
 
 def _suite_rows(turn: int, moments: Moments) -> Table:
-    """Instances of one size: the `turn`-th of the sizes that take turns, so that `number` orders them all."""
+    """Instances of the `turn`-th of the sizes that take turns; `number` orders all instances."""
     prediction = predict(moments, WEAK)
     gap, client_weights, star = explain(prediction), moments.client_weights, prediction.barycenter.gram
     count, (targets, clients) = len(client_weights), GAP_SIZES[turn]
@@ -121,8 +129,8 @@ def _suite_rows(turn: int, moments: Moments) -> Table:
     }
 
 
-def equalised(seed: int, instances: int) -> Table:
-    """Traces of the terms that equal means, equal covariances, or both, remove from the same instances."""
+def equalized(seed: int, instances: int) -> Table:
+    """Traces of the terms that equal means, equal covariances, or both should remove."""
     tables = []
     for moments in gap_instances(np.random.default_rng(seed), instances):
         means_equal, covariances_equal = scale_means(moments, 0.0), scale_covariances(moments, 0.0)
@@ -134,7 +142,7 @@ def equalised(seed: int, instances: int) -> Table:
                 **_by_term("both", _gap(scale_means(covariances_equal, 0.0)).traces),
             }
         )
-    return concatenated(tables)
+    return concatenate(tables)
 
 
 def composition(seed: int, settings: list[tuple[int, int, float]], instances: int) -> Table:
@@ -153,7 +161,7 @@ def composition(seed: int, settings: list[tuple[int, int, float]], instances: in
                 "relative": gap.relative,
             }
         )
-    return concatenated(tables)
+    return concatenate(tables)
 
 
 def _gap(moments: Moments) -> Gap:
@@ -165,8 +173,8 @@ def _by_term(name: str, values: Array) -> Table:
     return {f"{name}_{term}": values[..., i] for i, term in enumerate(TERMS)}
 
 
-def _stacked(moments: list[Moments]) -> Moments:
-    """Moments of one size as one batch, with a new leading axis."""
+def _stack(moments: list[Moments]) -> Moments:
+    """Stack moments of one size along a new leading axis."""
     return Moments(
         count=moments[0].count,
         mean=np.stack([one.mean for one in moments]),
@@ -175,24 +183,19 @@ def _stacked(moments: list[Moments]) -> Moments:
     )
 
 
-SEEDS, INSTANCES, PER_SETTING = 8, 512, 256  # of each controlled sweep, of panels f and g, of each setting
-
-TINY, FLOOR = 1e-12, 1e-16
-
-
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about the gap."""
+def measure(results: Results) -> Found:
+    """Measure the claims about the gap."""
     return (
-        _controlled(results["controlled"], results["controlled_redraws"])
-        | _removed(results["equalised"])
-        | _semidefinite(results["suite"], results["suite_redraws"])
-        | _variance(results["suite"], results["suite_redraws"])
-        | _sweeps(results)
+        _measure_controlled(results["controlled"], results["controlled_redraws"])
+        | _measure_removed(results["equalized"])
+        | _measure_semidefinite(results["suite"], results["suite_redraws"])
+        | _measure_variance(results["suite"], results["suite_redraws"])
+        | _measure_sweeps(results)
     )
 
 
-def _controlled(table: Table, redraws: Table) -> dict[str, Measurement]:
-    """Panels a and b: what moves which term, and by how much."""
+def _measure_controlled(table: Table, redraws: Table) -> Found:
+    """Panels a and b: which moments move which term, and by how much."""
     means, covariances = _eights(table, "means"), _eights(table, "covariances")
     apart, base = _eights(redraws, "means"), _eights(redraws, "covariances")
     mean, covariance, averaging = range(3)
@@ -210,13 +213,13 @@ def _controlled(table: Table, redraws: Table) -> dict[str, Measurement]:
     }
 
 
-def _removed(table: Table) -> dict[str, Measurement]:
-    """What is left of the terms that equal moments remove."""
+def _measure_removed(table: Table) -> Found:
+    """Remainder of the terms that equal moments remove."""
     left = max(largest(column) for column in table.values())
     return {"gap-removed": Measurement(left, run=len(table["mean"]), needed=INSTANCES)}
 
 
-def _semidefinite(table: Table, redraws: Table) -> dict[str, Measurement]:
+def _measure_semidefinite(table: Table, redraws: Table) -> Found:
     """Panel f: smallest eigenvalues of all terms, and the tiny ones of the mean term."""
     smallest = by_term(table, "eigenvalue")
     tiny = table["eigenvalue_mean"] < TINY
@@ -231,7 +234,7 @@ def _semidefinite(table: Table, redraws: Table) -> dict[str, Measurement]:
     }
 
 
-def _variance(table: Table, redraws: Table) -> dict[str, Measurement]:
+def _measure_variance(table: Table, redraws: Table) -> Found:
     """Panel g: the averaging trace as a variance, between D and 2D."""
     two, run = table["clients"] == 2, len(table["number"])
     ratio, again = (each["trace_averaging"] / each["dispersion"] for each in (table, redraws))
@@ -250,7 +253,7 @@ def _variance(table: Table, redraws: Table) -> dict[str, Measurement]:
     }
 
 
-def _sweeps(results: Results) -> dict[str, Measurement]:
+def _measure_sweeps(results: Results) -> Found:
     """Panels c to e and h to j: one value per setting, over 256 instances of it."""
     eigenvalues = np.stack([_by_setting(results, f"eigenvalue_{term}") for term in TERMS], axis=-1)
     worst, run = eigenvalues.min(axis=1), eigenvalues.shape[1]
@@ -279,19 +282,19 @@ def _eights(table: Table, moved: str) -> Array:
 
 
 def _median_of_eight(values: Array, redrawn: Array) -> Measurement:
-    """Median over eight seeds, and how it spreads over groups (G, 8)."""
+    """Median over eight seeds, and its spread over groups (G, 8)."""
     return Measurement(float(np.median(values)), (extent(np.median(redrawn, axis=1)),))
 
 
 def _count_below(bound: float, table: Table, redraws: Table) -> Measurement:
-    """How many smallest eigenvalues of the mean term lie below the bound, in ours and in other suites."""
+    """Number of smallest eigenvalues of the mean term below a bound, in our suite and in redrawn ones."""
     count, again = (table["eigenvalue_mean"] < bound, redraws["eigenvalue_mean"] < bound)
     spread = extent(np.bincount(_suite(redraws), weights=again))
     return Measurement(int(count.sum()), (spread,), run=len(count), needed=INSTANCES)
 
 
 def _suite(table: Table) -> Array:
-    """Which suite of 512 each instance belongs to."""
+    """Number of the suite of 512 that each instance belongs to."""
     return table["number"] // INSTANCES
 
 
@@ -310,74 +313,70 @@ def _medians(samples: Array) -> Measurement:
     return Measurement(extent(np.median(samples, axis=1)), spread, run=instances, needed=PER_SETTING)
 
 
-STYLES = tuple(zip(TERMS, TERM_COLOURS, TERM_MARKERS, TERM_NAMES, strict=True))
-AXES = {"targets": "targets $C$", "clients": "clients $M$", "margin": r"margin bound $\kappa$"}
-
-
 def draw(results: Results) -> Any:
-    """Draw all ten panels: composition in the upper row, semidefiniteness below it."""
-    figure, axes = panels(2, 5, (13, 5.4))
-    _traces(axes[0], results["controlled"], "means", "(a) means moved apart")
-    _traces(axes[1], results["controlled"], "covariances", "(b) covariances moved apart")
+    """Draw all ten panels: composition in the upper row, semidefiniteness in the lower one."""
+    figure, axes = make_panels(2, 5, (13, 5.4))
+    _draw_traces(axes[0], results["controlled"], "means", "(a) means moved apart")
+    _draw_traces(axes[1], results["controlled"], "covariances", "(b) covariances moved apart")
     axes[0].legend(loc="upper left")
     for letter, name, axis in zip("cde", SWEEPS, axes[2:5], strict=True):
-        _shares(axis, results[name], name)
+        _draw_shares(axis, results[name], name)
         axis.set_title(f"({letter}) share of the gap trace")
-    _sorted_eigenvalues(axes[5], results["suite"])
+    _draw_sorted_eigenvalues(axes[5], results["suite"])
     _draw_variance(axes[6], results["suite"])
     for letter, name, axis in zip("hij", SWEEPS, axes[7:10], strict=True):
-        _eigenvalues(axis, results[name], name)
+        _draw_eigenvalues(axis, results[name], name)
         axis.set_title(f"({letter}) smallest eigenvalue")
     axes[7].legend(loc="lower left")
     return figure
 
 
-def _traces(axis: Any, table: Table, moved: str, title: str) -> None:
-    """Trace of each term against the strength s, linear below 1e-3 so that zeros are visible."""
+def _draw_traces(axis: Any, table: Table, moved: str, title: str) -> None:
+    """Draw the trace of each term against the strength s, linear below 1e-3 so that zeros are visible."""
     strengths = np.unique(table["strength"][table["moved"] == moved])
     rows = [(table["moved"] == moved) & (table["strength"] == strength) for strength in strengths]
-    for term, colour, marker, label in STYLES:
+    for term, color, marker, label in STYLES:
         samples = np.array([table[f"trace_{term}"][row] for row in rows])
-        median_band(axis, strengths, samples, colour, marker=marker, label=label)
+        draw_median_band(axis, strengths, samples, color, marker=marker, label=label)
     axis.set_yscale("symlog", linthresh=1e-3, linscale=0.5)
     axis.set(xlabel="strength $s$", ylabel="trace", ylim=(-2e-4, 10), title=title)
 
 
-def _shares(axis: Any, table: Table, name: str) -> None:
-    for term, colour, marker, _ in STYLES:
+def _draw_shares(axis: Any, table: Table, name: str) -> None:
+    for term, color, marker, _ in STYLES:
         x, samples = _by_value(table, name, f"share_{term}")
-        median_band(axis, x, samples, colour, marker=marker)
+        draw_median_band(axis, x, samples, color, marker=marker)
     axis.set(xscale="log", ylabel="share of trace", ylim=(0, 1))
     _mark_values(axis, x, name)
 
 
-def _eigenvalues(axis: Any, table: Table, name: str) -> None:
-    """Median with band, and dashed the worst instance of each setting."""
-    for term, colour, marker, label in STYLES:
+def _draw_eigenvalues(axis: Any, table: Table, name: str) -> None:
+    """Draw the median with its band and, dashed, the worst instance of each setting."""
+    for term, color, marker, label in STYLES:
         x, samples = _by_value(table, name, f"eigenvalue_{term}")
         samples = np.maximum(samples, FLOOR)
-        median_band(axis, x, samples, colour, marker=marker)
+        draw_median_band(axis, x, samples, color, marker=marker)
         axis.plot(
-            x, samples.min(axis=1), "--", marker=marker, mfc="none", color=colour, label=f"{label} worst"
+            x, samples.min(axis=1), "--", marker=marker, mfc="none", color=color, label=f"{label} worst"
         )
     axis.set(xscale="log", yscale="log", ylabel=r"$\lambda_{\min}$", ylim=(1e-13, 2))
     _mark_values(axis, x, name)
 
 
-def _sorted_eigenvalues(axis: Any, table: Table) -> None:
-    for term, colour, _, _ in STYLES:
+def _draw_sorted_eigenvalues(axis: Any, table: Table) -> None:
+    for term, color, _, _ in STYLES:
         values = np.sort(np.maximum(table[f"eigenvalue_{term}"], FLOOR))
-        axis.plot(np.arange(1, len(values) + 1), values, ".", ms=2, color=colour)
+        axis.plot(np.arange(1, len(values) + 1), values, ".", ms=2, color=color)
     axis.set(yscale="log", xlabel="instance, sorted", ylabel=r"$\lambda_{\min}$", ylim=(3e-17, 2))
     axis.set_title("(f) sorted smallest eigenvalue")
 
 
 def _draw_variance(axis: Any, table: Table) -> None:
-    """Averaging trace against pairwise dispersion, between the lines D and 2D."""
+    """Draw the averaging trace against pairwise dispersion, between the lines D and 2D."""
     dispersion, trace = table["dispersion"], table["trace_averaging"]
     for clients, marker in zip(np.unique(table["clients"]), TERM_MARKERS, strict=True):
         row = table["clients"] == clients
-        axis.plot(dispersion[row], trace[row], marker, color=TERM_COLOURS[2], mfc="none", alpha=0.6,
+        axis.plot(dispersion[row], trace[row], marker, color=TERM_COLORS[2], mfc="none", alpha=0.6,
                   label=f"$M={clients}$")  # fmt: skip
     ends = np.array([dispersion.min() / 1.5, dispersion.max() * 1.5])
     axis.plot(ends, ends, color=GREY, lw=0.8, label="$D$")
@@ -390,13 +389,13 @@ def _draw_variance(axis: Any, table: Table) -> None:
 
 
 def _by_value(table: Table, name: str, column: str) -> tuple[Array, Array]:
-    """The values of the parameter that varies, and a column for each of them (values, instances)."""
+    """Values of the parameter that varies, and a column at each of them (values, instances)."""
     values = np.unique(table[name])
     return values, np.array([table[column][table[name] == value] for value in values])
 
 
 def _mark_values(axis: Any, values: Array, name: str) -> None:
-    """Ticks at the values themselves: they are few, and no powers of ten."""
+    """Put ticks at the values themselves: they are few, and no powers of ten."""
     axis.set_xticks(values, [f"{value:g}" for value in values])
     axis.minorticks_off()
     axis.set_xlabel(AXES[name])

@@ -1,8 +1,7 @@
-"""One fixed instance (Section 5.1, Appendix D.1, Figure 2): local training, rounds, gap and correction.
+"""One fixed instance (Section 5.1, Appendix D.1, Figure 2).
 
-Everything is prescribed but how the seed's draw is used, on which only Adam in panel a depends: all else
-takes the targets through their moments. Unstated in the paper, chosen here: 18 rounds in panel f, as in
-panel c; solvers that stop at gradients of 1e-9.
+The paper prescribes the moments, on which all but panel a depends; Adam in panel a depends on our draw.
+Our choices where the paper is silent: 18 rounds in panel f, as in panel c; solvers stop at gradients of 1e-9.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import numpy as np
 from scipy.optimize import minimize, root
 
 from fedgram._util.arrays import Array
-from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLOURS, ellipse
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLORS, ellipse
 from fedgram.paper.claims import ROUNDING, Measurement
-from fedgram.paper.plots import TERM_NAMES, guide, panels, shades
+from fedgram.paper.plots import TERM_NAMES, draw_guide, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, concatenated, largest
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, largest
 from fedgram.theory.correct import correct
 from fedgram.theory.explain import TERMS, explain
 from fedgram.theory.geometry import psd
@@ -28,16 +27,19 @@ from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import FederatedInstance, fixed_instance, scale_covariances, scale_means
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.rounds import Local, exact, proximal, run_rounds, unregularised
+from fedgram.ufm.rounds import Local, exact, proximal, run_rounds, unregularized
 from fedgram.ufm.solvers import adam_path, lbfgs, proximal_path
 
 PATH_WEIGHTS = [10 ** (-1 - k / 2) for k in range(11)]
 ROUND_WEIGHTS = [1e-1, 1e-2, 1e-3, 1e-4]
 ROUNDS = 18
+SHOWN_ROUNDS = (0, 1, 2, 18)
+FLOOR = 1e-14  # smaller errors are drawn here
+REACH = 1.75  # half width of both ellipse panels, so that they share a scale
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study, the same at both scales: together they take about a second."""
+    """Parts, the same at both scales: together they take about a second."""
     return {
         "rounds": partial(federated_rounds, weights=ROUND_WEIGHTS, rounds=ROUNDS),
         "path": partial(proximal_paths, weights=PATH_WEIGHTS),
@@ -56,7 +58,7 @@ def _fixed() -> tuple[FederatedInstance, Prediction]:
 
 
 def sample_moments() -> Table:
-    """How far the targets' own moments are from the prescribed ones: one row."""
+    """Difference between the moments of the drawn targets and the prescribed ones: one row."""
     instance, _ = _fixed()
     prescribed, drawn = instance.moments, Moments.from_arrays(list(psd.transpose(instance.targets)))
     together = np.concatenate(list(instance.targets), axis=-1)
@@ -69,7 +71,7 @@ def sample_moments() -> Table:
 
 
 def adam_snapshots(steps: list[int], rate: float) -> Table:
-    """Client 1's Gram during joint training with Adam, panel a: one row per snapshot."""
+    """Gram of client 1 during joint training with Adam, panel a: one row per snapshot."""
     instance, prediction = _fixed()
     loss = Joint(Sample.from_targets(instance.targets[0]), instance.penalty, instance.head)
     points = list(islice(adam_path(loss, loss.start(instance.head), rate), max(steps) + 1))
@@ -99,17 +101,17 @@ def federated_rounds(weights: list[float], rounds: int) -> Table:
     instance, prediction = _fixed()
     clients = [Profiled(each, instance.penalty, instance.head) for each in instance.moments.covariance]
     numerical = {weight: proximal(clients, prediction.grams, weight) for weight in weights}
-    return concatenated(
+    return concatenate(
         [
             _rounds("exact", 0.0, exact(prediction.grams), rounds),
-            _rounds("L-BFGS", 0.0, unregularised(clients, lbfgs), rounds),
+            _rounds("L-BFGS", 0.0, unregularized(clients, lbfgs), rounds),
             *(_rounds("proximal", weight, local, rounds) for weight, local in numerical.items()),
         ]
     )
 
 
 def _rounds(procedure: str, weight: float, local: Local, rounds: int) -> Table:
-    """Rounds 0..T of one procedure, with how many solves each took and their largest gradient norm."""
+    """Rounds 0..T of one procedure, with the number of solves and their largest gradient norm."""
     instance, prediction = _fixed()
     run = run_rounds(instance.head, local, instance.moments.client_weights, rounds)
     loss = Profiled(instance.moments.covariance, instance.penalty, run.heads[:-1, None], weight)
@@ -127,12 +129,12 @@ def _rounds(procedure: str, weight: float, local: Local, rounds: int) -> Table:
 
 
 def reference_grams() -> Table:
-    """The clients' optimal Grams, G_⋆ twice, by recursion and by minimisation, and G_cen: one row each."""
+    """Optimal Grams of the clients, G_⋆ by recursion and by minimization, and G_cen: one row each."""
     instance, prediction = _fixed()
-    minimiser = variational_barycenter(prediction.grams, instance.moments.client_weights)
+    minimizer = variational_barycenter(prediction.grams, instance.moments.client_weights)
     grams = {f"client {m}": gram for m, gram in enumerate(prediction.grams, start=1)} | {
         "limit": prediction.barycenter.gram,
-        "minimiser": minimiser,
+        "minimizer": minimizer,
         "centralized": prediction.centralized,
     }
     return {"name": np.array(list(grams)), **_entries(np.array(list(grams.values())))}
@@ -141,7 +143,7 @@ def reference_grams() -> Table:
 def variational_barycenter(grams: Array, client_weights: Array) -> Array:
     """argmin Σ p_m d²(L Lᵀ, G_m) over lower-triangular L, eq. (10), for grams (M, 2, 2) -> (2, 2).
 
-    Shares nothing with `barycenter`: a 2 x 2 matrix has tr X^(1/2) = (tr X + 2 √det X)^(1/2), which gives
+    Independent of `barycenter`: a 2 x 2 matrix has tr X^(1/2) = (tr X + 2 √det X)^(1/2), which gives
     d²(G, G_m) = tr G + tr G_m - 2 r_m with r_m² = tr G_m G + 2 √(det G_m det G).
     """
     root_determinants = np.sqrt(np.linalg.det(grams))
@@ -163,12 +165,12 @@ def variational_barycenter(grams: Array, client_weights: Array) -> Array:
         return 2 * slope[np.tril_indices(2)]
 
     found = minimize(value, np.array([1.0, 0.0, 1.0]), jac=gradient, method="BFGS")
-    # Values tell minimisers apart to √eps only; the zero of the gradient beside this one has all digits.
+    # The value resolves a minimizer to √eps only; the root of the gradient has all digits.
     return psd.gram(factor(root(gradient, found.x, tol=1e-15).x))
 
 
 def gap_terms() -> Table:
-    """The three terms with moments as they are, and made equal in three ways, panel e: one row per case."""
+    """The three terms with original moments and with equal ones, panel e: one row per case."""
     moments = _fixed()[0].moments
     cases = {
         "original": moments,
@@ -176,7 +178,7 @@ def gap_terms() -> Table:
         "equal covariances": scale_covariances(moments, 0.0),
         "both equal": scale_means(scale_covariances(moments, 0.0), 0.0),
     }
-    return concatenated([_gap_row(case, modified) for case, modified in cases.items()])
+    return concatenate([_gap_row(case, modified) for case, modified in cases.items()])
 
 
 def _gap_row(case: str, moments: Moments) -> Table:
@@ -204,54 +206,32 @@ def corrected_rounds(strengths: list[float], rounds: int) -> Table:
         tables.append(
             {"strength": np.full(len(error), strength), "round": np.arange(len(error)), "error": error}
         )
-    return concatenated(tables)
+    return concatenate(tables)
 
 
 def _entries(grams: Array) -> Table:
-    """Columns of the entries of symmetric matrices (N, 2, 2); `ufm_instance_claims.gram_at` reads them."""
+    """Columns of the entries of symmetric matrices (N, 2, 2); `gram_at` reads them."""
     return {"g11": grams[:, 0, 0], "g12": grams[:, 0, 1], "g22": grams[:, 1, 1]}
 
 
-def gram_at(table: Table, row: int) -> Array:
-    """The Gram matrix (2, 2) of a row with the columns g11, g12 and g22."""
-    return np.array([[table["g11"][row], table["g12"][row]], [table["g12"][row], table["g22"][row]]])
-
-
-def gram_called(table: Table, name: str) -> Array:
-    """The Gram matrix (2, 2) of that name in the part `grams`."""
-    return gram_at(table, list(table["name"]).index(name))
-
-
-def rows_of(rounds: Table, procedure: str, weight: float = 0.0) -> Table:
-    """Rounds 0..T of one procedure in the part `rounds`."""
-    chosen = (rounds["procedure"] == procedure) & (rounds["weight"] == weight)
-    return {name: column[chosen] for name, column in rounds.items()}
-
-
-def worst_client(path: Table, name: str) -> tuple[Array, Array]:
-    """Weights ρ, largest first, and the largest over the clients of a column of the part `path`."""
-    weights = np.unique(path["weight"])[::-1]
-    return weights, np.array([path[name][path["weight"] == weight].max() for weight in weights])
-
-
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about the fixed instance."""
+def measure(results: Results) -> Found:
+    """Measure the claims about the fixed instance."""
     samples, grams = results["samples"], results["grams"]
-    limit, minimiser = gram_called(grams, "limit"), gram_called(grams, "minimiser")
+    limit, minimizer = gram_named(grams, "limit"), gram_named(grams, "minimizer")
     return {
         "instance-moments": Measurement(float(max(samples["mean"][0], samples["covariance"][0]))),
         "instance-pooled": Measurement(float(samples["pooled"][0])),
         "instance-adam": Measurement(_falls(results["adam"]["error"])),
-        "instance-variational": Measurement(float(psd.relative_error(minimiser, limit))),
-        **_selection(results["path"]),
-        **_endpoints(results["rounds"]),
-        **_solves(results["path"], results["rounds"]),
-        **_gap(results["gap"]),
-        **_correction(results["correction"]),
+        "instance-variational": Measurement(float(psd.relative_error(minimizer, limit))),
+        **_measure_selection(results["path"]),
+        **_measure_endpoints(results["rounds"]),
+        **_measure_solves(results["path"], results["rounds"]),
+        **_measure_gap(results["gap"]),
+        **_measure_correction(results["correction"]),
     }
 
 
-def _selection(path: Table) -> dict[str, Measurement]:
+def _measure_selection(path: Table) -> Found:
     _, gram = worst_client(path, "gram_error")
     _, head = worst_client(path, "selection_error")
     return {
@@ -261,7 +241,7 @@ def _selection(path: Table) -> dict[str, Measurement]:
     }
 
 
-def _endpoints(rounds: Table) -> dict[str, Measurement]:
+def _measure_endpoints(rounds: Table) -> Found:
     large, small, free, exact = (
         rows_of(rounds, *procedure)["error"]
         for procedure in (("proximal", 1e-1), ("proximal", 1e-3), ("L-BFGS",), ("exact",))
@@ -275,7 +255,7 @@ def _endpoints(rounds: Table) -> dict[str, Measurement]:
     }
 
 
-def _solves(path: Table, rounds: Table) -> dict[str, Measurement]:
+def _measure_solves(path: Table, rounds: Table) -> Found:
     largest = max(path["gradient"].max(), rounds["gradient"][rounds["solves"] > 0].max())
     return {
         "instance-solves": Measurement(len(path["gradient"]) + int(rounds["solves"].sum())),
@@ -283,7 +263,7 @@ def _solves(path: Table, rounds: Table) -> dict[str, Measurement]:
     }
 
 
-def _gap(cases: Table) -> dict[str, Measurement]:
+def _measure_gap(cases: Table) -> Found:
     mean, covariance, averaging = (cases[term] for term in ("mean", "covariance", "averaging"))
     original, means, covariances, both = (
         list(cases["case"]).index(case)
@@ -303,8 +283,8 @@ def _gap(cases: Table) -> dict[str, Measurement]:
     }
 
 
-def _correction(rounds: Table) -> dict[str, Measurement]:
-    """Error to G_cen after one round for each strength, and where it settles without correction."""
+def _measure_correction(rounds: Table) -> Found:
+    """Error to G_cen after one round for each strength, and its limit without correction."""
     once = {
         strength: float(rounds["error"][(rounds["strength"] == strength) & (rounds["round"] == 1)][0])
         for strength in (0.9, 0.99, 1.0)
@@ -321,55 +301,55 @@ def _falls(errors: Array) -> bool:
     return bool((np.diff(errors) < 0).all())
 
 
-FLOOR = 1e-14
-REACH = 1.75  # of both ellipse panels, so that they have one coordinate scale
-SHOWN_ROUNDS = (0, 1, 2, 18)
+def gram_at(table: Table, row: int) -> Array:
+    """Gram matrix (2, 2) of a row with the columns g11, g12 and g22."""
+    return np.array([[table["g11"][row], table["g12"][row]], [table["g12"][row], table["g22"][row]]])
+
+
+def gram_named(table: Table, name: str) -> Array:
+    """Gram matrix (2, 2) by its name in the part `grams`."""
+    return gram_at(table, list(table["name"]).index(name))
+
+
+def rows_of(rounds: Table, procedure: str, weight: float = 0.0) -> Table:
+    """Rounds 0..T of one procedure in the part `rounds`."""
+    chosen = (rounds["procedure"] == procedure) & (rounds["weight"] == weight)
+    return {name: column[chosen] for name, column in rounds.items()}
+
+
+def worst_client(path: Table, name: str) -> tuple[Array, Array]:
+    """Weights ρ, largest first, and the maximum over clients of a column of the part `path`."""
+    weights = np.unique(path["weight"])[::-1]
+    return weights, np.array([path[name][path["weight"] == weight].max() for weight in weights])
 
 
 def draw(results: Results) -> Any:
     """Draw all six panels."""
-    figure, axes = panels(2, 3, (10.5, 6.6))
-    _local_training(axes[0], results["adam"], results["grams"])
+    figure, axes = make_panels(2, 3, (10.5, 6.6))
+    _draw_local_training(axes[0], results["adam"], results["grams"])
     _draw_selection(axes[1], results["path"])
     _draw_rounds(axes[2], results["rounds"])
-    _shared_grams(axes[3], rows_of(results["rounds"], "proximal", 1e-3), results["grams"])
-    _terms(axes[4], results["gap"])
+    _draw_shared_grams(axes[3], rows_of(results["rounds"], "proximal", 1e-3), results["grams"])
+    _draw_terms(axes[4], results["gap"])
     _draw_correction(axes[5], results["correction"])
     return figure
 
 
-def _local_training(axis: Any, adam: Table, grams: Table) -> None:
-    axis.plot(*ellipse(gram_called(grams, "client 1")), color=GREEN, lw=1.8, label="$G_1$")
+def _draw_local_training(axis: Any, adam: Table, grams: Table) -> None:
+    axis.plot(*ellipse(gram_named(grams, "client 1")), color=GREEN, lw=1.8, label="$G_1$")
     trained = [gram_at(adam, row) for row in range(len(adam["steps"]))]
-    _dotted(axis, trained, [f"$E={steps}$" for steps in adam["steps"]])
+    _draw_dots(axis, trained, [f"$E={steps}$" for steps in adam["steps"]])
     axis.set_title("(a) Adam at client 1, no penalty")
 
 
-def _shared_grams(axis: Any, rounds: Table, grams: Table) -> None:
-    axis.plot(*ellipse(gram_called(grams, "limit")), color=GREEN, lw=1.8, label=r"$G_{\bigstar}$")
-    axis.plot(*ellipse(gram_called(grams, "centralized")), color=INK, lw=1.4, ls="--", label=r"$G_{cen}$")
-    _dotted(axis, [gram_at(rounds, t) for t in SHOWN_ROUNDS], [f"$t={t}$" for t in SHOWN_ROUNDS])
-    axis.set_title(r"(d) shared Gram, $\rho=10^{-3}$")
-
-
-def _dotted(axis: Any, trained: list[Array], labels: list[str]) -> None:
-    """Dots trace trained Grams, the later the darker; the legend stands beside the ellipses."""
-    colours = shades("plasma_r", len(trained))
-    for gram, colour, label in zip(trained, colours, labels, strict=True):
-        axis.plot(*ellipse(gram, 49), ".", ms=4, color=colour, label=label)
-    axis.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal", xlabel="target 1", ylabel="target 2")
-    axis.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
-
-
 def _draw_selection(axis: Any, path: Table) -> None:
-    for name, marker, colour, label in (
+    for name, marker, color, label in (
         ("gram_error", "o", BLUE, "$e_G$"),
         ("selection_error", "s", ORANGE, r"$e_\Pi$"),
     ):
         weights, error = worst_client(path, name)
-        axis.plot(weights, error, marker=marker, color=colour, label=label)
-    guide(axis, weights, (weights[-1], 1e-6), 1, label="slope one")
+        axis.plot(weights, error, marker=marker, color=color, label=label)
+    draw_guide(axis, weights, (weights[-1], 1e-6), 1, label="slope one")
     axis.set(xscale="log", yscale="log", xlabel=r"$\rho$", ylabel="relative error, worst client")
     axis.set_title("(b) selection as the penalty vanishes")
     axis.legend(loc="upper left")
@@ -382,19 +362,36 @@ def _draw_rounds(axis: Any, rounds: Table) -> None:
         ("proximal", 1e-3, BLUE, "o-", r"$\rho=10^{-3}$"),
         ("exact", 0.0, INK, "--", "exact selection"),
     )
-    for procedure, weight, colour, line, label in curves:
+    for procedure, weight, color, line, label in curves:
         chosen = rows_of(rounds, procedure, weight)
-        _curve(axis, chosen["round"], chosen["error"], line, color=colour, label=label)
-    _over_rounds(axis, r"relative error to $G_{\bigstar}$", r"(c) distance to $G_{\bigstar}$")
+        _draw_curve(axis, chosen["round"], chosen["error"], line, color=color, label=label)
+    _style_rounds(axis, r"relative error to $G_{\bigstar}$", r"(c) distance to $G_{\bigstar}$")
     axis.legend(loc="upper right", bbox_to_anchor=(1.0, 0.72))
 
 
-def _terms(axis: Any, cases: Table) -> None:
-    """Stacked traces of the three terms in each of the four cases."""
+def _draw_shared_grams(axis: Any, rounds: Table, grams: Table) -> None:
+    axis.plot(*ellipse(gram_named(grams, "limit")), color=GREEN, lw=1.8, label=r"$G_{\bigstar}$")
+    axis.plot(*ellipse(gram_named(grams, "centralized")), color=INK, lw=1.4, ls="--", label=r"$G_{cen}$")
+    _draw_dots(axis, [gram_at(rounds, t) for t in SHOWN_ROUNDS], [f"$t={t}$" for t in SHOWN_ROUNDS])
+    axis.set_title(r"(d) shared Gram, $\rho=10^{-3}$")
+
+
+def _draw_dots(axis: Any, trained: list[Array], labels: list[str]) -> None:
+    """Draw trained Grams as dots, later ones darker, with the legend beside the ellipses."""
+    colors = shades("plasma_r", len(trained))
+    for gram, color, label in zip(trained, colors, labels, strict=True):
+        axis.plot(*ellipse(gram, 49), ".", ms=4, color=color, label=label)
+    axis.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal", xlabel="target 1", ylabel="target 2")
+    axis.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+
+
+def _draw_terms(axis: Any, cases: Table) -> None:
+    """Stack the traces of the three terms in each of the four cases."""
     places, base = np.arange(len(cases["case"])), np.zeros(len(cases["case"]))
-    for term, colour, name in zip(TERMS, TERM_COLOURS, TERM_NAMES, strict=True):
+    for term, color, name in zip(TERMS, TERM_COLORS, TERM_NAMES, strict=True):
         trace = np.maximum(cases[term], 0.0)
-        axis.bar(places, trace, 0.6, bottom=base, color=colour, label=f"tr {name}")
+        axis.bar(places, trace, 0.6, bottom=base, color=color, label=f"tr {name}")
         for place in places[trace > 0.01]:
             middle = base[place] + trace[place] / 2
             axis.text(place, middle, f"{trace[place]:.2f}", ha="center", va="center", color="w", fontsize=7)
@@ -408,19 +405,19 @@ def _terms(axis: Any, cases: Table) -> None:
 
 def _draw_correction(axis: Any, rounds: Table) -> None:
     strengths = np.unique(rounds["strength"])
-    for strength, colour in zip(strengths, (GREY, ORANGE, BLUE, GREEN), strict=True):
+    for strength, color in zip(strengths, (GREY, ORANGE, BLUE, GREEN), strict=True):
         chosen, label = rounds["strength"] == strength, rf"$\gamma={strength:g}$"
-        _curve(axis, rounds["round"][chosen], rounds["error"][chosen], "o-", color=colour, label=label)
-    _over_rounds(axis, r"relative error to $G_{cen}$", "(f) moment correction, exact selection")
+        _draw_curve(axis, rounds["round"][chosen], rounds["error"][chosen], "o-", color=color, label=label)
+    _style_rounds(axis, r"relative error to $G_{cen}$", "(f) moment correction, exact selection")
     axis.legend(loc="center right")
 
 
-def _curve(axis: Any, rounds: Array, error: Array, line: str, **keywords: Any) -> None:
-    """Errors over rounds, those below the floor drawn on it and not cut in half by the axis."""
+def _draw_curve(axis: Any, rounds: Array, error: Array, line: str, **keywords: Any) -> None:
+    """Draw errors over rounds; those below the floor stay on it and are not clipped."""
     axis.plot(rounds, np.maximum(error, FLOOR), line, clip_on=False, **keywords)
 
 
-def _over_rounds(axis: Any, label: str, title: str) -> None:
+def _style_rounds(axis: Any, label: str, title: str) -> None:
     axis.set(yscale="log", ylim=(FLOOR, 4), xlabel="round", ylabel=label, title=title)
     axis.set_xticks(range(0, 19, 3))
 

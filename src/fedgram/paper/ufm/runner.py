@@ -1,8 +1,7 @@
-"""Run experiments: parts over all cores, finished ones skipped, everything written whole or not at all."""
+"""Run UFM experiments: parts on all cores, finished ones skipped."""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import platform
@@ -23,16 +22,16 @@ from fedgram.display.plotting import pyplot, render
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.plots import SETTINGS
 from fedgram.paper.storage import Table, digest, read_table, write_table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, settings_of
+from fedgram.paper.ufm.experiment import Experiment, Results, Scale
 
 SCALES: tuple[Scale, ...] = ("full", "quick")
-LIBRARIES = ("numpy", "scipy", "duckdb", "matplotlib")
+LIBRARIES = ("numpy", "scipy", "pyarrow", "matplotlib")
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished experiment: its verdicts and the files it wrote."""
+    """Verdicts and files of a finished experiment."""
 
     experiment: Experiment
     scale: Scale
@@ -40,7 +39,7 @@ class Outcome:
     files: list[Path]
 
     def document(self) -> dict[str, Any]:
-        """What `fedgram reproduce --json` prints for one experiment."""
+        """Entry of `fedgram reproduce --json`."""
         return {
             "experiment": self.experiment.name,
             "scale": self.scale,
@@ -51,12 +50,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PartJob:
-    """One part of an experiment and the file it fills."""
+    """One part of an experiment and its file."""
 
     experiment: Experiment
     name: str
     part: partial[Table]
     path: Path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that the file must have been made by."""
+        return self.experiment.settings_of(self.part)
 
 
 def run(
@@ -69,12 +73,20 @@ def run(
     on_part: Callable[[str], None] = lambda name: None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> list[Outcome]:
-    """Run what is not finished, then measure, judge and draw every experiment.
+    """Run unfinished parts, then measure, judge and draw every experiment.
 
-    `started` hears how many parts are finished already and how many there are, `advanced` each part that
-    ends, `warned` each result file that had to be redone.
+    Parameters
+    ----------
+    fresh
+        Run finished parts again.
+    on_start
+        Called with the number of finished parts and of all parts.
+    on_part
+        Called with the name of each part that ends.
+    on_warning
+        Called with a sentence about each damaged file.
     """
-    pyplot()  # better to miss matplotlib now than after minutes of work
+    pyplot()  # a missing matplotlib should fail now, not after minutes of work
     with lock_folders(folder_of(experiment, out, scale) for experiment in experiments):
         jobs = [job for experiment in experiments for job in _jobs(experiment, out, scale)]
         waiting = [job for job in jobs if fresh or not _finished(job, on_warning)]
@@ -85,7 +97,7 @@ def run(
 
 
 def folder_of(experiment: Experiment, out: Path, scale: Scale) -> Path:
-    """Where an experiment keeps its tables, figure and manifest."""
+    """Folder of an experiment's tables, figure and manifest."""
     return out / scale / experiment.name
 
 
@@ -116,35 +128,33 @@ def _jobs(experiment: Experiment, out: Path, scale: Scale) -> list[PartJob]:
 
 def _finished(job: PartJob, on_warning: Callable[[str], None]) -> bool:
     try:
-        return read_table(job.path, settings_of(job.part)) is not None
-    except InputError as error:
-        on_warning(error.message)
+        return read_table(job.path, job.settings) is not None
+    except InputError:
+        on_warning(f"The result file '{job.path}' is damaged. Its part runs again.")
         return False
 
 
 def _table_of(job: PartJob) -> Table:
-    table = read_table(job.path, settings_of(job.part))
+    table = read_table(job.path, job.settings)
     if table is None:
-        raise InputError(
-            f"'{job.experiment.name}' is not finished: run 'fedgram reproduce {job.experiment.name}' first.",
-            field=job.name,
-        )
+        name = job.experiment.name
+        raise InputError(f"'{name}' is not finished. Run 'fedgram reproduce {name}' first.", field=job.name)
     return table
 
 
 def _run_all(jobs: list[PartJob]) -> Iterable[PartJob]:
-    """Run jobs on all cores and yield each as it ends; an interrupt leaves finished ones on disk."""
+    """Run jobs on all cores and yield each as it ends; after an interrupt finished ones are on disk."""
     if not jobs:
         return
     pool = ProcessPoolExecutor(
         max_workers=min(len(jobs), os.cpu_count() or 1),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent alone answers Ctrl-C
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # only the parent handles Ctrl-C
     )
     try:
-        with _one_thread():  # processes start as work is submitted
-            running = {pool.submit(_run_one, job.part, job.path): job for job in jobs}
+        with _one_thread():  # processes start when work is submitted
+            running = {pool.submit(_run_one, job.part, job.path, job.settings): job for job in jobs}
         for future in as_completed(running):
             future.result()
             yield running[future]
@@ -158,9 +168,9 @@ def _run_all(jobs: list[PartJob]) -> Iterable[PartJob]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes that start in here have one BLAS thread each: matrices are small, and parts fill the cores.
+    """Give processes that start in here one BLAS thread each: matrices are small and parts fill the cores.
 
-    Afterwards the environment is the user's own again, since networks that are trained next heed it too.
+    Restores the environment, because networks that are trained next read it too.
     """
     before = {name: os.environ[name] for name in THREADS if name in os.environ}
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -172,8 +182,8 @@ def _one_thread() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _run_one(part: partial[Table], path: Path) -> None:
-    write_table(path, part(), settings_of(part))
+def _run_one(part: partial[Table], path: Path, settings: dict[str, Any]) -> None:
+    write_table(path, part(), settings)
 
 
 def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) -> list[Path]:
@@ -194,7 +204,7 @@ def _manifest(experiment: Experiment, scale: Scale, jobs: list[PartJob], results
         "data": "GENERATED",
         "parts": {
             job.name: {
-                "settings": json.loads(json.dumps(settings_of(job.part))),
+                "settings": job.settings,
                 "sha256": digest(results[job.name]),
             }
             for job in jobs

@@ -1,14 +1,17 @@
-"""Selection by a vanishing proximal regularizer (Appendix D.2): 128 clients for each of six sizes (C, P).
+"""Selection by a vanishing proximal term (Appendix D.2, Figure 5).
 
-Unstated in the paper, chosen here: a grid of quarter decades from 1 to the smallest weight shown, the first
-solve starting at the broadcast with its best bias and features; broadcasts with Haar singular vectors; six
-exact optimal heads per instance, drawn uniformly from the orbit, beside the six L-BFGS returns. "Head
-initializations" is read as training of the head alone: L-BFGS minimises the profiled loss, whose minimisers
-have the same heads as those of the joint loss. Joint solves work in the C + 1 sample directions that hold
-targets, which changes none of their steps.
+128 clients for each of six sizes (C, P). Our choices where the paper is silent:
 
-Our instances are other draws than the paper's, so its medians at the smallest weight are held against those
-of 32 further suites of ours.
+- Weights fall by quarter decades from 1 to the smallest weight shown. The first solve starts at the broadcast
+  with its best bias and features.
+- Broadcasts have Haar singular vectors.
+- Each instance has six exact optimal heads, drawn uniformly from the orbit, and six L-BFGS returns.
+- We read "head initializations" as training of the head alone: L-BFGS minimizes the profiled loss. Its
+  minimizers have the same heads as those of the joint loss.
+- Joint solves work in the C + 1 sample directions that contain targets, which changes none of their steps.
+
+We draw other instances than the paper, so we compare its medians at the smallest weight with 32 further
+suites.
 """
 
 from __future__ import annotations
@@ -21,9 +24,18 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE, RED
 from fedgram.paper.claims import Measurement
-from fedgram.paper.plots import guide, log_slope, median_band, panels
+from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Results, Scale, columns, concatenated, extent
+from fedgram.paper.ufm.experiment import (
+    Experiment,
+    Found,
+    Results,
+    Scale,
+    concatenate,
+    extent,
+    group_by_size,
+    make_table,
+)
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import phi
 from fedgram.theory.select import closest_head
@@ -36,10 +48,13 @@ INSTANCES = 128
 WEIGHTS = [10 ** (-k / 4) for k in range(24)]
 STARTS = 6
 ERRORS = ("gram_error", "selection_error")
+SLOT = 10**-6.6  # place of ρ = 0, left of the axis break
+BREAK = 10**-6.15
+FLOOR = 1e-8  # exact optima, at 1e-15, are drawn here: seven empty decades would hide the quartiles
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts of the study, the longest first; the quick one has four instances of each size."""
+    """Parts, the longest first; the quick scale has four instances of each size."""
     batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 2)}[scale]
     sizes = {
         f"targets{targets}_width{width}_batch{batch}": partial(
@@ -60,7 +75,7 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
 def selection(seed: list[int], size: list[int], instances: int, weights: list[float], starts: int) -> Table:
     """Errors of returned heads: a row per instance and weight and, for ρ = 0, per instance and start.
 
-    `kind` says what is returned: proximal training, unregularised L-BFGS, or an exact optimum on the orbit.
+    `kind` is the procedure: proximal training, unregularized L-BFGS, or an exact optimum on the orbit.
     """
     (targets, width), rng = size, np.random.default_rng(seed)
     clients = selection_instances(rng, targets, width, instances)
@@ -73,7 +88,7 @@ def selection(seed: list[int], size: list[int], instances: int, weights: list[fl
         for loss, heads in zip(losses, initial, strict=True)
     ]
     optima = psd.factor(_grams(clients))[:, None] @ rotation[..., :targets, :]
-    return concatenated(
+    return concatenate(
         [
             _rows("proximal", clients, np.array(paths), weights),
             _rows("L-BFGS", clients, np.array(free), zeros),
@@ -94,7 +109,7 @@ def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
 
 
 def near_optimum(clients: ClientInstance, weight: float) -> Array:
-    """Minimisers (N, C, P) at a weight so small that two Newton steps from Π(W) reach them.
+    """Minimizers (N, C, P) at a weight so small that two Newton steps from Π(W) reach them.
 
     The first step leaves a gradient of order ρ², the second one at rounding.
     """
@@ -108,7 +123,7 @@ def near_optimum(clients: ClientInstance, weight: float) -> Array:
 def _losses(clients: ClientInstance) -> list[Joint]:
     """The joint loss of every client, in its rotated sample."""
     return [
-        Joint(Sample.from_targets(targets).rotated(), clients.penalty, broadcast)
+        Joint(Sample.from_targets(targets).compress(), clients.penalty, broadcast)
         for targets, broadcast in zip(clients.targets, clients.broadcast, strict=True)
     ]
 
@@ -129,11 +144,13 @@ def _rows(kind: str, clients: ClientInstance, heads: Array, weights: list[float]
     """One row for each of the heads (N, K, C, P), with weights (K,)."""
     *shape, targets, width = heads.shape
     errors = dict(zip(ERRORS, _errors(clients, heads), strict=True))
-    return columns(tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors)
+    return make_table(
+        tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors
+    )
 
 
-def measure(results: Results) -> dict[str, Measurement]:
-    """Numbers for the claims about selection."""
+def measure(results: Results) -> Found:
+    """Measure the claims about selection."""
     tables = list(by_size(results).values())
     exact, free_gram, free_head = (
         np.concatenate([at_zero(table, *column) for table in tables])
@@ -167,44 +184,36 @@ def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
 def _medians(
     redrawn: Table, tables: list[Table], name: str
 ) -> tuple[tuple[float, float], tuple[tuple[float, float], ...]]:
-    """Smallest and largest median over the sizes at the smallest weight, and how each spreads over suites."""
+    """Smallest and largest median over the sizes at the smallest weight, and their spread over suites."""
     medians = np.array([np.median(by_weight(table, name)[1][:, -1]) for table in tables])
     others = redrawn[name].reshape(-1, len(SELECTION_SIZES))
     return extent(medians), (extent(others.min(axis=1)), extent(others.max(axis=1)))
 
 
-SLOT = 10**-6.6  # where ρ = 0 stands, left of the axis break
-BREAK = 10**-6.15
-FLOOR = 1e-8  # exact optima, at 1e-15, are drawn here: eight empty decades would hide the quartiles
-
-
-def by_size(results: Results) -> dict[tuple[int, int], Table]:
-    """The parts of each size (C, P) as one table, smallest size first."""
-    sizes: dict[tuple[int, int], list[Table]] = {}
-    for name, table in results.items():
-        if name != "redraws":
-            sizes.setdefault((int(table["targets"][0]), int(table["width"][0])), []).append(table)
-    return {size: concatenated(sizes[size]) for size in sorted(sizes)}
+def by_size(results: Results) -> dict[tuple[int, ...], Table]:
+    """One table for each size (C, P), smallest first."""
+    tables = (table for name, table in results.items() if name != "redraws")
+    return group_by_size(tables, "targets", "width")
 
 
 def by_weight(table: Table, name: str) -> tuple[Array, Array]:
-    """Weights (W,), largest first, and a column of proximal training at each, (instances, W)."""
+    """Weights (W,), largest first, and a column of proximal training, (instances, W)."""
     chosen = table["kind"] == "proximal"
     weights = np.unique(table["weight"][chosen])[::-1]
     return weights, table[name][chosen].reshape(-1, len(weights))
 
 
 def at_zero(table: Table, kind: str, name: str) -> Array:
-    """A column over all heads of one kind returned at ρ = 0, (instances x starts,)."""
+    """Column of all heads of one kind at ρ = 0, (instances x starts,)."""
     return table[name][table["kind"] == kind]
 
 
 def draw(results: Results) -> Any:
     """Draw one panel for each size."""
-    figure, axes = panels(2, 3, (10, 6), sharex=True, sharey=True)
+    figure, axes = make_panels(2, 3, (10, 6), sharex=True, sharey=True)
     for axis, ((targets, width), table) in zip(axes, by_size(results).items(), strict=True):
-        _path(axis, table)
-        _zero_slot(axis, table)
+        _draw_path(axis, table)
+        _draw_zero_slot(axis, table)
         axis.set_title(f"$C={targets}$, $P={width}$")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     for axis in axes[3:]:
@@ -214,19 +223,19 @@ def draw(results: Results) -> Any:
     return figure
 
 
-def _path(axis: Any, table: Table) -> None:
-    for name, marker, colour, label in (
+def _draw_path(axis: Any, table: Table) -> None:
+    for name, marker, color, label in (
         ("gram_error", "o", BLUE, r"$e_G(\rho)$"),
         ("selection_error", "s", ORANGE, r"$e_\Pi(\rho)$"),
     ):
         weights, errors = by_weight(table, name)
-        median_band(axis, weights, errors.T, colour, marker=marker, ms=2.5, lw=0.8, label=label)
-    guide(axis, weights, (1e-3, 2e-5), 1, ls="-", label="slope one")
+        draw_median_band(axis, weights, errors.T, color, marker=marker, ms=2.5, lw=0.8, label=label)
+    draw_guide(axis, weights, (1e-3, 2e-5), 1, ls="-", label="slope one")
     axis.set(xscale="log", yscale="log", xlim=(SLOT / 2.5, 2), ylim=(FLOOR, 5))
 
 
-def _zero_slot(axis: Any, table: Table) -> None:
-    """What is returned at ρ = 0, left of a break in the axis: medians, for L-BFGS with quartiles."""
+def _draw_zero_slot(axis: Any, table: Table) -> None:
+    """Draw medians at ρ = 0 left of a break in the axis, with quartiles for L-BFGS."""
     exact = np.median(at_zero(table, "exact", "gram_error"))
     low, free, high = np.quantile(at_zero(table, "L-BFGS", "selection_error"), (0.25, 0.5, 0.75))
     label = r"exact optima, $e_G$ (drawn at the floor)"

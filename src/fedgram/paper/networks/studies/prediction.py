@@ -1,4 +1,4 @@
-"""Alignment, other architectures, full-model averaging and test error: Appendices F.5 to F.7."""
+"""Test error on images (Appendix F.7, Table 9 and Figure 16)."""
 
 from __future__ import annotations
 
@@ -8,79 +8,34 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY
-from fedgram.paper.networks import cohorts
-from fedgram.paper.networks.cohorts import (
-    THREE,
-)
+from fedgram.paper.networks import cohorts, metrics, panels
+from fedgram.paper.networks.cohorts import THREE
 from fedgram.paper.networks.comparable import ComparableRuns, Row
-from fedgram.paper.networks.metrics import (
-    Findings,
-    Found,
-    Metric,
-    _by_setting,
-    change,
-    error,
-    smaller,
-    test_mse,
-    train_mse,
-)
-from fedgram.paper.networks.panels import (
-    finish,
-    line,
-    setting_panels,
-)
-from fedgram.paper.networks.provenance import pair_values
+from fedgram.paper.networks.metrics import Findings, Found, Metric
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES
-from fedgram.paper.plots import not_run
+from fedgram.paper.plots import mark_not_run
 
-PREDICTION = ("ordinary", "proximal", "proximal+corrected")
-
-
-def draw_prediction(results: Results) -> Any:
-    """Changes of the test error against ordinary training of the same seed, in percent."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = setting_panels(IMAGES, 2.1, sharex=True, sharey=True)
-    for setting, axis in axes.items():
-        groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION]
-        changes = [100 * pair_values(group, groups[0], change(test_mse)) for group in groups]
-        compared = {place: change for place, change in enumerate(changes) if change.size}
-        if len(compared) > 1:  # ordinary training alone says nothing
-            _draw_changes(axis, compared)
-            drawn += [run for group in groups for run in group]
-        else:
-            not_run(axis)
-        axis.set_xticks(range(3), ["O", "P", "C"])
-        axis.set_xlim(-0.3, 2.3)
-    figure.supylabel("change of test MSE, %", fontsize=8)
-    label = "O ordinary, P proximal, C proximal with moment correction; mean ± deviation over seeds"
-    return finish(figure, drawn, [line(label, BLUE, "-", "o")])
-
-
-def _draw_changes(axis: Any, changes: dict[int, Array]) -> None:
-    """Mean ± sample deviation over seeds at each place."""
-    places, mean = list(changes), np.array([change.mean() for change in changes.values()])
-    deviation = np.array([change.std(ddof=1) if len(change) > 1 else 0.0 for change in changes.values()])
-    axis.fill_between(places, mean - deviation, mean + deviation, color=BLUE, alpha=0.18, lw=0)
-    axis.plot(places, mean, "o-", color=BLUE)
-    axis.axhline(0, color=GREY, ls="--", lw=0.8, zorder=0)
+PREDICTION = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
+"""Procedures by their name in claims."""
 
 
 def measure_prediction(shown: ComparableRuns) -> Found:
-    """Test error, Table 9 and Figure 16."""
+    """Measure training and test errors."""
     found = Findings(cohorts.PREDICTION, shown)
     measured: Found = {}
-    procedures = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
-    for name, words in procedures.items():
-        measured[f"prediction-{name}-barycenter"] = found.fair_median(words, error("barycenter"))
-        measured[f"prediction-{name}-centralized"] = found.fair_median(words, error("centralized"))
+    for name, procedure in PREDICTION.items():
+        measured[f"prediction-{name}-barycenter"] = found.fair_median(procedure, metrics.error("barycenter"))
+        measured[f"prediction-{name}-centralized"] = found.fair_median(
+            procedure, metrics.error("centralized")
+        )
     for name in ("proximal", "corrected"):
-        pair = procedures[name], "ordinary"
+        pair = PREDICTION[name], "ordinary"
         measured |= {
-            f"prediction-{name}-train": found.over(pair, lambda rows: _fall(rows, train_mse)),
-            f"prediction-{name}-test": found.over(pair, lambda rows: _fall(rows, test_mse)),
-            f"prediction-{name}-train-always": found.always(smaller(train_mse), *pair),
-            f"prediction-{name}-test-share": found.share(smaller(test_mse), *pair),
+            f"prediction-{name}-train": found.over(pair, lambda rows: _fall(rows, metrics.train_mse)),
+            f"prediction-{name}-test": found.over(pair, lambda rows: _fall(rows, metrics.test_mse)),
+            f"prediction-{name}-train-always": found.always(metrics.smaller(metrics.train_mse), *pair),
+            f"prediction-{name}-test-share": found.share(metrics.smaller(metrics.test_mse), *pair),
         }
     return measured | {
         "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
@@ -95,23 +50,54 @@ def measure_prediction(shown: ComparableRuns) -> Found:
 
 
 def _changes(rows: list[Row], metric: Metric) -> list[float]:
-    return [change(metric)(*row) for row in rows]
+    return [metrics.change(metric)(*row) for row in rows]
 
 
 def _fall(rows: list[Row], metric: Metric) -> float:
-    """By how much a loss falls, median over pairs; negative if it rises."""
+    """Median fall of a loss over pairs; negative if it rises."""
     return -float(np.median(_changes(rows, metric)))
 
 
 def _largest_change(rows: list[Row]) -> float:
-    return float(np.max(np.abs(_changes(rows, test_mse))))
+    return float(np.max(np.abs(_changes(rows, metrics.test_mse))))
 
 
 def _mean_changes(rows: list[Row]) -> tuple[float, float]:
-    """The least and the largest mean change of a setting."""
-    means = [_mean_change(group) for group in _by_setting(rows)]
+    """Smallest and largest mean change of a setting."""
+    means = [_mean_change(group) for group in metrics.by_setting(rows)]
     return min(means), max(means)
 
 
 def _mean_change(rows: list[Row]) -> float:
-    return float(np.mean(_changes(rows, test_mse)))
+    return float(np.mean(_changes(rows, metrics.test_mse)))
+
+
+def draw_prediction(results: Results) -> Any:
+    """Draw changes of the test error against ordinary training of the same seed, in percent."""
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    figure, axes = panels.make_setting_panels(IMAGES, 2.1, sharex=True, sharey=True)
+    for setting, axis in axes.items():
+        groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION.values()]
+        changes = [
+            100 * metrics.pair_values(group, groups[0], metrics.change(metrics.test_mse)) for group in groups
+        ]
+        compared = {place: change for place, change in enumerate(changes) if change.size}
+        if len(compared) > 1:  # ordinary training alone shows nothing
+            _draw_changes(axis, compared)
+            drawn += [run for group in groups for run in group]
+        else:
+            mark_not_run(axis)
+        axis.set_xticks(range(3), ["O", "P", "C"])
+        axis.set_xlim(-0.3, 2.3)
+    figure.supylabel("change of test MSE, %", fontsize=8)
+    label = "O ordinary, P proximal, C proximal with moment correction; mean ± deviation over seeds"
+    return panels.finish_figure(figure, drawn, [panels.legend_line(label, BLUE, "-", "o")])
+
+
+def _draw_changes(axis: Any, changes: dict[int, Array]) -> None:
+    """Draw mean ± sample deviation over seeds at each place."""
+    places, mean = list(changes), np.array([change.mean() for change in changes.values()])
+    deviation = np.array([change.std(ddof=1) if len(change) > 1 else 0.0 for change in changes.values()])
+    axis.fill_between(places, mean - deviation, mean + deviation, color=BLUE, alpha=0.18, lw=0)
+    axis.plot(places, mean, "o-", color=BLUE)
+    axis.axhline(0, color=GREY, ls="--", lw=0.8, zorder=0)

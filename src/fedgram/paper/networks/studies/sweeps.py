@@ -1,4 +1,4 @@
-"""What is left without the mean term, and what local epochs and the proximal weight do: Figures 12 to 14."""
+"""Centered targets, local epochs and proximal weight (Appendices F.2 to F.4, Figures 12 to 14)."""
 
 from __future__ import annotations
 
@@ -11,163 +11,25 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE
-from fedgram.paper.networks import cohorts
+from fedgram.paper.networks import cohorts, metrics, panels
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
-from fedgram.paper.networks.comparable import ComparableRuns, Row, paired
-from fedgram.paper.networks.metrics import (
-    Findings,
-    Found,
-    Metric,
-    direction,
-    endpoint,
-    last_delta,
-    medians,
-    objective_gap,
-    smaller,
-)
-from fedgram.paper.networks.panels import (
-    REFERENCE_COLOURS,
-    STAR,
-    below,
-    epoch_ticks,
-    finish,
-    line,
-    setting_panels,
-)
-from fedgram.paper.networks.provenance import Reference, values
+from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
+from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
-from fedgram.paper.plots import TERM_NAMES, not_run, range_band
+from fedgram.paper.plots import TERM_NAMES, draw_range_band, mark_not_run
 from fedgram.runs.procedure import PROXIMAL
 
-ZERO = 2e-7  # where the weight 0 stands on a log axis: left of the positive ones, and apart from them
-COLOUR = REFERENCE_COLOURS["barycenter"]
-
-
-def draw_means(results: Results) -> Any:
-    """The predicted gap before and after centering targets, by its terms, with the observed one on it."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = setting_panels(shown.settings, 1.7, sharex=True, sharey=True)
-    for setting, axis in axes.items():
-        conditions = [shown.runs(setting, name, THREE) for name in ("ordinary", "centered")]
-        drawn += [run for condition in conditions for run in condition]
-        _gap_bars(axis, conditions)
-        _observed_gaps(axis, conditions)
-        axis.set_xticks((0, 1), ("before", "after"))
-        axis.set_xlim(-0.6, 1.6)
-    figure.supylabel("trace / predicted gap", fontsize=8)
-    names = (f"tr {TERM_NAMES[0]}", f"tr({TERM_NAMES[1]} + {TERM_NAMES[2]})")
-    handles = [*_patches(names, (BLUE, ORANGE)), line("observed, a seed each", INK, "-", "o")]
-    return finish(figure, drawn, handles, note=shown.left_out)
-
-
-def gap_share(run: Result, reference: Reference) -> float:
-    """tr(reference - G_T) as a share of the trace of the predicted gap G_cen - G_⋆."""
-    return float(np.trace(getattr(run, reference) - run.grams[-1]) / run.gap_terms.sum())
-
-
-def draw_epochs(results: Results) -> Any:
-    """Direction error of ordinary training to G_⋆ against local epochs."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
-    budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
-    for setting, axis in axes.items():
-        groups = {x: shown.runs(setting, condition, THREE) for x, condition in budgets.items()}
-        _medians(axis, {x: values(group, direction("barycenter")) for x, group in groups.items()})
-        drawn += [run for group in groups.values() for run in group]
-        axis.set(xscale="log", yscale="log")
-        axis.minorticks_off()
-    epoch_ticks(axes[shown.settings[0]], drawn)  # which all panels share
-    below(axes, "local epochs $E$ in a round")
-    figure.supylabel(f"$d(G_T,\\,${STAR}$)$", fontsize=8)
-    handles = [line("median over seeds; the band spans them", COLOUR, "-", "o")]
-    return finish(figure, drawn, handles, note=shown.left_out)
-
-
-def draw_weights(results: Results) -> Any:
-    """Endpoint error to G_⋆ against the proximal weight; no weight at all stands apart."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
-    for setting, axis in axes.items():
-        groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
-        errors = {weight: values(group, endpoint) for weight, group in groups.items()}
-        if any(groups.values()):
-            _baseline(axis, errors.pop(0.0))
-        _medians(axis, errors)
-        drawn += [run for group in groups.values() for run in group]
-        axis.set(xscale="log", yscale="log", xlim=(ZERO / 4, 4))
-        axis.set_xticks([ZERO, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "1e-3", "0.1"], fontsize=7)
-        axis.minorticks_off()
-    below(axes, r"proximal weight $\rho$")
-    figure.supylabel(f"$e_F(G_T,\\,${STAR}$)$", fontsize=8)
-    handles = [
-        line("median over seeds; the band spans them", COLOUR, "-", "o"),
-        line(r"the paper's $\rho=10^{-3}$", GREY, "--"),
-    ]
-    return finish(figure, drawn, handles, note=shown.left_out)
-
-
-def _medians(axis: Any, samples: dict[float, Array]) -> None:
-    """Medians with the range of the seeds at each place that has any: samples (seeds,) by place."""
-    present = {place: values for place, values in samples.items() if values.size}
-    if present:
-        range_band(axis, list(present), list(present.values()), COLOUR, marker="o")
-    elif not axis.lines:
-        not_run(axis)
-
-
-def _baseline(axis: Any, values: Array) -> None:
-    """The errors without any weight, left of a grey gap in the axis, and the paper's weight as a guide."""
-    if values.size:
-        axis.plot([ZERO, ZERO], [values.min(), values.max()], color=COLOUR, lw=4, alpha=0.25)
-        axis.plot(ZERO, np.median(values), "o", color=COLOUR)
-    axis.axvspan(ZERO * 4, 3e-6, color="0.93", lw=0)
-    axis.axvline(PROXIMAL, color=GREY, ls="--", lw=0.8, zorder=0)
-
-
-def _gap_bars(axis: Any, conditions: list[list[Result]]) -> None:
-    """Predicted shares of the terms, computed per seed and averaged; centering leaves no mean term."""
-    for place, condition in enumerate(conditions):
-        if condition:
-            shares = np.mean([run.gap_terms / run.gap_terms.sum() for run in condition], axis=0)
-            rest = shares[1] + shares[2]
-            axis.bar(place, rest, 0.7, color=ORANGE, alpha=0.8)
-            axis.bar(place, 0.0 if place else shares[0], 0.7, bottom=rest, color=BLUE, alpha=0.8)
-        elif any(conditions):
-            axis.text(place, 0.5, "not run", rotation=90, ha="center", va="center", fontsize=7, color=GREY)
-    if not any(conditions):
-        not_run(axis)
-
-
-def _observed_gaps(axis: Any, conditions: list[list[Result]]) -> None:
-    """A marker for each seed, those of both conditions joined."""
-    references: tuple[Reference, Reference] = ("centralized", "within")
-    for place, (condition, reference) in enumerate(zip(conditions, references, strict=True)):
-        if gaps := [gap_share(run, reference) for run in condition]:
-            axis.plot(np.full(len(gaps), place), gaps, "o", color=INK, mfc="w", ms=3.5, zorder=3)
-    pairs = [(gap_share(one, "centralized"), gap_share(two, "within")) for one, two in paired(*conditions)]
-    for pair in pairs:
-        axis.plot((0, 1), pair, color=INK, lw=0.5)
-    if pairs:
-        axis.fill_between((0, 1), np.min(pairs, axis=0), np.max(pairs, axis=0), color=INK, alpha=0.1, lw=0)
-
-
-def _patches(names: Sequence[str], colours: Sequence[str]) -> list[Any]:
-    from matplotlib.patches import Patch
-
-    return [Patch(color=colour, alpha=0.8, label=name) for name, colour in zip(names, colours, strict=True)]
-
-
-LOWEST = WEIGHTS.index(1e-3)
-
-
-BELOW = 0.1  # the direction error whose first budget Appendix F.3 names
+LOWEST = WEIGHTS.index(1e-3)  # where the paper's medians are smallest
+BELOW = 0.1  # direction error for which Appendix F.3 names the first sufficient budget
+ZERO = 2e-7  # place of the weight 0 on a log axis, left of the positive ones
+COLOR = panels.REFERENCE_COLORS["barycenter"]
 
 
 def measure_means(shown: ComparableRuns) -> Found:
-    """Removing the mean contribution, Appendix F.2."""
+    """Measure training on centered targets, Appendix F.2."""
     found = Findings(cohorts.MEANS, shown)
-    turned = direction("barycenter")
+    turned = metrics.direction("barycenter")
     return {
         "means-positive": found.always(lambda run: _left(run)[0] > 0, "centered"),
         "means-direction": found.median("centered", turned),
@@ -177,10 +39,16 @@ def measure_means(shown: ComparableRuns) -> Found:
     }
 
 
+def _left(run: Result) -> tuple[float, float]:
+    """Smallest eigenvalue of G_within - G_T, and its trace over tr(M_Σ + M_A)."""
+    gap = run.within - run.grams[-1]
+    return float(np.linalg.eigvalsh(gap)[0]), float(np.trace(gap) / run.gap_terms[1:].sum())
+
+
 def measure_epochs(shown: ComparableRuns) -> Found:
-    """Local epochs and the endpoint, Appendix F.3."""
+    """Measure endpoints against local epochs, Appendix F.3."""
     found = Findings(cohorts.EPOCHS, shown)
-    medians: Found = {
+    budgets: Found = {
         f"epochs-{budget}": found.fair(Condition("ordinary", budget), _median_of_settings)
         for budget in (50, 400, 1000, 4000)
     }
@@ -190,57 +58,173 @@ def measure_epochs(shown: ComparableRuns) -> Found:
         )
         for name in ALL
     }
-    return medians | firsts
-
-
-def measure_rho(shown: ComparableRuns) -> Found:
-    """Dependence on the proximal weight, Appendix F.4 and Table 5."""
-    found = Findings(cohorts.RHO, shown)
-    metrics = {"delta": last_delta, "objective": objective_gap, "endpoint": endpoint}
-    cells: Found = {
-        f"rho-{weight:g}-{name}": found.fair_median(proximal(weight), metric)
-        for weight in WEIGHTS
-        for name, metric in metrics.items()
-    }
-    sweep = tuple(map(proximal, WEIGHTS))
-    return cells | {
-        "rho-delta-falls": found.always(smaller(last_delta), "proximal", "ordinary"),
-        "rho-endpoint-falls": found.always(smaller(endpoint), "proximal", "ordinary"),
-        "rho-delta-valley": found.over(sweep, partial(_valley, metric=last_delta)),
-        "rho-endpoint-valley": found.over(sweep, partial(_valley, metric=endpoint)),
-        "rho-objective-least": found.over(sweep, lambda rows: medians(rows, objective_gap).argmin() == 0),
-        "rho-objective-rises": found.over(sweep, partial(_rises, metric=objective_gap)),
-    }
-
-
-def _left(run: Result) -> tuple[float, float]:
-    """Smallest eigenvalue of G_within - G_T, and its trace over tr(M_Σ + M_A)."""
-    gap = run.within - run.grams[-1]
-    return float(np.linalg.eigvalsh(gap)[0]), float(np.trace(gap) / run.gap_terms[1:].sum())
+    return budgets | firsts
 
 
 def _median_of_settings(rows: list[Row]) -> float:
     """Median over settings of the median over seeds of the direction error to G_⋆."""
-    settings = dict.fromkeys(run.setting for (run,) in rows)
-    turned = direction("barycenter")
     return float(
-        np.median([np.median([turned(run) for (run,) in rows if run.setting == name]) for name in settings])
+        np.median(
+            [metrics.medians(group, metrics.direction("barycenter"))[0] for group in metrics.by_setting(rows)]
+        )
     )
 
 
 def _first_budget(rows: list[Row]) -> float:
-    """The first budget of the paper whose median direction error is below 0.1; infinite if none is."""
-    below = medians(rows, direction("barycenter")) < BELOW
+    """First budget of the paper whose median direction error is below 0.1; infinite if none is."""
+    below = metrics.medians(rows, metrics.direction("barycenter")) < BELOW
     return float(BUDGETS[int(below.argmax())]) if below.any() else float("inf")
+
+
+def measure_rho(shown: ComparableRuns) -> Found:
+    """Measure the dependence on the proximal weight, Appendix F.4 and Table 5."""
+    found = Findings(cohorts.RHO, shown)
+    quantities = {
+        "delta": metrics.last_delta,
+        "objective": metrics.objective_gap,
+        "endpoint": metrics.endpoint,
+    }
+    cells: Found = {
+        f"rho-{weight:g}-{name}": found.fair_median(proximal(weight), metric)
+        for weight in WEIGHTS
+        for name, metric in quantities.items()
+    }
+    sweep = tuple(map(proximal, WEIGHTS))
+    return cells | {
+        "rho-delta-falls": found.always(metrics.smaller(metrics.last_delta), "proximal", "ordinary"),
+        "rho-endpoint-falls": found.always(metrics.smaller(metrics.endpoint), "proximal", "ordinary"),
+        "rho-delta-valley": found.over(sweep, partial(_valley, metric=metrics.last_delta)),
+        "rho-endpoint-valley": found.over(sweep, partial(_valley, metric=metrics.endpoint)),
+        "rho-objective-least": found.over(
+            sweep, lambda rows: metrics.medians(rows, metrics.objective_gap).argmin() == 0
+        ),
+        "rho-objective-rises": found.over(sweep, partial(_rises, metric=metrics.objective_gap)),
+    }
 
 
 def _valley(rows: list[Row], metric: Metric) -> bool:
     """Whether the medians fall up to ρ = 1e-3 and rise after it."""
-    found = medians(rows, metric)
+    found = metrics.medians(rows, metric)
     falls = all(a > b for a, b in pairwise(found[: LOWEST + 1]))
     return falls and _rises(rows, metric)
 
 
 def _rises(rows: list[Row], metric: Metric) -> bool:
     """Whether the medians rise from ρ = 1e-3 on."""
-    return all(a < b for a, b in pairwise(medians(rows, metric)[LOWEST:]))
+    return all(a < b for a, b in pairwise(metrics.medians(rows, metric)[LOWEST:]))
+
+
+def draw_means(results: Results) -> Any:
+    """Draw the terms of the predicted gap before and after centering targets, and the observed gap."""
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    figure, axes = panels.make_setting_panels(shown.settings, 1.7, sharex=True, sharey=True)
+    for setting, axis in axes.items():
+        conditions = [shown.runs(setting, name, THREE) for name in ("ordinary", "centered")]
+        drawn += [run for condition in conditions for run in condition]
+        _draw_gap_bars(axis, conditions)
+        _draw_observed_gaps(axis, conditions)
+        axis.set_xticks((0, 1), ("before", "after"))
+        axis.set_xlim(-0.6, 1.6)
+    figure.supylabel("trace / predicted gap", fontsize=8)
+    names = (f"tr {TERM_NAMES[0]}", f"tr({TERM_NAMES[1]} + {TERM_NAMES[2]})")
+    handles = [*_patches(names, (BLUE, ORANGE)), panels.legend_line("observed, a seed each", INK, "-", "o")]
+    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+
+
+def gap_share(run: Result, reference: Reference) -> float:
+    """tr(reference - G_T) as a share of the trace of the predicted gap G_cen - G_⋆."""
+    return float(np.trace(getattr(run, reference) - run.grams[-1]) / run.gap_terms.sum())
+
+
+def _draw_gap_bars(axis: Any, conditions: list[list[Result]]) -> None:
+    """Draw predicted shares of the terms, averaged over seeds; centering leaves no mean term."""
+    for place, condition in enumerate(conditions):
+        if condition:
+            shares = np.mean([run.gap_terms / run.gap_terms.sum() for run in condition], axis=0)
+            rest = shares[1] + shares[2]
+            axis.bar(place, rest, 0.7, color=ORANGE, alpha=0.8)
+            axis.bar(place, 0.0 if place else shares[0], 0.7, bottom=rest, color=BLUE, alpha=0.8)
+        elif any(conditions):
+            axis.text(place, 0.5, "not run", rotation=90, ha="center", va="center", fontsize=7, color=GREY)
+    if not any(conditions):
+        mark_not_run(axis)
+
+
+def _draw_observed_gaps(axis: Any, conditions: list[list[Result]]) -> None:
+    """Draw a marker for each seed, and join those of both conditions."""
+    references: tuple[Reference, Reference] = ("centralized", "within")
+    for place, (condition, reference) in enumerate(zip(conditions, references, strict=True)):
+        if gaps := [gap_share(run, reference) for run in condition]:
+            axis.plot(np.full(len(gaps), place), gaps, "o", color=INK, mfc="w", ms=3.5, zorder=3)
+    pairs = [(gap_share(one, "centralized"), gap_share(two, "within")) for one, two in pair_runs(*conditions)]
+    for pair in pairs:
+        axis.plot((0, 1), pair, color=INK, lw=0.5)
+    if pairs:
+        axis.fill_between((0, 1), np.min(pairs, axis=0), np.max(pairs, axis=0), color=INK, alpha=0.1, lw=0)
+
+
+def _patches(names: Sequence[str], colors: Sequence[str]) -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [Patch(color=color, alpha=0.8, label=name) for name, color in zip(names, colors, strict=True)]
+
+
+def draw_epochs(results: Results) -> Any:
+    """Draw the direction error of ordinary training to G_⋆ against local epochs."""
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
+    budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
+    for setting, axis in axes.items():
+        groups = {x: shown.runs(setting, condition, THREE) for x, condition in budgets.items()}
+        _draw_medians(
+            axis, {x: metrics.values(group, metrics.direction("barycenter")) for x, group in groups.items()}
+        )
+        drawn += [run for group in groups.values() for run in group]
+        axis.set(xscale="log", yscale="log")
+        axis.minorticks_off()
+    panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
+    panels.label_below(axes, "local epochs $E$ in a round")
+    figure.supylabel(f"$d(G_T,\\,${panels.STAR}$)$", fontsize=8)
+    handles = [panels.legend_line("median over seeds; the band spans them", COLOR, "-", "o")]
+    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+
+
+def draw_weights(results: Results) -> Any:
+    """Draw the endpoint error to G_⋆ against the proximal weight, with weight 0 apart."""
+    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
+    for setting, axis in axes.items():
+        groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
+        errors = {weight: metrics.values(group, metrics.endpoint) for weight, group in groups.items()}
+        if any(groups.values()):
+            _draw_baseline(axis, errors.pop(0.0))
+        _draw_medians(axis, errors)
+        drawn += [run for group in groups.values() for run in group]
+        axis.set(xscale="log", yscale="log", xlim=(ZERO / 4, 4))
+        axis.set_xticks([ZERO, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "1e-3", "0.1"], fontsize=7)
+        axis.minorticks_off()
+    panels.label_below(axes, r"proximal weight $\rho$")
+    figure.supylabel(f"$e_F(G_T,\\,${panels.STAR}$)$", fontsize=8)
+    handles = [
+        panels.legend_line("median over seeds; the band spans them", COLOR, "-", "o"),
+        panels.legend_line(r"the paper's $\rho=10^{-3}$", GREY, "--"),
+    ]
+    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+
+
+def _draw_medians(axis: Any, samples: dict[float, Array]) -> None:
+    """Draw medians with the range of seeds: samples (seeds,) by place."""
+    present = {place: values for place, values in samples.items() if values.size}
+    if present:
+        draw_range_band(axis, list(present), list(present.values()), COLOR, marker="o")
+    elif not axis.lines:
+        mark_not_run(axis)
+
+
+def _draw_baseline(axis: Any, values: Array) -> None:
+    """Draw the errors at weight 0 left of a grey gap in the axis, and the paper's weight as a guide."""
+    if values.size:
+        axis.plot([ZERO, ZERO], [values.min(), values.max()], color=COLOR, lw=4, alpha=0.25)
+        axis.plot(ZERO, np.median(values), "o", color=COLOR)
+    axis.axvspan(ZERO * 4, 3e-6, color="0.93", lw=0)
+    axis.axvline(PROXIMAL, color=GREY, ls="--", lw=0.8, zorder=0)
