@@ -27,6 +27,7 @@ MODULES = {
     "halfcheetah-rollouts": "mujoco",
     "walker-rollouts": "mujoco",
     "dsprites-rerendered": "dsprites",
+    "beijing-stations": "beijing_stations",
     "swimmer-mini": "swimmer_mini",
     "sprites": "sprites",
     "gaussian": "gaussian",
