@@ -27,7 +27,7 @@ def print_list(folder: Path, found: Sequence[Presence]) -> None:
         table.add_row(entry.name, entry.kind, each.state, on_disk, entry.license)
     console.print(table)
     console.print("Sources and citations:")
-    for entry in (each.dataset for each in found if each.dataset.downloads or each.dataset.obtain):
+    for entry in (each.dataset for each in found if each.dataset.published.startswith("http")):
         console.print(f"  {entry.name}: {entry.published}\n    {entry.citation}", soft_wrap=True)
     console.print("To get a missing dataset, run 'fedgram data fetch NAME'.", soft_wrap=True)
 

@@ -58,7 +58,7 @@ DATASETS = (
         license="CC BY 4.0",
         citation="Chen (2017), UCI Machine Learning Repository, dataset 501; Zhang et al. (2017), "
         "Proc. R. Soc. A 473: 20170457",
-        published="https://doi.org/10.24432/C5RK5G",
+        published="https://archive.ics.uci.edu/dataset/501",
         find=lambda folder, options: (),
         load=load,
     ),
