@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import AccuracyError, InputError
+from fedgram._util.version import __version__ as __version__
 from fedgram.theory.correct import Correction, correct
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from fedgram.runs.store import Runs, StoredRun
     from fedgram.runs.train_config import TrainConfig
     from fedgram.training import predict_rows, train
-
-__version__ = "0.2.0"
 
 __all__ = [
     "AccuracyError",

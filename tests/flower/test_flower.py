@@ -488,7 +488,7 @@ def test_other_version_is_rejected(tmp_path, monkeypatch):
     grid, app = grid_of(tmp_path), app_of(tmp_path)
 
     def older(message, context):
-        monkeypatch.setattr("fedgram.__version__", "0.0.1")
+        monkeypatch.setattr("fedgram.flower.client.__version__", "0.0.1")
         reply = app(message, context)
         monkeypatch.undo()
         return reply

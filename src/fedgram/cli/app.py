@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-import fedgram
 from fedgram._util.errors import AccuracyError, InputError
+from fedgram._util.version import __version__
 
 # The base class of all usage errors. Typer 0.26 and later vendor Click and do not export this class.
 UsageError: Any = typer.BadParameter.__base__
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"fedgram {fedgram.__version__}")
+        typer.echo(f"fedgram {__version__}")
         raise typer.Exit
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import fedgram
 from fedgram._util.arrays import Array
+from fedgram._util.version import __version__
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, Returned, draw_stack
 from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
@@ -46,7 +46,7 @@ class Client:
         stack = draw_stack(self.data, site.backbone, [config.run], config.settings, self.device)
         model, inputs = draw_example(site.backbone, site.train, config.settings.features)
         metadata = {
-            "version": fedgram.__version__,
+            "version": __version__,
             "client": site.name,
             "rows": len(site.train),
             "test_rows": 0 if site.test is None else len(site.test),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.version import __version__
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import GridTransport, Payload
 from fedgram.runs import Setup, StoredRun
@@ -52,10 +52,10 @@ class ClientInfo:
         """Read a description; reject other versions of fedgram."""
         values = {**payload.metadata, **payload.arrays}
         version = values.get("version")
-        if version != fedgram.__version__:
+        if version != __version__:
             raise InputError(
                 f"Client '{values.get('client')}' runs fedgram {version}, but the server runs "
-                f"{fedgram.__version__}. Install the same version.",
+                f"{__version__}. Install the same version.",
                 field="version",
             )
         values["targets"] = tuple(values["targets"])

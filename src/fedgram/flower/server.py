@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import numpy as np
 
-import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.locks import lock_folders
+from fedgram._util.version import __version__
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import GridTransport, Payload
 from fedgram.flower.roster import Roster
@@ -66,7 +66,7 @@ class Server:
     def _start(self) -> None:
         setup, first = self.roster.build_setup(), next(iter(self.roster.clients.values()))
         versions = {
-            "fedgram": fedgram.__version__, "numpy": np.__version__, "python": platform.python_version(),
+            "fedgram": __version__, "numpy": np.__version__, "python": platform.python_version(),
         }  # fmt: skip
         hardware = f"Flower federation of {len(self.roster.names)} clients"
         account = Account((), 1, "clients' own", hardware, 0, versions)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
+from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
 from fedgram.nets.model import Backbone
@@ -110,7 +110,7 @@ class StackTraining:
         """Describe a run without finished rounds."""
         device = self.task.device
         versions = {
-            "fedgram": fedgram.__version__,
+            "fedgram": __version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),

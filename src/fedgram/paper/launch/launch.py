@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import fedgram
 from fedgram._util.files import write_bytes, write_json
 from fedgram._util.locks import wait_for_lock
+from fedgram._util.version import __version__
 from fedgram.display.plotting import pyplot
 from fedgram.paper.claims import Judged, judge_all, load_claims
 from fedgram.paper.launch.costs import Cost, estimate_cost
@@ -58,7 +58,7 @@ class StudyOutcome:
             "hardware": sorted({run.hardware for run in self.results}),
             "results": [f"../results/{name}" for name in files],
             "figure": {"files": figures, "drawn_from": files},
-            "versions": {"fedgram": fedgram.__version__, "python": platform.python_version()}
+            "versions": {"fedgram": __version__, "python": platform.python_version()}
             | {name: version(name) for name in ("numpy", "scipy", "matplotlib")},
         }
 

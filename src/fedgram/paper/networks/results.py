@@ -17,10 +17,10 @@ from typing import Any, overload
 
 import numpy as np
 
-import fedgram
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_json
+from fedgram._util.version import __version__
 from fedgram.data.problem import Kind
 from fedgram.paper.storage import read_arrow, write_table
 from fedgram.runs.procedure import BIAS_RULES, Procedure
@@ -181,7 +181,7 @@ class Results(Sequence[Result]):
                 _write(path, runs)
             known[name] = entry
             paths.append(path)
-        write_json(manifest, {"format": FORMAT, "fedgram": fedgram.__version__, "files": known})
+        write_json(manifest, {"format": FORMAT, "fedgram": __version__, "files": known})
         return paths
 
 
