@@ -14,7 +14,7 @@ run: $(VENV)/.has-run  ## predict, explain, train and report on bundled data
 	@$(BIN)/fedgram moments examples/three_sites.csv --client site --targets east,north -o $(RUN)/moments.json > $(RUN)/moments.txt
 	@$(BIN)/fedgram explain $(RUN)/moments.json --lambda-h 0.1 --lambda-w 0.1 --figure $(RUN)/prediction.png
 	@echo "[2/4] Train networks on swimmer-mini (GENERATED), far below the paper's scale: about a minute"
-	@$(BIN)/fedgram train swimmer-mini --procedure ordinary --procedure proximal --seeds 2 \
+	@$(BIN)/fedgram train swimmer-mini --procedure ordinary --procedure proximal --procedure solved --seeds 2 \
 		--backbone resmlp-small --features 32 --rounds 4 --epochs 40 --device cpu --out $(RUN)/runs > $(RUN)/training.txt 2>&1
 	@$(BIN)/fedgram runs compare $(RUN)/runs --figure $(RUN)/training.png
 	@echo "[3/4] Reproduce the paper's exact experiments at quick scale: about a minute"

@@ -427,6 +427,7 @@ ALIKE = {f"example-{setting}" for setting in ALL if setting not in ("mpiigaze", 
 ALIKE |= {"ordinary-tabular", "ordinary-images"}  # with the axes of proximal training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PANELS)
 def test_labels_do_not_overlap(name):
     for figure in [figure for key, figure in complete(name).items() if key not in ALIKE]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -66,11 +67,16 @@ class Measurement:
 
 def load_claims(experiment: str | None = None) -> list[Claim]:
     """Load all claims, or those of one experiment."""
+    return [claim for claim in _read_claims() if experiment in (None, claim.experiment)]
+
+
+@cache
+def _read_claims() -> tuple[Claim, ...]:
     entries = tomllib.loads(files("fedgram.paper").joinpath("claims.toml").read_text("utf-8"))["claim"]
     for entry in entries:
         if isinstance(entry.get("value"), list):
             entry["value"] = tuple(entry["value"])
-    return [Claim(**entry) for entry in entries if experiment in (None, entry["experiment"])]
+    return tuple(Claim(**entry) for entry in entries)
 
 
 def format_value(value: Any) -> str:
