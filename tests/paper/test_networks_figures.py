@@ -445,6 +445,7 @@ def assert_apart(texts):
     assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
 
 
+@pytest.mark.slow
 def test_files_are_the_same_for_the_same_results():
     few = only(all_results(), "hopper")
     contents = {render(figures_of("dnn-full-model", few)[""], dpi=40) for _ in range(2)}
