@@ -170,10 +170,9 @@ def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     deficit = 0.1 * torch.eye(case.targets, device=device).expand(count, -1, -1)
     terms = Terms(stack.parameters["head.weight"].clone(), torch.full((count,), 1e-3, device=device), deficit)
     epochs = epochs_for(device, count, case)
-    fit = Fit(
-        stack, batches, terms, TrainConfig(epochs=epochs, features=features(case), precision=case.precision)
-    )
-    return timed(lambda: fit.round(0), device) / (epochs * batches.steps)
+    config = TrainConfig(epochs=epochs, features=features(case), precision=case.precision)
+    fit = Fit(stack, batches, terms, config, continues=torch.zeros(count, dtype=torch.bool, device=device))
+    return timed(lambda: fit.round(1), device) / (epochs * batches.steps)
 
 
 def epochs_for(device: torch.device, models: int, case: Case) -> int:

@@ -107,6 +107,7 @@ class PlainClient:
     kept: tuple[np.ndarray, ...] = ()
     biases: dict[str, np.ndarray] = field(default_factory=dict)
     center: np.ndarray | float = 0.0
+    optimizer: torch.optim.Optimizer | None = None
 
     def layers(self):
         """Head, bias, and feature layer as arrays."""
@@ -152,6 +153,12 @@ def train_alone(problem: Problem, backbone, run: Run, settings: TrainConfig):
         plain, centered = ([client.biases[rule] for client in clients] for rule in ("plain", "centered"))
         averages = [sum(w * b for w, b in zip(weights, each, strict=True)) for each in (plain, centered)]
         mses = [errors(client, head, *averages, settings) for client in clients]
+        if run.procedure.local:
+            shared = local
+            mses = [
+                errors(client, layers[0], client.biases["plain"], client.biases["centered"], settings)
+                for client, layers in zip(clients, returned, strict=True)
+            ]
         records.append(
             Round(number, head, bias, np.array([layers[0] for layers in returned]), np.array(own),
                   np.array(local), np.array(shared), np.array([pair[0] for pair in mses]),
@@ -200,7 +207,9 @@ def as_seen(split):
 
 
 def receive(client, procedure: Procedure, head, bias, number, settings):
-    """Take over what the server sent."""
+    """Take over what the server sent; a local model keeps its own layers."""
+    if procedure.local and number > 1:
+        return
     _, own_bias, weight, layer_bias = client.layers()
     if procedure.bias == "offset" and number > 1:
         layer_bias = layer_bias + feature_offset(head, client.distance, settings)
@@ -211,7 +220,11 @@ def train(client, run, number, broadcast, settings):
     """A round of minibatch training; the mean loss over the last epoch."""
     count, model = len(client.inputs), client.model
     steps = -(-count // settings.batch)
-    optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.0)
+    if number == 1 or not run.procedure.local:
+        client.optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.0)
+    optimizer = client.optimizer
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = settings.learning_rate
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, settings.epochs * steps, settings.final_learning_rate
     )

@@ -69,7 +69,7 @@ def test_a_reset_optimizer_starts_over():
     optimizer, moved = AdamW(parameters, 1.0), []
     for _ in range(2):
         parameters["one"].copy_(start)
-        optimizer.reset()
+        optimizer.reset(torch.ones(len(next(iter(parameters.values()))), dtype=torch.bool))
         optimizer.step(slice(0, 2), {"one": drawn(2, 3, seed=1)}, rates)
         moved.append(parameters["one"].clone())
     assert torch.equal(*moved)

@@ -12,14 +12,18 @@ from fedgram.runs.procedure import BIAS_RULES, PROXIMAL, WORDS, Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import PRECISIONS, TrainConfig
 
+NEEDED = {"moment-head": ["full-model"], "site-effects": ["full-model", "moment-head"]}
+"""Words that another word needs."""
+
 
 @pytest.mark.parametrize("word", WORDS)
 def test_each_word_sets_its_field(word):
-    field, value = WORDS[word]
-    procedure = Procedure.parse(word)
-    assert procedure == (Procedure(**{field: value}) if field else Procedure())
-    assert procedure.name == ("ordinary" if word == "shared" else word)
-    assert Procedure.parse(f"  {word} ") == procedure
+    words = [*NEEDED.get(word, []), word]
+    values = dict(WORDS[each] for each in words)
+    procedure = Procedure.parse("+".join(words))
+    assert procedure == (Procedure(**values) if "" not in values else Procedure())
+    assert procedure.name == ("ordinary" if word == "shared" else "+".join(words))
+    assert Procedure.parse(f"  {' + '.join(words)} ") == procedure
 
 
 def test_words_reach_every_field_and_every_bias_rule():
@@ -32,6 +36,14 @@ def allowed(draw):
     """Any procedure that is not refused, with numbers of the kind that people write."""
     if draw(st.booleans()):
         full = draw(st.booleans())
+        if full and draw(st.booleans()):
+            return Procedure(
+                proximal=draw(st.sampled_from([0.0, 0.25])),
+                full_model=True,
+                moment_head=draw(st.integers(1, 9)),
+                site_effects=draw(st.booleans()),
+                blended=draw(st.booleans()),
+            )
         return Procedure(
             proximal=draw(st.sampled_from([0.0, 1e-4, PROXIMAL, 0.25, 12.0])),
             corrected=draw(st.sampled_from([0.0, 0.125, 0.9, 1.0])),
@@ -41,7 +53,7 @@ def allowed(draw):
             full_model=full,
             independent=not full and draw(st.booleans()),
         )
-    return Procedure(centralized=draw(st.booleans()))
+    return Procedure(**{draw(st.sampled_from(["centralized", "local"])): draw(st.booleans())})
 
 
 @given(allowed())
@@ -91,6 +103,13 @@ REFUSED = {
         "Remove 'aligned', 'solved' and 'offset'."
         for word in ("aligned", "solved", "offset")
     },
+    "local+proximal": "'local' exchanges nothing. Remove all other words.",
+    "moment-head": "'moment-head' needs 'full-model'. Add it.",
+    "full-model+site-effects": "'site-effects' needs 'moment-head'. Add it.",
+    "full-model+moment-head+private": "'moment-head' solves for its own bias. Remove 'private' and "
+    "'centered'.",
+    "full-model+moment-head=1.5": "moment_head must be a number of rounds of at least 0, not 1.5.",
+    "full-model+moment-head=-2": "moment_head must be a number of rounds of at least 0, not -2.",
     **{
         f"centralized+{word}": "'centralized' trains one model on the pooled data. Remove all other words."
         for word in WORDS
@@ -103,7 +122,7 @@ REFUSED = {
 def test_refused_procedures_say_why(text):
     with pytest.raises(InputError, match="^" + REFUSED[text]) as refused:
         Procedure.parse(text)
-    assert refused.value.field in ("procedure", "proximal", "corrected")
+    assert refused.value.field in ("procedure", "proximal", "corrected", "moment_head")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +138,7 @@ def test_fields_take_known_words_only(given, words):
     assert refused.value.field in given
 
 
-NUMBERS = [each.name for each in fields(TrainConfig) if each.name not in ("penalty", "precision")]
+NUMBERS = [each.name for each in fields(TrainConfig) if each.name not in ("penalty", "precision", "decay")]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -45,7 +45,7 @@ def test_what_is_stored_is_what_the_federation_recorded(tmp_path):
         for round, found in zip(recorded, stored.rounds(), strict=True):
             for name, value in vars(round[given[r]]).items():
                 np.testing.assert_array_equal(getattr(found, name), value, err_msg=name)
-        weight = federation.models()["feature.weight"].unflatten(0, (3, 4))[:, r]
+        weight = federation.site_models(federation.runs[r]).tensors["feature.weight"]
         np.testing.assert_array_equal(stored.model()["feature.weight"], weight)
 
 

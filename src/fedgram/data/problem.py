@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -94,6 +94,8 @@ class Problem:
         Names of the C targets, or empty.
     provenance : dict
         Source files with checksums, seeds and options.
+    validation : dict of Split
+        Like `test`: rows that choose the round and all strengths, and are not trained on.
 
     Raises
     ------
@@ -107,6 +109,7 @@ class Problem:
     test: Mapping[str, Split] = field(default_factory=dict)
     target_names: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    validation: Mapping[str, Split] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -118,15 +121,18 @@ class Problem:
                 field="clients",
             )
         check_names(self.clients, len(self.train), "client")
-        if self.test and list(self.test) != list(self.train):
-            raise InputError("Test rows and training rows must name the same clients.", field="test")
+        for part in ("test", "validation"):
+            if getattr(self, part) and list(getattr(self, part)) != list(self.train):
+                raise InputError(
+                    f"{part.capitalize()} rows and training rows must name the same clients.", field=part
+                )
         first = next(iter(self.train.values()))
         width = first.targets.shape[1]
         object.__setattr__(self, "target_names", as_names(self.target_names))
         if self.target_names and len(self.target_names) != width:
             names = len(self.target_names)
             raise InputError(f"There are {width} targets but {names} target names.", field="targets")
-        for client, split in [*self.train.items(), *self.test.items()]:
+        for client, split in self._all_splits():
             check_image_dtype(split.inputs, str(first.inputs.dtype), "the first client has", client)
             for what in ("inputs", "targets"):
                 check_shape(getattr(split, what), getattr(first, what), client, what)
@@ -285,21 +291,49 @@ class Problem:
     def digest(self) -> str:
         """SHA-256 of all rows, client by client."""
         content = hashlib.sha256()
-        for client, split in [*self.train.items(), *self.test.items()]:
+        for client, split in self._all_splits():
             for array in (split.inputs, split.targets):
                 content.update(f"{client} {array.dtype} {array.shape} ".encode())
                 content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 
+    def _all_splits(self) -> Iterator[tuple[str, Split]]:
+        for part in (self.train, self.test, self.validation):
+            yield from part.items()
+
+    def hold_out_validation(self, fraction: float, seed: int = 0) -> Problem:
+        """Move a random fraction of each client's training rows to `validation`.
+
+        A client keeps at least one training row; the number of validation rows is rounded.
+
+        Raises
+        ------
+        InputError
+            If the fraction is not between 0 and 1, or if the problem has validation rows already.
+        """
+        if not 0 < fraction < 1:
+            raise InputError(f"validation must be between 0 and 1, not {fraction:g}.", field="validation")
+        if self.validation:
+            raise InputError("The problem has validation rows already.", field="validation")
+        train, validation = {}, {}
+        for number, (client, split) in enumerate(self.train.items()):
+            order = np.random.default_rng([seed, number]).permutation(len(split))
+            held_out = min(round(fraction * len(split)), len(split) - 1)
+            # sorted: the rows keep their order
+            train[client] = split.take(np.sort(order[held_out:]))
+            validation[client] = split.take(np.sort(order[:held_out]))
+        provenance = {**self.provenance, "validation": fraction}
+        return replace(self, train=train, validation=validation, provenance=provenance)
+
     def centered(self) -> Problem:
         """Subtract each client's training mean from its targets; this removes the mean term of the gap."""
         means = {client: split.targets.mean(axis=0) for client, split in self.train.items()}
-        train, test = (
+        train, test, validation = (
             {client: Split(split.inputs, split.targets - means[client]) for client, split in part.items()}
-            for part in (self.train, self.test)
+            for part in (self.train, self.test, self.validation)
         )
         provenance = {**self.provenance, "targets": "centered at each client's mean"}
-        return replace(self, train=train, test=test, provenance=provenance)
+        return replace(self, train=train, test=test, validation=validation, provenance=provenance)
 
     def attainable(self) -> Problem:
         """Replace training targets by what networks can fit: the mean over rows with equal inputs.

@@ -39,15 +39,16 @@ class PooledMoments:
 class ClientData:
     """Rows and target moments of M clients.
 
-    inputs (N, ...) are all training rows, client by client; those in `train` are views of them. train and
-    test are pairs of inputs (N_m, ...) and targets (N_m, C) in double precision. client_weights p_m (M,),
-    mean (M, C) and covariance (M, C, C) are of training targets.
+    inputs (N, ...) are all training rows, client by client; those in `train` are views of them. train, test
+    and validation are pairs of inputs (N_m, ...) and targets (N_m, C) in double precision. client_weights p_m
+    (M,), mean (M, C) and covariance (M, C, C) are of training targets.
     """
 
     names: tuple[str, ...]
     inputs: Tensor
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
+    validation: tuple[Rows, ...]
     client_weights: Tensor
     mean: Tensor
     covariance: Tensor
@@ -59,6 +60,7 @@ class ClientData:
         test: Mapping[str, Split],
         device: torch.device,
         dtype: torch.dtype = torch.float64,
+        validation: Mapping[str, Split] | None = None,
     ) -> ClientData:
         """Copy rows by client name to a device; dtype is the networks' and applies to inputs."""
         empty = {name: Split(split.inputs[:0], split.targets[:0]) for name, split in train.items()}
@@ -69,6 +71,7 @@ class ClientData:
             inputs=inputs,
             train=_split_by_client(inputs, targets),
             test=_split_by_client(*_to_device(test or empty, device, dtype)),
+            validation=_split_by_client(*_to_device(validation or empty, device, dtype)),
             client_weights=counts / counts.sum(),
             mean=torch.stack([each.mean(dim=0) for each in targets]),
             covariance=torch.stack(
@@ -81,11 +84,16 @@ class ClientData:
         cls, problem: Problem, device: torch.device, dtype: torch.dtype, *, centralized: bool
     ) -> ClientData:
         """Copy a problem to a device; a centralized one becomes a single client with all rows."""
-        train, test = problem.train, problem.test
+        parts: list[Mapping[str, Split]] = [problem.train, problem.test, problem.validation]
         if centralized:
-            train = {POOLED: _pool(train)}
-            test = {POOLED: _pool(test)} if test else {}
-        return cls.from_splits(train, test, device, dtype)
+            parts = [{POOLED: _pool(part)} if part else {} for part in parts]
+        train, test, validation = parts
+        return cls.from_splits(train, test, device, dtype, validation)
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether any client has validation rows."""
+        return any(len(targets) for _, targets in self.validation)
 
     def __len__(self) -> int:
         return len(self.names)

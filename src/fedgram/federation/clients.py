@@ -60,6 +60,7 @@ class Clients:
         self.stack, self.is_initial = draw_stack(data, backbone, runs, config, device), True
         _check_batch_norm(self.stack.model, data, config.batch)
         procedures = [run.procedure for run in runs]
+        self.is_local = torch.tensor([each.local for each in procedures] * len(data), device=device)
         self.shift = _per_model([data.shift(each) for each in procedures])
         self.deficit = _per_model([data.deficit(each, pooled) for each in procedures])
         self.distance = _per_model([data.distance(each, pooled) for each in procedures])
@@ -76,16 +77,31 @@ class Clients:
         inputs, targets = to_device_dtype(data.inputs, dtype), torch.cat(centered)
         counts = {name: len(each) for name, each in zip(data.names, centered, strict=True)}
         batches = Batches(inputs, targets, counts, [run.seed for run in runs], shift, config.batch)
-        self.fit = Fit(self.stack, batches, self.terms, config)
+        # A site that trains alone never restarts.
+        self.fit = Fit(self.stack, batches, self.terms, config, continues=self.is_local)
 
     def round(
-        self, number: int, head: Tensor, bias: Tensor, on_epoch: OnEpoch = lambda epochs: None
+        self,
+        number: int,
+        head: Tensor,
+        bias: Tensor,
+        on_epoch: OnEpoch = lambda epochs: None,
+        *,
+        measured: bool = True,
     ) -> Returned:
-        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return layers."""
+        """Receive heads (R, C, P) and biases (R, C), train round number 1, 2, ..., and return layers.
+
+        Backbone outputs are computed if they are measured, or if a return rule needs them.
+        """
         self._store_layers(self.receive(self.layers(), head, bias))
         self.is_initial = False
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, on_epoch)
+        if not (measured or self._needs_outputs):
+            diverged = self.stack.find_diverged()
+            self.stack.set_to_zero(diverged)
+            none = torch.zeros_like(self.layers().layer_bias)
+            return Returned(self.layers(), none, none, [], torch.zeros(len(loss)), loss.double(), diverged)
         outputs, diverged = self.training_outputs()
         returned = self._return_layers(outputs)
         center = torch.cat([each.center for each in returned])
@@ -103,7 +119,8 @@ class Clients:
     def receive(self, layers: Layers, head: Tensor, bias: Tensor) -> Layers:
         """Put the shared head (R, C, P) into layers, and bias (R, C) by each procedure's rule.
 
-        Before the first round no client has a bias of its own, so all take the shared one.
+        Before the first round no client has a bias of its own, so all take the shared one. Local models keep
+        their own layers.
         """
         heads, biases = head.repeat(len(self.data), 1, 1), bias.repeat(len(self.data), 1)
         if self.is_initial:
@@ -111,8 +128,8 @@ class Clients:
         offset = feature_offset(heads, self.distance, self.config.penalty)
         return replace(
             layers,
-            head=heads,
-            bias=torch.where(self._has_bias_rule("private"), layers.bias, biases),
+            head=torch.where(self.is_local[:, None, None], layers.head, heads),
+            bias=torch.where(self._has_bias_rule("private") | self.is_local[:, None], layers.bias, biases),
             layer_bias=layers.layer_bias + torch.where(self._has_bias_rule("offset"), offset, 0.0),
         )
 
@@ -139,6 +156,10 @@ class Clients:
     def at(self, client: int) -> slice:
         """Return the range of a client's models in the stack."""
         return slice(client * len(self.runs), (client + 1) * len(self.runs))
+
+    def of_run(self, tensors: Tensors, run: int) -> Tensors:
+        """Return the models (M, ...) of a run from tensors (K, ...) by name, without copies."""
+        return {name: value[run :: len(self.runs)] for name, value in tensors.items()}
 
     def targets(self, client: int, targets: Tensor) -> Tensor:
         """Shift a client's targets for each run: (N, C) -> (R, N, C)."""
@@ -167,6 +188,11 @@ class Clients:
                     )
                 )
         return returned
+
+    @property
+    def _needs_outputs(self) -> bool:
+        procedures = [run.procedure for run in self.runs]
+        return any(each.returned != "trained" or each.bias == "offset" for each in procedures)
 
     def _has_bias_rule(self, rule: str) -> Tensor:
         """Return a mask (K, 1) of models whose procedure has a bias rule."""

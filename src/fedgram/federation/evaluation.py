@@ -5,7 +5,7 @@ Features come from the backbones' outputs u, which are computed once. R runs, K 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -43,14 +43,12 @@ class Biases:
 
 @dataclass(frozen=True, eq=False)
 class SharedState:
-    """State for predictions after averaging: head (R, C, P), bias (R, C), and the clients' own layers.
+    """State for predictions after averaging.
 
-    deployed (K): feature layers; biases (K); removed_mean (K, P): the mean that a procedure with the offset
-    removed from the features.
+    deployed (K): layers with the averaged heads and biases, or with those of local models; biases (K);
+    removed_mean (K, P): the mean that a procedure with the offset removed from the features.
     """
 
-    head: Tensor
-    bias: Tensor
     deployed: Layers
     biases: Biases
     removed_mean: Tensor
@@ -62,18 +60,18 @@ class SharedState:
         """
         at, penalty = clients.at(client), clients.config.penalty
         targets = clients.targets(client, clients.data.train[client][1])
-        layers = replace(self.deployed.select(at), head=self.head, bias=self.bias)
+        layers = self.deployed.select(at)
         features = layers.features(outputs)
         center = features.mean(dim=1, keepdim=True)
         biases = self.biases.select(at).under_rules(
-            self.head, center[:, 0] + self.removed_mean[at], clients.distance[at], penalty
+            layers.head, center[:, 0] + self.removed_mean[at], clients.distance[at], penalty
         )
-        train = mean_squared_errors(self.head, features - center, biases, targets)
+        train = mean_squared_errors(layers.head, features - center, biases, targets)
         test_inputs, test_targets = clients.data.test[client]
         test = torch.full_like(train, float("nan"))
         if len(test_inputs):
             centered = layers.features(clients.stack.backbone_outputs(at, test_inputs)) - center
-            test = mean_squared_errors(self.head, centered, biases, clients.targets(client, test_targets))
+            test = mean_squared_errors(layers.head, centered, biases, clients.targets(client, test_targets))
         return objective(layers, features, targets, penalty), train, test
 
 

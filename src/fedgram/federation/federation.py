@@ -15,6 +15,15 @@ from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, Returned
 from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
 from fedgram.federation.returns import Layers
+from fedgram.federation.site_models import (
+    ChosenModels,
+    SiteModels,
+    absorb,
+    add_companions,
+    check_validation,
+    fit_heads,
+    predict_sites,
+)
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import OnEpoch
 from fedgram.nets.model import Backbone
@@ -38,7 +47,8 @@ class Federation:
         config: TrainConfig,
         device: torch.device,
     ) -> None:
-        self.runs, self.config = tuple(runs), config
+        self.recorded, self.config = tuple(runs), config
+        self.runs = add_companions(runs)
         kinds = {run.procedure.centralized for run in runs}
         if not kinds:
             raise InputError("There is no run to train. Name a procedure and a seed.", field="procedure")
@@ -49,21 +59,30 @@ class Federation:
             )
         dtype = storage_dtype(config.precision)
         data = ClientData.from_problem(problem, device, dtype, centralized=kinds.pop())
-        self.clients = Clients(data, PooledMoments.from_problem(problem), backbone, runs, config, device)
+        check_validation(runs, data.has_validation)
+        pooled = PooledMoments.from_problem(problem)
+        self.clients = Clients(data, pooled, backbone, self.runs, config, device)
         self.finished = 0
         self.deployed = self.clients.layers()
         first = self.deployed.select(self.clients.at(0))
         self.head, self.bias = first.head, first.bias
-        self.diverged = torch.zeros(len(runs), 2, dtype=torch.int64)  # client and round; round 0: none
+        self.diverged = torch.zeros(len(self.runs), 2, dtype=torch.int64)  # client and round; round 0: none
+        self.chosen = ChosenModels(self.clients) if data.has_validation else None
 
-    def rounds(self, on_epoch: OnEpoch = lambda epochs: None) -> Iterator[dict[Run, Round]]:
-        """Train the remaining rounds; yield the records of all runs after each."""
+    def rounds(
+        self, on_epoch: OnEpoch = lambda epochs: None, *, measured: bool = True
+    ) -> Iterator[dict[Run, Round]]:
+        """Train the remaining rounds; yield the records of all runs after each, if they are measured."""
         for number in range(self.finished + 1, self.config.rounds + 1):
-            returned = self.clients.round(number, self.head, self.bias, on_epoch)
+            returned = self.clients.round(number, self.head, self.bias, on_epoch, measured=measured)
             self._mark_diverged(number, returned)
             self.head, self.bias = self.average(returned.layers.head), self.average(returned.layers.bias)
             self.deployed, self.finished = self._average_backbones(returned.layers), number
-            yield self._measure(number, returned)
+            if self.chosen:
+                self.chosen.update(number, self._current_models())
+            records = self._measure(number, returned) if measured else {}
+            self._go_on_from_moment_heads(number)
+            yield records
 
     def average(self, values: Tensor) -> Tensor:
         """Compute Σ p_m of each run: (K, ...) -> (R, ...)."""
@@ -80,16 +99,43 @@ class Federation:
             if number
         }
 
-    def models(self) -> Tensors:
-        """Return parameters and buffers (K, ...) by name of the models that clients predict with."""
+    def site_models(self, run: Run) -> SiteModels:
+        """Return the models that a run's clients predict with.
+
+        With validation rows these are the models of the best round, with solved heads and shares.
+        """
+        r = self.runs.index(run)
+        if self.chosen:
+            return self.chosen.finish(r)
+        return SiteModels(self.clients.of_run(self._current_models(), r))
+
+    def predict(self, run: Run, models: SiteModels, part: str) -> list[Array]:
+        """Predict the rows of every client with a run's models: arrays (N_m, C); part: 'test' for example."""
+        return predict_sites(self.clients, models, part, self.runs.index(run))
+
+    def _current_models(self) -> Tensors:
         layers = self.clients.receive(self.deployed, self.head, self.bias)
         return {**self.clients.stack.tensors, **layers.to_parameters()}
+
+    def _go_on_from_moment_heads(self, number: int) -> None:
+        """Continue training from the moment heads of runs that solve them every k rounds."""
+        for r, run in enumerate(self.runs):
+            every = run.procedure.moment_head
+            if every > 1 and number % every == 0 and run not in self.stopped:
+                models = self.clients.of_run(self.clients.stack.tensors, r)
+                head = fit_heads(self.clients, models, r, deviations=False).shared
+                moved = absorb(replace(Layers.from_parameters(models), head=self.head[r : r + 1]), head)
+                models["feature.weight"].copy_(moved.layer_weight)  # a view of the stack
+                self.bias[r] = moved.bias[0]
 
     def state(self) -> Tensors:
         """Return all tensors that the next rounds depend on, without copies."""
         private = {f"private.{name}": value for name, value in self.clients.stack.tensors.items()}
         shared = {"head": self.head, "bias": self.bias, "diverged": self.diverged}
-        return {"finished": torch.tensor(self.finished), **shared, **private}
+        chosen = self.chosen.state() if self.chosen else {}
+        is_local = self.clients.is_local
+        moments = self.clients.fit.optimizer.state(is_local) if is_local.any() else {}
+        return {"finished": torch.tensor(self.finished), **shared, **private, **chosen, **moments}
 
     def load(self, state: Tensors) -> None:
         """Continue from a state."""
@@ -97,6 +143,10 @@ class Federation:
         self.clients.load({name.removeprefix("private."): state[name] for name in private})
         self.head, self.bias = state["head"].to(self.head), state["bias"].to(self.bias)
         self.finished, self.diverged = int(state["finished"]), state["diverged"].clone()
+        if self.chosen:
+            self.chosen.load(state)
+        if self.clients.is_local.any():
+            self.clients.fit.optimizer.load(state, self.clients.is_local)
 
     def _by_client(self, values: Tensor) -> Tensor:
         """Split the model axis: (K, ...) -> (M, R, ...)."""
@@ -147,16 +197,23 @@ class Federation:
         return {
             run: Round(number, head[r], bias[r], heads[r], biases[r], local[r], shared[r], train[r], test[r],
                        clipped[r], loss[r])
-            for r, run in enumerate(self.runs)
+            for r, run in enumerate(self.recorded)
             if run not in self.stopped
         }  # fmt: skip
 
     def _shared_state(self, returned: Returned) -> SharedState:
         own, centered = own_biases(returned)
-        count = len(self.clients.data)
-        averages = [self.average(each).repeat(count, 1) for each in (own, centered)]
-        biases = Biases(averages[0], own, averages[1])
-        return SharedState(self.head, self.bias, self.deployed, biases, returned.removed_mean)
+        clients, count = self.clients, len(self.clients.data)
+        is_local = clients.is_local[:, None]
+        shared, moved = (
+            torch.where(is_local, each, self.average(each).repeat(count, 1)) for each in (own, centered)
+        )
+        deployed = replace(
+            self.deployed,
+            head=torch.where(is_local[..., None], self.deployed.head, self.head.repeat(count, 1, 1)),
+            bias=torch.where(is_local, self.deployed.bias, self.bias.repeat(count, 1)),
+        )
+        return SharedState(deployed, Biases(shared, own, moved), returned.removed_mean)
 
     def _outputs(self, client: int, returned: Returned) -> Tensor:
         """Return the backbones' outputs of a client; full-model averaging has changed the backbones."""

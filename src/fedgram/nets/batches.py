@@ -32,6 +32,9 @@ class Batches:
         Subtracted from the targets of each model.
     batch
         Rows of a minibatch.
+
+    `row_weights` (K, batch) of the selected step are 1 / rows for the rows of each model's client and 0 for
+    padding.
     """
 
     def __init__(
@@ -56,21 +59,26 @@ class Batches:
         self.keys = torch.tensor(keys, device=device)
         row = torch.arange(max(self.counts), device=device)
         self.row = row * GOLDEN
-        self.absent = row >= counts[:, None, None]  # positions beyond a client's own rows are never taken
+        self.absent = row >= counts[:, None, None]  # padding repeats the client's first row with weight 0
         width = self.steps * batch
         self.order = torch.zeros(len(clients), len(distinct), width, dtype=torch.int64, device=device)
         self.rows = self.order[..., :batch].clone()
+        self.row_weights = torch.zeros(len(shift), batch, dtype=shift.dtype, device=device)
 
     def shuffle(self, round: int, epoch: int) -> None:
         """Draw the row order (M, seeds, N) of an epoch."""
         salt = hash_key("epoch", round, epoch) >> 1  # small enough to add to a key without overflow
         state = splitmix64(self.keys + salt)
         order = splitmix64(state[..., None] + self.row).masked_fill(self.absent, torch.iinfo(torch.int64).max)
-        self.order[..., : len(self.row)] = order.argsort(dim=-1, stable=True)
+        order = order.argsort(dim=-1, stable=True)  # absent rows come last
+        self.order[..., : len(self.row)] = order.masked_fill(self.absent, 0)
 
     def select(self, step: int) -> None:
         """Set the step of the epoch that `take` reads."""
         self.rows.copy_(self.order[..., step * self.batch : (step + 1) * self.batch])
+        sizes = (self.model_counts - step * self.batch).clamp(0, self.batch)[:, None]
+        position = torch.arange(self.batch, device=sizes.device)
+        self.row_weights.copy_((position < sizes) / sizes.clamp(min=1).to(self.row_weights.dtype))
 
     def sizes(self, step: int) -> tuple[int, ...]:
         """Return how many rows each client takes at a step of an epoch, (M,); 0 after its last."""

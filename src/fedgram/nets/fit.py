@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgram.nets import cuda
 from fedgram.nets.batches import Batches
@@ -29,32 +29,44 @@ OnEpoch = Callable[[int], None]
 class Fit:
     """A stack with its rows and objective, ready to train; fill `terms` in place before each round.
 
-    No tensor moves in memory, so that a GPU can replay recorded steps.
+    The optimizer restarts every round, except for the models of the mask `continues` (K,). No tensor moves in
+    memory, so that a GPU can replay recorded steps.
     """
 
-    def __init__(self, stack: ModelStack, batches: Batches, terms: Terms, config: TrainConfig) -> None:
+    def __init__(
+        self, stack: ModelStack, batches: Batches, terms: Terms, config: TrainConfig, continues: Tensor
+    ) -> None:
         self.stack, self.batches, self.terms, self.config = stack, batches, terms, config
+        self.continues = continues
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
         self.compiled_losses = cuda.compile_on_gpu(compute_losses, stack.device)
+        self.pads = can_pad(stack) and stack.device.type == "cpu"
         self.common = self._common_shapes()
         self.streams = cuda.StreamPool(stack.device, stack.models_at_once < len(stack))
-        steps = [-(-count // batches.batch) for count in batches.counts]
-        rates = schedule(config, steps).to(stack.device, stack.dtype)
+        self.steps_per_epoch = [-(-count // batches.batch) for count in batches.counts]
         # Warm-up steps at rate 0 change no parameter; there may be more of them than steps in a round.
-        self.rates = rates.new_zeros(len(rates) + cuda.WARM_UP, *rates.shape[1:])
+        steps = config.epochs * max(self.steps_per_epoch) + cuda.WARM_UP
+        shape = (steps, len(self.steps_per_epoch), 2, 2)  # step, client, restarts or continues, two rates
+        self.rates = torch.zeros(shape, dtype=stack.dtype, device=stack.device)
         with self._precision(), self._restore_buffers():
             # The optimizer then reads both in the same order, and batched products are faster.
             models, size = self.common[0]
             stack.match_layout(self.gradients(slice(0, models), size)[1])
-            self.optimizer = choose_optimizer(stack.device, stack.dtype)(stack.parameters, config.clip)
+            self.optimizer = (
+                AdamW(stack.parameters, config.clip, skips=True)
+                if self.pads
+                else choose_optimizer(stack.device, stack.dtype)(stack.parameters, config.clip)
+            )
             self.steps = self._record_steps()
-        self.rates[: len(rates)] = rates
 
     def round(self, number: int, on_epoch: OnEpoch = lambda epochs: None) -> Tensor:
         """Train every model for a round; return their mean losses in the last epoch (K,)."""
-        self.optimizer.reset()
+        self.optimizer.reset(torch.ones_like(self.continues) if number == 1 else ~self.continues)
         self.now.zero_()
+        for kind in (False, True):
+            rates = schedule(self.config, self.steps_per_epoch, number, continues=kind)
+            self.rates[: len(rates), :, int(kind)] = rates.to(self.rates)
         with self._precision():
             for epoch in range(self.config.epochs):
                 self.total.zero_()
@@ -72,8 +84,9 @@ class Fit:
             for turn, (models, size) in enumerate(self._split_by_size(sizes)):
                 with streams.use(turn):
                     values, gradients = self.gradients(models, size)
-                    self.optimizer.step(models, gradients, rates[self.batches.client[models]])
-                    self.total[models] += size * values
+                    kind = self.continues[models].long()
+                    self.optimizer.step(models, gradients, rates[self.batches.client[models], kind])
+                    self.total[models] += values * self._rows_of(models, size)
         self.now += 1
 
     def gradients(self, models: slice, size: int) -> tuple[Tensor, Tensors]:
@@ -84,8 +97,9 @@ class Fit:
         terms, penalty = self.terms.select(models), self.config.penalty
         is_common = (models.stop - models.start, size) in self.common
         compute = self.compiled_losses if is_common else compute_losses
+        row_weights = self.batches.row_weights[models, :size] if self.pads else None
         with translate_errors(size):
-            values = compute(self.stack, leaves, buffers, batch, terms, penalty)
+            values = compute(self.stack, leaves, buffers, batch, terms, penalty, row_weights)
             gradients = torch.autograd.grad(
                 values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
             )
@@ -95,8 +109,14 @@ class Fit:
         self.stack.model.train()
         return cuda.use_precision(self.config.precision, self.stack.device)
 
+    def _rows_of(self, models: slice, size: int) -> int | Tensor:
+        """Return how many rows each model has at the selected step."""
+        return (self.batches.row_weights[models] > 0).sum(dim=1) if self.pads else size
+
     def _split_by_size(self, sizes: tuple[int, ...]) -> list[tuple[slice, int]]:
         """Split models into ranges with the same number of rows: BatchNorm would read padding."""
+        if self.pads:
+            return [(slice(0, len(self.stack)), max(sizes))]
         runs = len(self.stack) // len(sizes)
         ranges, start = [], 0
         for size, clients in groupby(sizes):
@@ -132,6 +152,15 @@ class Fit:
         yield
         for name, value in saved.items():
             self.stack.buffers[name].copy_(value)
+
+
+def can_pad(stack: ModelStack) -> bool:
+    """Whether rows of a minibatch do not affect each other, so that padding with weight 0 has no effect.
+
+    This is known of the layers below only.
+    """
+    layers = (module for module in stack.model.modules() if not list(module.children()))
+    return all(isinstance(layer, nn.Linear | nn.PReLU | nn.ReLU | nn.Identity) for layer in layers)
 
 
 def choose_optimizer(device: torch.device, dtype: torch.dtype) -> type[AdamW]:

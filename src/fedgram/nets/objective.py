@@ -38,15 +38,22 @@ def compute_losses(
     batch: tuple[Tensor, Tensor],
     terms: Terms,
     penalty: Penalty,
+    row_weights: Tensor | None = None,
 ) -> Tensor:
-    """Compute the objective of each model (K,) on inputs (K, B, ...) and targets (K, B, C)."""
+    """Compute the objective of each model (K,) on inputs (K, B, ...) and targets (K, B, C).
+
+    row_weights (K, B) replace 1/B where models have different numbers of rows; they are 0 for padding.
+    """
     inputs, targets = batch
     features, predictions = stack.apply(parameters, buffers, inputs)
     head = parameters["head.weight"]
-    fit = half_square(predictions - targets) / targets.shape[1]
-    value = (
-        fit + penalty.features * half_square(features) / targets.shape[1] + penalty.head * half_square(head)
-    )
+    if row_weights is None:
+        fit = half_square(predictions - targets) / targets.shape[1]
+        size = half_square(features) / targets.shape[1]
+    else:
+        scale = row_weights.sqrt()[..., None]
+        fit, size = half_square(scale * (predictions - targets)), half_square(scale * features)
+    value = fit + penalty.features * size + penalty.head * half_square(head)
     value = value + terms.proximal * half_square(head - terms.broadcast)
     return value if terms.deficit is None else value + correction_term(head, terms.deficit, penalty)
 

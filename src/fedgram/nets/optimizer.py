@@ -15,17 +15,34 @@ CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class AdamW:
-    """Optimizer of K models; parameters and both moments are tensors (K, ...) by name."""
+    """Optimizer of K models; parameters and both moments are tensors (K, ...) by name.
 
-    def __init__(self, parameters: Tensors, clip: float) -> None:
-        self.parameters, self.clip = parameters, clip
+    With `skips`, a model whose learning rate is 0 has no rows left: its moments do not change either.
+    """
+
+    def __init__(self, parameters: Tensors, clip: float, *, skips: bool = False) -> None:
+        self.parameters, self.clip, self.skips = parameters, clip, skips
         self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
 
-    def reset(self) -> None:
-        """Zero both moments, as at the start of a round."""
+    def reset(self, models: Tensor) -> None:
+        """Zero both moments of the models of a mask (K,), as at the start of a round."""
         for value in (*self.first.values(), *self.second.values()):
-            value.zero_()
+            value[models] = 0.0
+
+    def state(self, models: Tensor) -> Tensors:
+        """Return both moments of the models of a mask (K,), by name."""
+        return {
+            f"{prefix}.{name}": value[models]
+            for prefix, moments in (("first", self.first), ("second", self.second))
+            for name, value in moments.items()
+        }
+
+    def load(self, state: Tensors, models: Tensor) -> None:
+        """Continue from a state of the models of a mask (K,)."""
+        for prefix, moments in (("first", self.first), ("second", self.second)):
+            for name, value in moments.items():
+                value[models] = state[f"{prefix}.{name}"].to(value)
 
     def finish_capture(self) -> None:
         """Run after the last step is recorded as a CUDA graph."""
@@ -35,7 +52,7 @@ class AdamW:
         scale = clip_scale(gradients, self.clip)
         for name, gradient in gradients.items():
             state = (self.parameters[name][models], self.first[name][models], self.second[name][models])
-            _update(*state, gradient, scale, rates)
+            _update(*state, gradient, scale, rates, self.skips)
 
 
 def clip_scale(gradients: Tensors, clip: float) -> Tensor:
@@ -45,28 +62,45 @@ def clip_scale(gradients: Tensors, clip: float) -> Tensor:
 
 
 def _update(
-    parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, scale: Tensor, rates: Tensor
+    parameter: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: Tensor,
+    scale: Tensor,
+    rates: Tensor,
+    skips: bool,
 ) -> None:
     """Take one AdamW step in place: tensors (K, ...), scale (K,), rates (K, 2)."""
     column = (-1, *[1] * (gradient.ndim - 1))
     gradient = gradient * scale.view(column)
-    first.lerp_(gradient, 1 - FIRST_DECAY)
-    second.mul_(SECOND_DECAY).addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
     size, correction = rates[:, 0].view(column), rates[:, 1].view(column)
+    if skips:
+        active = (size > 0).to(gradient.dtype)
+        first.lerp_(gradient, (1 - FIRST_DECAY) * active)
+        second.lerp_(gradient.square(), (1 - SECOND_DECAY) * active)
+    else:
+        first.lerp_(gradient, 1 - FIRST_DECAY)
+        second.mul_(SECOND_DECAY).addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
     parameter.sub_(size * first / (second.sqrt() * correction + EPS))
 
 
-def schedule(config: TrainConfig, steps: list[int]) -> Tensor:
+def schedule(config: TrainConfig, steps: list[int], number: int = 1, *, continues: bool = False) -> Tensor:
     """Tabulate rate / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) for each step of a round: (E max(steps), M, 2), float64.
 
-    steps (M,) counts each client's minibatches in an epoch. Entries after a client's last one are 0.
+    steps (M,) counts each client's minibatches in an epoch. Entries after a client's last one are 0. The
+    half-cosine covers a round, or all rounds with decay 'run'; then round `number` has its own part. t counts
+    the steps since the moments were zero: in this round, or in all if the optimizer continues.
     """
+    cycles = config.rounds if config.decay == "run" else 1
+    past = number - 1 if config.decay == "run" else 0
     longest = max(steps)
     table = torch.zeros(config.epochs, longest, len(steps), 2, dtype=torch.float64)
     low, high = config.final_learning_rate, config.learning_rate
     for client, own in enumerate(steps):
         t = torch.arange(config.epochs * own, dtype=torch.float64).view(config.epochs, own)
-        rate = low + 0.5 * (high - low) * (1 + torch.cos(pi * t / (config.epochs * own)))
-        table[:, :own, client, 0] = rate / (1 - FIRST_DECAY ** (t + 1))
-        table[:, :own, client, 1] = (1 - SECOND_DECAY ** (t + 1)).rsqrt()
+        progress = (past + t / (config.epochs * own)) / cycles
+        rate = low + 0.5 * (high - low) * (1 + torch.cos(pi * progress))
+        t = t + 1 + ((number - 1) * config.epochs * own if continues else 0)
+        table[:, :own, client, 0] = rate / (1 - FIRST_DECAY**t)
+        table[:, :own, client, 1] = (1 - SECOND_DECAY**t).rsqrt()
     return table.flatten(0, 1)

@@ -110,18 +110,26 @@ class ModelStack:
         self.model.train()
         return torch.cat(chunks)
 
+    @torch.no_grad()
+    def own_outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+        """Map inputs (K, N, ...) through other backbones (K, ...), each its own, in eval mode: (K, N, D)."""
+        self.model.eval()
+        with use_precision("fp32", self.device):
+            outputs = self._map_backbones(tensors, to_model_input(inputs, self.dtype, leading=2))
+        self.model.train()
+        return outputs
+
     def _apply_backbone(self, models: slice, inputs: Tensor) -> Tensor:
+        repeated = inputs.expand(models.stop - models.start, *inputs.shape)
+        return self._map_backbones({name: each[models] for name, each in self.tensors.items()}, repeated)
+
+    def _map_backbones(self, tensors: Tensors, inputs: Tensor) -> Tensor:
         prefix = "backbone."
         parameters, buffers = (
-            {
-                name.removeprefix(prefix): value[models]
-                for name, value in each.items()
-                if name.startswith(prefix)
-            }
+            {name.removeprefix(prefix): tensors[name] for name in each if name.startswith(prefix)}
             for each in (self.parameters, self.buffers)
         )
-        repeated = inputs.expand(models.stop - models.start, *inputs.shape)
-        output: Tensor = _map_models(self.model.backbone, parameters, buffers, repeated)
+        output: Tensor = _map_models(self.model.backbone, parameters, buffers, inputs)
         return output
 
 

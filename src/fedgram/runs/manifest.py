@@ -18,6 +18,9 @@ FORMAT = "fedgram-run/1"
 NOT_RECORDED = "not recorded"
 """Value of `Setup.network` in manifests of versions without fingerprints."""
 
+MEAN = "mean"
+"""Value of `Setup.aggregation` of a run that averages with client weights."""
+
 FEDERATION = "a Flower federation"
 """Value of the provenance key 'trained by' of a run that Flower trained."""
 
@@ -41,7 +44,7 @@ class Setup:
     """Inputs that determine a run; equal setups are the same run.
 
     parameters counts those of one client's model. network is its fingerprint (`nets.model.fingerprint`),
-    which reveals another network under the same name.
+    which reveals another network under the same name. aggregation is how the server averages.
     """
 
     procedure: Procedure
@@ -51,6 +54,7 @@ class Setup:
     parameters: int
     network: str
     data: Data
+    aggregation: str = MEAN
 
     @property
     def run(self) -> Run:
@@ -69,11 +73,15 @@ class Setup:
             parameters=document["parameters"],
             network=document.get("network", NOT_RECORDED),
             data=Data(**{key: _to_tuple(value) for key, value in data.items()}),
+            aggregation=document.get("aggregation", MEAN),
         )
 
     def document(self) -> dict[str, Any]:
         """Convert to JSON values, which `from_document` reads."""
-        return _to_json(self)
+        document = _to_json(self)
+        if self.aggregation == MEAN:
+            del document["aggregation"]  # as in earlier versions, so that the digests of setups stay the same
+        return document
 
     def differences(self, other: Setup) -> list[str]:
         """List the fields that differ, as 'field is ours there and theirs here'."""
@@ -91,7 +99,8 @@ class Account:
     """Progress of a run and its cost.
 
     seconds: of the stack, for each finished round; stack: how many runs it trained; peak_memory in bytes;
-    versions of the libraries; stopped: why the run was stopped early, or None.
+    versions of the libraries; stopped: why the run was stopped early, or None; chosen: rounds, strengths and
+    shares that were chosen on validation rows, and the test MSE of each client with them.
     """
 
     seconds: tuple[float, ...]
@@ -101,6 +110,7 @@ class Account:
     peak_memory: int
     versions: Mapping[str, str]
     stopped: str | None = None
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -120,7 +130,8 @@ class Account:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Account:
         """Read an account from a manifest."""
-        return cls(**{key: _to_tuple(document[key]) for key in cls.__dataclass_fields__})
+        known = {key: _to_tuple(document[key]) for key in cls.__dataclass_fields__ if key in document}
+        return cls(**known)
 
 
 def digest(setups: Sequence[Setup]) -> str:

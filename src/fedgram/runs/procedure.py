@@ -36,6 +36,16 @@ class Procedure:
         Every client draws its own initial backbone.
     centralized : bool
         Train one model on the pooled data.
+    local : bool
+        Every client trains alone; nothing is exchanged.
+    moment_head : int
+        After full-model training, solve the ridge head of the pooled rows from sums of features. A number k
+        above 1 also does so every k rounds, and training goes on from that head; 0 for none.
+    site_effects : bool
+        Add an intercept and a deviation of the moment head per client, both shrunk.
+    blended : bool
+        Predict with a mixture of this model and the one that the client trains alone; the shares are chosen
+        on validation rows.
 
     Raises
     ------
@@ -57,6 +67,10 @@ class Procedure:
     full_model: bool = False
     independent: bool = False
     centralized: bool = False
+    local: bool = False
+    moment_head: int = 0
+    site_effects: bool = False
+    blended: bool = False
 
     def __post_init__(self) -> None:
         for field, known in (("returned", get_args(Return)), ("bias", BIAS_RULES)):
@@ -66,11 +80,16 @@ class Procedure:
             raise InputError(f"proximal must be at least 0, not {self.proximal:g}.", field="proximal")
         if not 0.0 <= self.corrected <= 1.0:
             raise InputError(f"corrected must be between 0 and 1, not {self.corrected:g}.", field="corrected")
-        others = (each for each in fields(self) if each.name != "centralized")
-        if self.centralized and any(getattr(self, each.name) != each.default for each in others):
+        object.__setattr__(self, "moment_head", self._count_rounds(self.moment_head))
+        self._refuse_companions("centralized", "trains one model on the pooled data")
+        self._refuse_companions("local", "exchanges nothing")
+        for name, needed in (("moment_head", "full_model"), ("site_effects", "moment_head")):
+            if getattr(self, name) and not getattr(self, needed):
+                word, missing = name.replace("_", "-"), needed.replace("_", "-")
+                raise InputError(f"'{word}' needs '{missing}'. Add it.", field="procedure")
+        if self.moment_head and (self.centered or self.bias != "shared"):
             raise InputError(
-                "'centralized' trains one model on the pooled data. Remove all other words.",
-                field="procedure",
+                "'moment-head' solves for its own bias. Remove 'private' and 'centered'.", field="procedure"
             )
         if self.full_model and self.independent:
             raise InputError(
@@ -83,6 +102,19 @@ class Procedure:
                 "'aligned', 'solved' and 'offset'.",
                 field="procedure",
             )
+
+    def _refuse_companions(self, name: str, meaning: str) -> None:
+        others = (each for each in fields(self) if each.name != name)
+        if getattr(self, name) and any(getattr(self, each.name) != each.default for each in others):
+            raise InputError(f"'{name}' {meaning}. Remove all other words.", field="procedure")
+
+    @staticmethod
+    def _count_rounds(value: float) -> int:
+        if not (value >= 0 and float(value).is_integer()):
+            raise InputError(
+                f"moment_head must be a number of rounds of at least 0, not {value:g}.", field="moment_head"
+            )
+        return int(value)
 
     @classmethod
     def parse(cls, text: str) -> Procedure:
@@ -112,8 +144,11 @@ class Procedure:
             words.append("corrected" if self.corrected == 1.0 else f"corrected={_number(self.corrected)}")
         if self.bias != "shared":
             words.append(self.bias)
-        flags = ("centered", "full_model", "independent", "centralized")
+        flags = ("centered", "full_model", "independent", "centralized", "local")
         words += [flag.replace("_", "-") for flag in flags if getattr(self, flag)]
+        if self.moment_head:
+            words.append("moment-head" if self.moment_head == 1 else f"moment-head={self.moment_head}")
+        words += [flag.replace("_", "-") for flag in ("site_effects", "blended") if getattr(self, flag)]
         return "+".join(words) or "ordinary"
 
 
@@ -133,6 +168,10 @@ WORDS: dict[str, tuple[str, Any]] = {
     "full-model": ("full_model", True),
     "independent": ("independent", True),
     "centralized": ("centralized", True),
+    "local": ("local", True),
+    "moment-head": ("moment_head", 1.0),
+    "site-effects": ("site_effects", True),
+    "blended": ("blended", True),
 }
 """Map a word to the field that it sets, and to its value."""
 

@@ -12,6 +12,7 @@ from fedgram.theory.penalty import Penalty
 
 Precision = Literal["tf32", "fp32", "bf16", "fp64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+Decay = Literal["round", "run"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,13 @@ class TrainConfig:
     penalty : Penalty
         λ_H on features and λ_W on the head.
     learning_rate, final_learning_rate : float
-        Start and end of the half-cosine schedule within each round.
+        Start and end of the half-cosine schedule.
     clip : float
         Bound on each model's global gradient norm.
     precision : {'tf32', 'fp32', 'bf16', 'fp64'}
         Precision of matrix products; tf32 has an effect only on a GPU, and fp64 applies to everything.
+    decay : {'round', 'run'}
+        Whether the learning rate falls within each round, or over all of them.
 
     Raises
     ------
@@ -57,6 +60,7 @@ class TrainConfig:
     final_learning_rate: float = 1e-5
     clip: float = 5.0
     precision: Precision = "tf32"
+    decay: Decay = "round"
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -68,11 +72,9 @@ class TrainConfig:
         for name in ("learning_rate", "final_learning_rate", "clip"):
             check_type(getattr(self, name), Real, f"{name}=", "Pass a positive number")
         check_type(self.penalty, Penalty, "penalty=", "Build it with Penalty(features=0.01, head=0.01)")
-        if self.precision not in PRECISIONS:
-            raise InputError(
-                f"Unknown precision '{self.precision}'. Choose from {', '.join(PRECISIONS)}.",
-                field="precision",
-            )
+        for name, known in (("precision", PRECISIONS), ("decay", get_args(Decay))):
+            if (value := getattr(self, name)) not in known:
+                raise InputError(f"Unknown {name} '{value}'. Choose from {', '.join(known)}.", field=name)
 
 
 def _to_int(name: str, value: Any) -> int:

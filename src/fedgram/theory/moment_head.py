@@ -102,6 +102,11 @@ class FeatureSums:
         """Sum over the first axis: all that the server needs."""
         return FeatureSums(*(part.sum(axis=0) for part in vars(self).values()))
 
+    def __add__(self, other: FeatureSums) -> FeatureSums:
+        """Add the sums over other rows of the same sites."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return FeatureSums(*(first + second for first, second in pairs))
+
     def __getitem__(self, site: Any) -> FeatureSums:
         return FeatureSums(*(part[site] for part in vars(self).values()))
 

@@ -10,13 +10,14 @@ from its own rows and the shared totals:
     min Σ‖r - a - D (u - ū)‖² + s_a ‖a‖² + s_D Σ_d σ_ud² ‖D_d‖².
 
 s_a and s_D count rows: a site with s_a rows moves its intercept half of the way. With one row the effect is
-near zero, with many rows it is the site's own. Both strengths are chosen on held-out rows.
+near zero, with many rows it is the site's own. All strengths are chosen on validation rows, from sums alone;
+the heads are then fitted again on training and validation rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from fedgram.theory.moment_head import FeatureSums, LinearHead
 # Searched strengths, in rows; inf switches an effect off.
 STRENGTHS: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0, np.inf)
 
+# Searched ridge strengths of the shared head, relative to the variance of every feature.
+RIDGES: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
+
 
 @dataclass(frozen=True)
 class EffectStrengths:
@@ -34,6 +38,10 @@ class EffectStrengths:
 
     intercept: float = np.inf
     deviation: float = np.inf
+
+    def document(self) -> dict[str, float | None]:
+        """Convert to JSON values; None for an effect that is off."""
+        return {name: value if np.isfinite(value) else None for name, value in vars(self).items()}
 
 
 def fit_site_effects(
@@ -76,28 +84,114 @@ def fit_site_effects(
 
 
 def choose_strengths(
-    training: FeatureSums,
-    validation: FeatureSums,
-    head: LinearHead,
-    candidates: Sequence[float] = STRENGTHS,
+    training: FeatureSums, validation: FeatureSums, head: LinearHead, *, deviations: bool = True
 ) -> EffectStrengths:
-    """Choose both strengths by the squared error on validation rows of all sites.
+    """Choose strengths by the squared error on validation rows of all sites.
 
     First the intercept without deviations, then the deviation with that intercept, then the intercept again.
-    Ties go to the stronger shrinkage.
+    Ties go to the stronger shrinkage. Deviations have many parameters and fit what is particular to the
+    training rows, for example their season. So the strongest shrinkage of deviations counts whose error is
+    within one standard error, over sites, of the least.
+
+    Parameters
+    ----------
+    training, validation : FeatureSums with leading axis M
+    head : LinearHead
+        The shared head, fitted on the training rows.
+    deviations : bool
+        Whether to search for deviations, which takes most of the time.
     """
-    pooled = training.total()
-    strengths = EffectStrengths()
-    for field in ("intercept", "deviation", "intercept"):
-        trials = [
-            EffectStrengths(**{**vars(strengths), field: candidate}) for candidate in reversed(candidates)
-        ]
-        errors = [
-            validation.squared_error(fit_site_effects(training, head, pooled, trial)).sum()
-            for trial in trials
-        ]
-        strengths = trials[int(np.argmin(errors))]
-    return strengths
+    candidates = STRENGTHS[::-1]
+    errors = _errors_of_intercepts(training, validation, head, candidates)
+    chosen = EffectStrengths(intercept=candidates[int(errors.sum(axis=1).argmin())])
+    for field in ("deviation", "intercept") if deviations else ():
+        pooled = training.total()
+        trials = [replace(chosen, **{field: candidate}) for candidate in candidates]
+        fits = (fit_site_effects(training, head, pooled, trial) for trial in trials)
+        errors = np.stack([validation.squared_error(fit).sum(axis=-1) for fit in fits])
+        tolerated = _standard_error(errors) if field == "deviation" else 0.0
+        totals = errors.sum(axis=1)
+        chosen = trials[int(np.argmax(totals <= totals.min() + tolerated))]
+    return chosen
+
+
+def _errors_of_intercepts(
+    training: FeatureSums, validation: FeatureSums, head: LinearHead, candidates: Sequence[float]
+) -> Array:
+    """Squared errors (candidates, M) with intercepts alone: Σ‖r - a‖² = Σ‖r‖² - 2 a·Σr + n ‖a‖²."""
+    trained, held_out = (sites.count[:, None] * sites.residual_mean(head) for sites in (training, validation))
+    penalty = np.asarray(candidates)[:, None, None]
+    with np.errstate(invalid="ignore"):  # a site without rows and no shrinkage
+        intercepts = trained / (training.count[:, None] + penalty)
+    change = (validation.count[:, None] * intercepts - 2 * held_out) * intercepts
+    return validation.squared_error(head).sum(axis=-1) + change.sum(axis=-1)
+
+
+def _standard_error(errors: Array) -> Array:
+    """Standard error (candidates,) of how far each candidate's total is above the least; errors (., M)."""
+    excess = errors - errors[errors.sum(axis=1).argmin()]
+    return (
+        np.sqrt(errors.shape[1] * excess.var(axis=1, ddof=1))
+        if errors.shape[1] > 1
+        else np.zeros(len(errors))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SiteHeads:
+    """Shared head (C, D) and the heads of M sites (M, C, D), with the strengths that gave them.
+
+    validation_error (M,): squared error on each site's validation rows, summed over targets, of heads that
+    were fitted without these rows.
+    """
+
+    shared: LinearHead
+    sites: LinearHead
+    ridge: float
+    strengths: EffectStrengths
+    validation_error: Array
+
+
+def fit_site_heads(
+    training: FeatureSums, validation: FeatureSums, *, effects: bool, deviations: bool = True
+) -> SiteHeads:
+    """Fit the moment head and the heads of all sites; choose every strength on validation rows.
+
+    Parameters
+    ----------
+    training, validation : FeatureSums with leading axis M
+        Sums over each site's training rows, and over its validation rows.
+    effects : bool
+        Whether sites have effects; without, all use the shared head.
+    deviations : bool
+        Whether effects include deviations of the head, which take most of the time.
+
+    Returns
+    -------
+    SiteHeads
+        Fitted on training and validation rows with the chosen strengths.
+    """
+    totals, candidates = training.total(), STRENGTHS[::-1] if effects else (np.inf,)
+
+    def error_with_intercepts(ridge: float) -> float:
+        errors = _errors_of_intercepts(training, validation, totals.ridge(ridge), candidates)
+        return float(errors.sum(axis=1).min())
+
+    ridge = min(RIDGES, key=error_with_intercepts)
+    head = totals.ridge(ridge)
+    strengths = (
+        choose_strengths(training, validation, head, deviations=deviations) if effects else EffectStrengths()
+    )
+    chosen = fit_site_effects(training, head, totals, strengths)
+    rows = training + validation
+    shared = rows.total().ridge(ridge)
+    return SiteHeads(
+        shared=shared,
+        sites=fit_site_effects(rows, shared, rows.total(), strengths),
+        ridge=ridge,
+        strengths=strengths,
+        validation_error=validation.squared_error(chosen).sum(axis=-1),
+    )
 
 
 def _residual_sums(sites: FeatureSums, head: LinearHead, mean: Array) -> FeatureSums:

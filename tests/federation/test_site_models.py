@@ -1,0 +1,209 @@
+"""Local training, the best round, moment heads, site effects and mixtures, all on validation rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedgram import InputError, Penalty, Problem, TrainConfig
+from fedgram.federation.federation import Federation
+from fedgram.federation.returns import Layers
+from fedgram.federation.site_models import absorb, feature_sums, fit_heads, mean_squares, to_layers
+from fedgram.nets.backbones import ResMLP
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.theory.moment_head import FeatureSums, LinearHead
+
+CPU = torch.device("cpu")
+CONFIG = TrainConfig(
+    rounds=3, epochs=2, batch=16, features=6, penalty=Penalty(1e-3, 1e-3), learning_rate=1e-2,
+    decay="run", precision="fp64",
+)  # fmt: skip
+FULL = "full-model+moment-head+site-effects"
+
+
+def net():
+    return ResMLP(3, width=8, blocks=1)
+
+
+def site_problem(rows=(60, 41, 23), seed=0, shift=2.0):
+    """Sites with one response to the inputs, and intercepts of their own."""
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal((n, 3)) for n in rows]
+    targets = [
+        np.c_[np.tanh(x[:, 0]) + x[:, 1], x[:, 2]] + shift * m + 0.1 * rng.standard_normal((len(x), 2))
+        for m, x in enumerate(inputs)
+    ]
+    problem = Problem.from_arrays(inputs, targets, kind="GENERATED")
+    held_out = Problem.from_arrays(
+        [rng.standard_normal((30, 3)) for _ in rows], [np.zeros((30, 2)) for _ in rows], kind="GENERATED"
+    )
+    test = {
+        client: replace(split, targets=np.c_[np.tanh(x[:, 0]) + x[:, 1], x[:, 2]] + shift * m)
+        for m, (client, split) in enumerate(held_out.train.items())
+        for x in [split.inputs]
+    }
+    return replace(problem, test=test).hold_out_validation(0.25)
+
+
+def train(procedures, problem=None, config=CONFIG, seed=0):
+    runs = [Run(Procedure.parse(each), seed) for each in procedures]
+    federation = Federation(problem or site_problem(), net, runs, config, CPU)
+    records = list(federation.rounds())
+    return federation, records
+
+
+def test_moment_head_is_the_ridge_head_of_the_pooled_rows():
+    federation, _ = train(["full-model+moment-head"])
+    clients = federation.clients
+    tensors = clients.of_run(federation._current_models(), 0)
+    parts = [feature_sums(clients, tensors, part, 0) for part in ("train", "validation")]
+    u, y = [], []
+    for m, (inputs, targets) in enumerate(clients.data.train):
+        u.append(clients.stack.backbone_outputs(slice(m, m + 1), inputs)[0].numpy())
+        y.append(targets.numpy())
+    u, y = np.concatenate(u), np.concatenate(y)
+    assert parts[0].total().count == len(u)
+    head = parts[0].total().ridge(1e-2)
+    centered = u - u.mean(0)
+    scale = np.diag((centered**2).sum(0))
+    expected = np.linalg.solve(centered.T @ centered + 1e-2 * scale, centered.T @ (y - y.mean(0))).T
+    np.testing.assert_allclose(head.weight, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_only_sums_reach_the_head_so_the_partition_does_not_matter():
+    problem = site_problem()
+    federation, _ = train(["full-model+moment-head"], problem)
+    clients = federation.clients
+    tensors = clients.of_run(federation._current_models(), 0)
+    sums = feature_sums(clients, tensors, "train", 0)
+    rows = [targets for _, targets in clients.data.train]
+    joined = torch.cat([inputs for inputs, _ in clients.data.train])
+    u = clients.stack.backbone_outputs(slice(0, 1), joined)[0].numpy()
+    cuts = FeatureSums.stack(
+        [
+            FeatureSums.from_rows(*each)
+            for each in zip(np.array_split(u, 7), np.array_split(torch.cat(rows).numpy(), 7), strict=True)
+        ]
+    )
+    for ours, theirs in zip(vars(sums.total()).values(), vars(cuts.total()).values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-10)
+
+
+def test_local_models_never_hear_of_each_other():
+    problem = site_problem()
+    alone = replace(
+        problem,
+        train={client: problem.train[client] if m == 0 else replace(split, targets=split.targets + 50)
+               for m, (client, split) in enumerate(problem.train.items())},
+    )  # fmt: skip
+    ours, theirs = (train(["local"], each)[0] for each in (problem, alone))
+    for name in ours.clients.stack.parameters:
+        first = [each.site_models(each.runs[0]).tensors[name][0] for each in (ours, theirs)]
+        assert torch.equal(*first)
+        others = [each.site_models(each.runs[0]).tensors[name][1] for each in (ours, theirs)]
+        assert not torch.equal(*others)
+
+
+def test_the_best_round_is_kept():
+    config = replace(CONFIG, rounds=6, learning_rate=0.3, clip=100.0)
+    federation, _ = train(["full-model", "local"], config=config)
+    best = federation.chosen.best
+    assert (best.round[0::2] == best.round[0]).all()  # one round for all sites of a shared model
+    again = Federation(site_problem(), net, federation.runs, config, CPU)
+    for number, _ in enumerate(again.rounds(), 1):
+        if number == best.round[0]:
+            expected = {name: value.clone() for name, value in again._current_models().items()}
+    for name, value in federation.site_models(federation.runs[0]).tensors.items():
+        torch.testing.assert_close(value, expected[name][0::2].to(value.dtype))
+    errors = best.error[0::2]
+    assert (errors == errors[0]).all()
+
+
+def test_site_effects_find_the_intercepts_that_a_shared_head_misses():
+    federation, _ = train(["full-model", "full-model+moment-head", FULL], config=replace(CONFIG, rounds=10))
+    errors = {}
+    for run in federation.recorded:
+        models = federation.site_models(run)
+        predicted = federation.predict(run, models, "test")
+        errors[run.procedure.name] = mean_squares(predicted, federation.clients, "test").mean()
+    assert errors[FULL] < 0.5 * errors["full-model+moment-head"]
+    assert errors["full-model+moment-head"] < errors["full-model"]
+
+
+def test_solved_heads_are_written_into_the_last_layers():
+    federation, _ = train([FULL])
+    run = federation.recorded[0]
+    clients, models = federation.clients, federation.site_models(run)
+    best = clients.of_run(federation.chosen.best.tensors, 0)
+    heads = fit_heads(clients, best, 0, deviations=True)
+    predicted = federation.predict(run, models, "test")
+    for m, (inputs, _) in enumerate(clients.data.test):
+        u = clients.stack.own_outputs({n: v[m : m + 1] for n, v in best.items()}, inputs[None])[0].numpy()
+        np.testing.assert_allclose(predicted[m], heads.sites[m].predict(u), rtol=1e-10, atol=1e-10)
+    assert models.chosen["ridge"] == heads.ridge
+    shared = Layers.from_parameters({name: value[None] for name, value in models.shared.items()})
+    features = shared.features(torch.tensor(u)[None])
+    ours = (features @ shared.head.mT + shared.bias[:, None])[0].numpy()
+    np.testing.assert_allclose(ours, heads.shared.predict(u), rtol=1e-10, atol=1e-10)
+
+
+def test_absorbed_heads_predict_what_the_head_predicts():
+    rng = np.random.default_rng(0)
+    layers = Layers(*(torch.tensor(rng.standard_normal(s)) for s in ((3, 2, 6), (3, 2), (3, 6, 8), (3, 6))))
+    head = LinearHead(rng.standard_normal((2, 8)), rng.standard_normal(2))
+    u = rng.standard_normal((3, 10, 8))
+    for moved in (absorb(layers, head), to_layers(head, layers)):
+        ours = moved.features(torch.tensor(u)) @ moved.head.mT + moved.bias[:, None]
+        np.testing.assert_allclose(ours.numpy(), head.predict(u), rtol=1e-11, atol=1e-11)
+
+
+def test_training_goes_on_from_a_moment_head():
+    federation, records = train(["full-model+moment-head=2", "full-model+moment-head"])
+    assert np.array_equal(*(records[1][run].head for run in federation.recorded))  # not before round 2 ended
+    assert not np.array_equal(*(records[2][run].head for run in federation.recorded))
+
+
+def test_a_blended_run_mixes_in_the_local_model():
+    federation, records = train([FULL + "+blended", FULL])
+    blended, plain = federation.recorded
+    assert set(records[0]) == {blended, plain}  # the companion is not recorded
+    assert federation.runs[2].procedure.local
+    models = federation.site_models(blended)
+    shares = models.shares
+    assert ((shares >= 0) & (shares <= 1)).all()
+    ours = federation.predict(blended, models, "test")
+    shared = federation.predict(plain, federation.site_models(plain), "test")
+    local = federation.predict(federation.runs[2], replace(models, tensors=models.local, local={}), "test")
+    for m, share in enumerate(shares):
+        expected = share * local[m] + (1 - share) * shared[m]
+        np.testing.assert_allclose(ours[m], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_validation_rows_are_needed():
+    problem = replace(site_problem(), validation={})
+    with pytest.raises(InputError, match="chooses strengths on validation rows"):
+        train([FULL], problem)
+
+
+def test_resumed_training_chooses_the_same_models():
+    whole, _ = train([FULL + "+blended"])
+    first = Federation(site_problem(), net, whole.recorded, CONFIG, CPU)
+    next(first.rounds())
+    state = {name: value.clone() for name, value in first.state().items()}
+    second = Federation(site_problem(), net, whole.recorded, CONFIG, CPU)
+    second.load(state)
+    list(second.rounds())
+    ours, theirs = (each.site_models(each.recorded[0]) for each in (whole, second))
+    for name, value in ours.to_arrays(torch.float64).items():
+        np.testing.assert_allclose(theirs.to_arrays(torch.float64)[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_rounds_that_are_not_measured_train_the_same_models():
+    measured, _ = train([FULL, "local"])
+    bare = Federation(site_problem(), net, measured.recorded, CONFIG, CPU)
+    assert list(bare.rounds(measured=False)) == [{}, {}, {}]
+    for run in measured.recorded:
+        for name, value in measured.site_models(run).tensors.items():
+            assert torch.equal(bare.site_models(run).tensors[name], value)
