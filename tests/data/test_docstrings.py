@@ -4,10 +4,16 @@ import doctest
 
 import pytest
 
-from fedgram.data import problem, splits
-from fedgram.data.tables import read_moments
+from fedgram.data import encoding, holdout, problem, site_summary, splits
+from fedgram.data.tables import read_moments, read_site_tables
 
 
-@pytest.mark.parametrize(("module", "examples"), [(problem, 3), (splits, 3), (read_moments, 5)])
+@pytest.mark.parametrize(
+    ("module", "examples"),
+    [
+        (problem, 3), (splits, 3), (read_moments, 5), (encoding, 6), (site_summary, 3), (holdout, 4),
+        (read_site_tables, 4),
+    ],
+)  # fmt: skip
 def test_examples_run(module, examples):
     assert doctest.testmod(module) == (0, examples)

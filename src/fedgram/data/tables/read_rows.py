@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.site_summary import Impute
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint, translate_errors
 from fedgram.data.tables.reader import open_source, select_rows
@@ -22,7 +24,10 @@ TEST_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Columns and rows to read from a table. Without a client column, all rows belong to `site`."""
+    """Columns and rows to read from a table. Without a client column, all rows belong to `site`.
+
+    `time` and `impute` are for `read_site_tables`, which also reads categories.
+    """
 
     client: str | None
     inputs: list[str]
@@ -32,6 +37,8 @@ class TableSpec:
     drop_missing: bool = False
     site: str = ""
     kind: Kind | None = None
+    time: str | None = None
+    impute: Impute = None
 
     @property
     def required_flags(self) -> dict[str, object]:
@@ -46,6 +53,8 @@ class TableSpec:
             "--drop-missing": self.drop_missing,
             "--test-fraction": self.test_fraction is not None,
             "--kind": self.kind,
+            "--time": self.time,
+            "--impute": self.impute,
         }
 
     @property
@@ -80,13 +89,7 @@ def read_splits(path: str, spec: TableSpec, seed: int) -> tuple[dict[str, Split]
     """Read training and test rows by client, and count the dropped rows."""
     check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
     clients, client, values = _read(path, spec)
-    if spec.client is not None and len(clients) < 2:
-        found = f"only the client '{next(iter(clients))}'" if clients else "no client"
-        raise InputError(
-            f"The column '{spec.client}' of '{path}' has {found}, but a federation needs at least two. "
-            "Choose another column (--client), or add rows of other clients.",
-            field=spec.client,
-        )
+    check_several_clients(clients, spec, f"'{path}'")
     is_complete = ~np.isnan(values).any(axis=1) & np.isin(client, list(clients.values()))
     is_kept = is_complete | (not spec.drop_missing)
     splits = {}
@@ -118,32 +121,49 @@ def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
         with translate_errors(table):
             open_source(table)
             select_rows(table, drop_missing=False)
-            connection.execute(
-                "CREATE TEMP TABLE numbered AS SELECT *, row_number() OVER () AS row FROM data"
-            )
-            # A client's number is that of its first row: not all types of names compare as arrays.
-            names, numbers = table.read_by_client("min(row)", "numbered GROUP BY client")
-            by_number = "SELECT * EXCLUDE (client), min(row) OVER (PARTITION BY client) AS client"
-            found = connection.execute(f"{by_number} FROM numbered ORDER BY row").fetchnumpy()
-    _check_clients(names, spec, path)
-    clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
-    check_names(tuple(name for name in names if name is not None), len(names) - names.count(None), "client")
+            clients, found = fetch_rows(table, spec)
     values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(spec.columns))], axis=1)
     return clients, found["client"], values
 
 
-def _check_clients(names: list[str | None], spec: TableSpec, path: str) -> None:
-    if not names and spec.where:
+def fetch_rows(
+    table: SourceTable, spec: TableSpec, columns: str = "* EXCLUDE (client)"
+) -> tuple[dict[str, int], dict[str, Array]]:
+    """Fetch a number per client name, and SQL columns of the view `data` with each row's `client` number."""
+    table.connection.execute(
+        f"CREATE TEMP TABLE numbered AS SELECT client, {columns}, row_number() OVER () AS row FROM data"
+    )
+    # A client's number is that of its first row: not all types of names compare as arrays.
+    names, numbers = table.read_by_client("min(row)", "numbered GROUP BY client")
+    by_number = "SELECT * EXCLUDE (client), min(row) OVER (PARTITION BY client) AS client"
+    found = table.connection.execute(f"{by_number} FROM numbered ORDER BY row").fetchnumpy()
+    _check_clients(names, spec, table)
+    clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
+    check_names(tuple(name for name in names if name is not None), len(names) - names.count(None), "client")
+    return clients, found
+
+
+def check_several_clients(clients: Collection[str], spec: TableSpec, source: str) -> None:
+    """Reject a client column with fewer than two clients."""
+    if spec.client is not None and len(clients) < 2:
+        found = f"only the client '{next(iter(clients))}'" if clients else "no client"
         raise InputError(
-            f"No rows of '{path}' match the condition \"{spec.where}\". Widen it.", field="where"
+            f"The column '{spec.client}' of {source} has {found}, but a federation needs at least two. "
+            "Choose another column (--client), or add rows of other clients.",
+            field=spec.client,
         )
+
+
+def _check_clients(names: list[str | None], spec: TableSpec, table: SourceTable) -> None:
+    if not names and spec.where:
+        raise InputError(f'No rows of {table} match the condition "{spec.where}". Widen it.', field="where")
     if not names and spec.client is None:
-        raise InputError(f"No rows in '{path}'. Add some.", field="source")
+        raise InputError(f"No rows in {table}. Add some.", field="source")
     if None in names and not spec.drop_missing:
         flag = " (--drop-missing)" if spec.targets else ""
         raise InputError(
             f"Some rows have no client in '{spec.client}'. Name it, or drop the rows{flag}."
-            f"{missing_client_hint(path)}",
+            f"{missing_client_hint(table.source)}",
             field=spec.client,
         )
 

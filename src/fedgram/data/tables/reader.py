@@ -23,20 +23,21 @@ from fedgram.data.tables.files import (
     sql_name,
     sql_text,
 )
-from fedgram.data.tables.source import SourceTable
+from fedgram.data.tables.source import SourceTable, limit_file_access
 
 # DuckDB infers from the bounds of a Parquet column that it has no NaN, but these bounds ignore NaN.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 
-_NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
+NUMERIC_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
 _DECIMAL = {"FLOAT", "DOUBLE", "DECIMAL"}
 _RENAMED = re.compile(r"(.+)_\d+")
 
 
 def open_source(table: SourceTable) -> None:
     """Create the view `source`, and check that its columns exist and its targets are numeric."""
-    columns = _create_view(table, {})
     files = find_tables(source_paths(table.source))
+    limit_file_access(table.connection, files)
+    columns = _create_view(table, {})
     _check_ambiguous_columns(table, files, columns)
     _check_folder_columns(table, files)
     for name in table.columns:
@@ -49,7 +50,7 @@ def open_source(table: SourceTable) -> None:
     numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
     columns = _create_view(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
     for name in table.targets:
-        if not _NUMBER.fullmatch(columns[name]):
+        if not NUMERIC_TYPE.fullmatch(columns[name]):
             raise not_numeric(table, name, columns[name])
 
 
@@ -176,14 +177,16 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         if len(table.connection.extract_statements(f"{rows} LIMIT 0")) > 1:
             raise duckdb.ProgrammingError("more than one statement")
         table.connection.execute(f"{rows} LIMIT 0")
-    except (duckdb.ProgrammingError, duckdb.DataError) as error:
+    except (duckdb.ProgrammingError, duckdb.DataError, duckdb.PermissionException) as error:
         raise bad_where(table, error) from None
     values = [f"CAST({sql_name(name)} AS DOUBLE)" for name in table.targets]
     if drop_missing:
         table.connection.execute(FIND_NAN)
         complete = " AND ".join(f"NOT isnan({value})" for value in values)
         values = [f"CASE WHEN {complete} THEN {value} END" for value in values]
-    columns = ", ".join(f"{value} AS y{number}" for number, value in enumerate(values))
+    selected = [f"{value} AS y{number}" for number, value in enumerate(values)]
+    selected += [f"{sql_name(name)} AS x{number}" for number, name in enumerate(table.others)]
+    columns = ", ".join(selected)
     client = sql_text(table.client) if table.is_single else _client_column(table)
     table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
 

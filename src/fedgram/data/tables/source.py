@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.tables.files import source_paths
+from fedgram.data.tables.files import source_paths, sql_text
 from fedgram.data.validation import client_name
 
 if TYPE_CHECKING:
@@ -34,13 +35,21 @@ def connect_duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+def limit_file_access(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> None:
+    """Let a connection read these files and nothing else: a condition could otherwise read any file."""
+    paths = [name for file in files for name in (file, glob.escape(file))]
+    connection.execute(f"SET allowed_paths = [{', '.join(map(sql_text, paths))}]")
+    connection.execute("SET enable_external_access = false")
+
+
 @dataclass(frozen=True)
 class SourceTable:
     """A source with the columns and rows to read.
 
     `client` is a column, or with `is_single` the name of the one client of all rows. `open_source` creates
     the view `source` of all columns and rows; `select_rows` creates the view `data` of the selected rows,
-    with columns client, y0, y1, ..., one y per target.
+    with columns client, y0, y1, ..., one y per target, and x0, x1, ..., one x per column of `others`, which
+    may have any type and are text in text files.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -49,11 +58,12 @@ class SourceTable:
     targets: tuple[str, ...]
     where: str | None
     is_single: bool = False
+    others: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
-        return self.targets if self.is_single else (self.client, *self.targets)
+        return (*(() if self.is_single else (self.client,)), *self.targets, *self.others)
 
     def per_target(self, template: str) -> str:
         """Repeat an SQL expression for every target; {0} is the target's number."""

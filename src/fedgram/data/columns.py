@@ -1,0 +1,179 @@
+"""Read one column of a site as numbers or as categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize, suggest
+from fedgram.data.validation import client_name
+
+ColumnKind = Literal["number", "category"]
+Columns = Mapping[str, Any]
+"""One site's values (N,) by column name: arrays, lists or columns of a data frame."""
+
+# Networks compute in single precision, where a larger value is infinite.
+LARGEST = float(np.finfo(np.float32).max)
+
+_BOOLEANS = {"": np.nan, "false": 0.0, "true": 1.0}
+
+
+def parse_column(columns: Columns, name: str, site: str) -> Array:
+    """Return a column (N,) as float64 with NaN for missing values, or as text with "" for missing values.
+
+    Numbers stay numbers. Text and booleans become text without blanks around it, such as "true".
+    """
+    if name not in columns:
+        where = f" at site '{site}'" if site else ""
+        hint = suggest(name, map(str, columns))
+        raise column_error(f"No column '{name}'{where}{hint} Add it, or drop it everywhere.", name, site)
+    array = np.asarray(columns[name])
+    if np.ma.isMaskedArray(columns[name]):
+        array = array.astype(object)
+        array[np.ma.getmaskarray(columns[name])] = None
+    if array.ndim != 1:
+        raise column_error(
+            f"Column '{name}'{locate(site)} must have one value per row, not shape {array.shape}.", name, site
+        )
+    match array.dtype.kind:
+        case "b":
+            return np.where(array, "true", "false")
+        case "i" | "u" | "f":
+            return _check_range(array.astype(np.float64), name, site)
+        case "U" | "T":
+            return np.strings.strip(array.astype(np.str_))
+        case "O":
+            return _parse_objects(array, name, site)
+        case _:
+            raise _unsupported(str(array.dtype), name, site)
+
+
+def _parse_objects(array: Array, name: str, site: str) -> Array:
+    """Parse Python objects by their types; None, NaN, pandas.NA and blank text are missing."""
+    is_present = np.array([not _is_missing(value) for value in array], dtype=bool)
+    present = array[is_present].tolist()
+    kinds = {type(value) for value in present}
+    if all(issubclass(kind, (Real, Decimal)) and not issubclass(kind, bool) for kind in kinds):
+        numbers = np.full(len(array), np.nan)
+        numbers[is_present] = [float(value) for value in present]
+        return _check_range(numbers, name, site)
+    for kind in kinds:
+        if not issubclass(kind, (str, Real, Decimal, np.bool)):
+            raise _unsupported(kind.__name__, name, site)
+    texts = np.full(len(array), "", object)
+    texts[is_present] = [level_name(value) for value in present]
+    return texts.astype(np.str_)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA is neither true nor false
+        return True
+
+
+def level_name(value: Any) -> str:
+    """Return a value as the text of its level; 1.0 and 1 are one level, NaN is none."""
+    if isinstance(value, (bool, np.bool)):
+        return "true" if value else "false"
+    return (client_name(value) or "").strip()
+
+
+def _check_range(numbers: Array, name: str, site: str) -> Array:
+    too_large = numbers[np.abs(numbers) > LARGEST]
+    if len(too_large):
+        raise column_error(
+            f"Column '{name}'{locate(site)} has {pluralize(len(too_large), 'value')} too large to compute "
+            f"with, first {too_large[0]:g}. Correct the values, or drop their rows.",
+            name,
+            site,
+        )
+    return numbers
+
+
+def kind_of(values: Array) -> ColumnKind | None:
+    """Return the kind of a parsed column, or None if it has no value."""
+    if is_missing(values).all():
+        return None
+    return "number" if values.dtype.kind == "f" else "category"
+
+
+def is_missing(values: Array) -> Array:
+    """Tell which values (N,) of a parsed column, or times, are missing."""
+    if values.dtype.kind == "M":
+        return np.isnat(values)
+    return np.isnan(values) if values.dtype.kind == "f" else values == ""
+
+
+def parse_numbers(columns: Columns, name: str, site: str) -> Array:
+    """Return a column (N,) as float64 with NaN for missing values; booleans are 0 and 1."""
+    values = parse_column(columns, name, site)
+    if values.dtype.kind == "f":
+        return values
+    if texts := sorted(set(values.tolist()) - _BOOLEANS.keys()):
+        raise column_error(
+            f"Column '{name}'{locate(site)} is not numeric: it has the value '{texts[0][:40]}'. Convert it, "
+            "or choose another column.",
+            name,
+            site,
+        )
+    return np.array([_BOOLEANS[value] for value in values.tolist()])
+
+
+def parse_levels(columns: Columns, name: str, site: str) -> Array:
+    """Return a column (N,) as text with "" for missing values; numbers become text, 1.0 as '1'."""
+    values = parse_column(columns, name, site)
+    if values.dtype.kind != "f":
+        return values
+    return np.array([level_name(value) for value in values.tolist()], dtype=np.str_)
+
+
+def check_present(values: Array, name: str, site: str, remedy: str) -> None:
+    """Reject missing values, with their count; `remedy` is the sentence that says what to do."""
+    if count := int(is_missing(values).sum()):
+        raise column_error(
+            f"Column '{name}'{locate(site)} has {pluralize(count, 'missing value')} in "
+            f"{pluralize(len(values), 'row')}. {remedy}",
+            name,
+            site,
+        )
+
+
+def check_lengths(columns: Mapping[str, Array], site: str) -> None:
+    """Reject columns of different lengths."""
+    first, *others = columns
+    for name in others:
+        if len(columns[name]) != len(columns[first]):
+            raise column_error(
+                f"Columns '{first}' and '{name}'{locate(site)} have {len(columns[first]):,} and "
+                f"{len(columns[name]):,} rows. Pass one value per row in every column.",
+                name,
+                site,
+            )
+
+
+def locate(site: str) -> str:
+    """Return " of site '...'" for messages; rows for prediction may have no site."""
+    return f" of site '{site}'" if site else ""
+
+
+def column_error(message: str, name: str, site: str) -> InputError:
+    """Build an error about a column of a site."""
+    return InputError(message, client=site or None, field=name)
+
+
+def _unsupported(kind: str, name: str, site: str) -> InputError:
+    return column_error(
+        f"Column '{name}'{locate(site)} has values of type {kind}, which are neither numbers nor text. "
+        "Convert them, or drop the column.",
+        name,
+        site,
+    )

@@ -1,0 +1,398 @@
+"""Standardize inputs and targets with moments pooled over sites.
+
+A number x becomes (x − μ) / σ, with the mean μ and variance σ² (1/N) of the training rows of all sites:
+
+    n = Σ_m n_m,    n μ = Σ_m Σ_i x_i,    n σ² = Σ_m Σ_i (x_i − μ)²
+
+A category becomes one 0/1 column per level, standardized the same way. Sites exchange `SiteSummary` only: the
+inner sums, about a center c_m near the site's mean, so that no digits are lost far from zero.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import quote_list
+from fedgram.data.columns import (
+    ColumnKind,
+    Columns,
+    check_lengths,
+    check_present,
+    column_error,
+    kind_of,
+    locate,
+    parse_column,
+    parse_levels,
+    parse_numbers,
+)
+from fedgram.data.site_summary import (
+    FILL_INPUTS,
+    FILL_TARGETS,
+    ColumnSummary,
+    Impute,
+    SiteSummary,
+    check_levels,
+)
+
+# Standardized inputs are cut off here, so that an outlier or a rare level does not dominate the first layer.
+CLIP = 6.0
+
+_DESCRIPTION = {"number": "numbers", "category": "text or booleans"}
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A numeric column: pooled mean and standard deviation, and the value that replaces missing ones."""
+
+    name: str
+    mean: float
+    scale: float
+    median: float | None = None
+
+    @classmethod
+    def from_summaries(cls, name: str, summaries: Sequence[ColumnSummary]) -> NumberColumn:
+        """Pool the sums of all sites; a constant column gets the scale 1."""
+        count = sum(each.count for each in summaries)
+        center = summaries[0].center
+        offset = math.fsum(each.total + each.count * (each.center - center) for each in summaries) / count
+        squares = math.fsum(_squares_about(center, offset, each) for each in summaries)
+        return cls(name, center + offset, math.sqrt(squares / count) or 1.0, _weighted_median(summaries))
+
+    @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """Name of the encoded column."""
+        return (self.name,)
+
+    def encode(self, columns: Columns, site: str) -> Array:
+        """Return the standardized column (N, 1)."""
+        values = parse_column(columns, self.name, site)
+        if kind_of(values) == "category":
+            raise column_error(
+                f"Column '{self.name}'{locate(site)} has text but had numbers in training. Convert it.",
+                self.name,
+                site,
+            )
+        if self.median is None:
+            check_present(values, self.name, site, FILL_INPUTS)
+        numbers = values if values.dtype.kind == "f" else np.full(len(values), np.nan)
+        filled = np.where(np.isnan(numbers), self.median or 0.0, numbers)
+        return ((filled - self.mean) / self.scale)[:, None]
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A category: one standardized 0/1 column per level; a row with 0 in all of them has no known level."""
+
+    name: str
+    levels: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    allows_missing: bool = False
+
+    @classmethod
+    def from_summaries(
+        cls, name: str, summaries: Sequence[ColumnSummary], rows: int, allows_missing: bool
+    ) -> CategoryColumn:
+        """Take the union of all sites' levels, each with its fraction of all rows."""
+        counts = sum((Counter(each.levels) for each in summaries), Counter[str]())
+        levels = tuple(sorted(counts))
+        mean = tuple(counts[level] / rows for level in levels)
+        scale = tuple(math.sqrt(p * (1.0 - p)) or 1.0 for p in mean)
+        return cls(name, levels, mean, scale, allows_missing)
+
+    @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """Names of the encoded columns, such as 'sex=F'."""
+        return tuple(f"{self.name}={level}" for level in self.levels)
+
+    def encode(self, columns: Columns, site: str) -> Array:
+        """Return the standardized 0/1 columns (N, levels)."""
+        values = parse_levels(columns, self.name, site)
+        if not self.allows_missing:
+            check_present(values, self.name, site, FILL_INPUTS)
+        levels = np.array(self.levels, dtype=np.str_)
+        place = np.searchsorted(levels, values).clip(max=len(levels) - 1)
+        indicators = np.zeros((len(values), len(levels)))
+        indicators[np.arange(len(values)), place] = levels[place] == values
+        return (indicators - self.mean) / self.scale
+
+    def unseen_levels(self, columns: Columns, site: str) -> list[str]:
+        """Return the levels of these rows that no site had in training."""
+        return sorted(set(parse_levels(columns, self.name, site).tolist()) - {"", *self.levels})
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Map columns as people have them to standardized arrays, and predictions back to the targets' units.
+
+    Parameters
+    ----------
+    inputs : tuple of NumberColumn and CategoryColumn
+        In the order of the encoded columns.
+    targets : tuple of NumberColumn
+    """
+
+    inputs: tuple[NumberColumn | CategoryColumn, ...]
+    targets: tuple[NumberColumn, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        tables: Mapping[str, Columns],
+        *,
+        inputs: Sequence[str],
+        targets: Sequence[str],
+        impute: Impute = None,
+    ) -> Encoding:
+        """Compute the encoding from every site's training rows.
+
+        Parameters
+        ----------
+        tables : dict of dict of arrays (N,)
+            Training rows: site name -> column name -> values. Numbers are standardized, constant ones only
+            centered. Text and booleans are one-hot.
+        inputs, targets : list of str
+            Columns to encode. Targets are numbers; booleans count as 0 and 1.
+        impute : {"median", None}
+            "median" fills missing numbers with the row-weighted median of the sites' medians, because the
+            median of the pooled rows is not a sum over sites. A missing category then has no level. Means
+            and scales of numbers ignore missing values. None refuses missing inputs.
+
+        Returns
+        -------
+        Encoding
+            Independent of how rows are divided over sites, except for imputed medians.
+
+        Raises
+        ------
+        InputError
+            If a site lacks a column, values are missing, a column has numbers at one site and text at
+            another, or a target is constant over all sites.
+
+        Examples
+        --------
+        >>> north = {"dose": [1.0, 3.0], "sex": ["F", "F"], "effect": [0.0, 2.0]}
+        >>> south = {"dose": [5.0, 7.0], "sex": ["F", "M"], "effect": [4.0, 6.0]}
+        >>> encoding = Encoding.fit({"north": north, "south": south}, inputs=["dose", "sex"],
+        ...                         targets=["effect"])
+        >>> encoding.input_names
+        ('dose', 'sex=F', 'sex=M')
+        >>> encoding.encode_inputs(south, "south").round(2)
+        array([[ 0.45,  0.58, -0.58],
+               [ 1.34, -1.73,  1.73]])
+        >>> encoding.decode_targets(encoding.encode_targets(south, "south")).ravel()
+        array([4., 6.])
+        """
+        return cls.from_summaries(
+            [
+                SiteSummary.from_columns(columns, site, inputs=inputs, targets=targets, impute=impute)
+                for site, columns in tables.items()
+            ]
+        )
+
+    @classmethod
+    def from_summaries(cls, summaries: Sequence[SiteSummary]) -> Encoding:
+        """Compute the encoding from what sites exchange; `fit` describes it.
+
+        Raises
+        ------
+        InputError
+            If sites summarize different columns, or a column has numbers at one site and text at another.
+        """
+        _check_same_columns(summaries)
+        inputs = zip(*(summary.inputs for summary in summaries), strict=True)
+        targets = zip(*(summary.targets for summary in summaries), strict=True)
+        return cls(
+            tuple(_pool_input(columns, summaries) for columns in inputs),
+            tuple(_pool_target(columns) for columns in targets),
+        )
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the D encoded inputs; 'sex=F' is the level F of the column 'sex'."""
+        return tuple(name for column in self.inputs for name in column.encoded_names)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the C targets."""
+        return tuple(column.name for column in self.targets)
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """Kind of every input column; `read_site_tables` takes them for further tables."""
+        return {
+            column.name: "number" if isinstance(column, NumberColumn) else "category"
+            for column in self.inputs
+        }
+
+    @property
+    def target_mean(self) -> Array:
+        """Pooled means (C,) of the targets."""
+        return np.array([column.mean for column in self.targets])
+
+    @property
+    def target_scale(self) -> Array:
+        """Pooled standard deviations (C,) of the targets."""
+        return np.array([column.scale for column in self.targets])
+
+    def encode_inputs(
+        self, columns: Columns, site: str = "", on_warning: Callable[[str], None] = warnings.warn
+    ) -> Array:
+        """Standardize inputs, and clip them at ±6.
+
+        Parameters
+        ----------
+        columns : dict of arrays (N,)
+            Values by column name; other columns are ignored.
+        site : str
+            Name of the site, for messages.
+        on_warning : function of str
+            Receives one sentence if rows have levels that training did not see. They count as no level.
+
+        Returns
+        -------
+        array (N, D)
+
+        Raises
+        ------
+        InputError
+            If a column is absent, has text instead of numbers, or has missing values without imputation.
+        """
+        blocks = {column.name: column.encode(columns, site) for column in self.inputs}
+        check_lengths(blocks, site)
+        unseen = [
+            f"{quote_list(levels)} of '{column.name}'"
+            for column in self.inputs
+            if isinstance(column, CategoryColumn) and (levels := column.unseen_levels(columns, site))
+        ]
+        if unseen:
+            place = f" at site '{site}'" if site else ""
+            on_warning(f"Levels{place} that training did not see count as no level: {', '.join(unseen)}.")
+        return np.clip(np.hstack(list(blocks.values())), -CLIP, CLIP)
+
+    def encode_targets(self, columns: Columns, site: str = "") -> Array:
+        """Standardize targets (N, C); they are not clipped."""
+        values = {name: parse_numbers(columns, name, site) for name in self.target_names}
+        check_lengths(values, site)
+        for name, numbers in values.items():
+            check_present(numbers, name, site, FILL_TARGETS)
+        return (np.stack(list(values.values()), axis=1) - self.target_mean) / self.target_scale
+
+    def decode_targets(self, values: Array) -> Array:
+        """Return standardized targets or predictions (..., C) in the targets' own units."""
+        return np.asarray(values, np.float64) * self.target_scale + self.target_mean
+
+    def document(self) -> dict[str, Any]:
+        """Return the encoding as JSON data; `from_document` restores it exactly."""
+        return {
+            "inputs": [{"kind": self.kinds[column.name], **asdict(column)} for column in self.inputs],
+            "targets": [asdict(column) for column in self.targets],
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Encoding:
+        """Restore an encoding from `document()`.
+
+        Raises
+        ------
+        InputError
+            If the document is not that of an encoding.
+        """
+        try:
+            inputs = tuple(_restore_column(column) for column in document["inputs"])
+            return cls(inputs, tuple(NumberColumn(**column) for column in document["targets"]))
+        except (KeyError, TypeError):
+            raise InputError(
+                "Cannot read an encoding: fields are missing or unknown.", field="encoding"
+            ) from None
+
+
+def _restore_column(document: Mapping[str, Any]) -> NumberColumn | CategoryColumn:
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
+    }
+    return NumberColumn(**fields) if fields.pop("kind") == "number" else CategoryColumn(**fields)
+
+
+def _squares_about(center: float, offset: float, summary: ColumnSummary) -> float:
+    """Return Σ (x − center − offset)²; center + offset would round the mean."""
+    shift = (summary.center - center) - offset
+    return summary.squares + 2.0 * shift * summary.total + summary.count * shift**2
+
+
+def _weighted_median(summaries: Sequence[ColumnSummary]) -> float | None:
+    """Return the smallest of the sites' medians with at least half of the rows at sites up to it."""
+    medians = sorted((each.median, each.count) for each in summaries if each.median is not None)
+    half, rows = sum(count for _, count in medians) / 2, 0
+    for median, count in medians:
+        rows += count
+        if rows >= half:
+            return median
+    return None
+
+
+def _pool_input(
+    columns: Sequence[ColumnSummary], summaries: Sequence[SiteSummary]
+) -> NumberColumn | CategoryColumn:
+    name = columns[0].name
+    by_site = {each.site: column for each, column in zip(summaries, columns, strict=True) if column.kind}
+    if not by_site:
+        raise InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
+    _check_same_kind(name, by_site)
+    check_levels(name, by_site)
+    present = list(by_site.values())
+    if present[0].kind == "number":
+        return NumberColumn.from_summaries(name, present)
+    rows = sum(summary.rows for summary in summaries)
+    return CategoryColumn.from_summaries(name, present, rows, summaries[0].impute is not None)
+
+
+def _pool_target(columns: Sequence[ColumnSummary]) -> NumberColumn:
+    name = columns[0].name
+    present = [column for column in columns if column.count]
+    if all(column.squares == 0 and column.center == present[0].center for column in present):
+        raise InputError(
+            f"Target '{name}' is constant over all sites, so there is nothing to predict. Drop the target.",
+            field=name,
+        )
+    return NumberColumn.from_summaries(name, present)
+
+
+def _check_same_columns(summaries: Sequence[SiteSummary]) -> None:
+    if not summaries:
+        raise InputError("There are no sites. Pass the rows of at least one.", field="sites")
+    first = summaries[0]
+    for summary in summaries[1:]:
+        if _signature(summary) != _signature(first):
+            raise InputError(
+                f"Sites '{first.site}' and '{summary.site}' have different inputs, targets or imputation. "
+                "Use the same at all sites.",
+                client=summary.site,
+                field="inputs",
+            )
+
+
+def _signature(summary: SiteSummary) -> tuple[list[str], list[str], Impute]:
+    inputs, targets = ([column.name for column in part] for part in (summary.inputs, summary.targets))
+    return inputs, targets, summary.impute
+
+
+def _check_same_kind(name: str, by_site: Mapping[str, ColumnSummary]) -> None:
+    first, *others = ((site, _DESCRIPTION[column.kind]) for site, column in by_site.items() if column.kind)
+    for site, found in others:
+        if found != first[1]:
+            raise column_error(
+                f"Column '{name}' has {first[1]} at site '{first[0]}' but {found} at site '{site}'. "
+                "Convert it to one kind.",
+                name,
+                site,
+            )

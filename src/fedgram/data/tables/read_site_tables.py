@@ -1,0 +1,250 @@
+"""Read tables with numbers, categories and times, site by site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import dropped_rows_message, pluralize
+from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column
+from fedgram.data.site_summary import FILL_TARGETS
+from fedgram.data.tables.diagnostics import translate_errors
+from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
+from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
+from fedgram.data.tables.reader import NUMERIC_TYPE, check_in_every_file, open_source, select_rows
+from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.validation import check_unique_columns, client_name
+
+# Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
+_NUMBER = "TRY_CAST({0} AS DOUBLE)"
+_BOOLEAN = "CASE lower(trim({0})) WHEN 'true' THEN true WHEN 'false' THEN false END"
+_TIME = "TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
+_TEXT = "coalesce(trim({0}::VARCHAR), '')"
+_DECIMAL_COMMA = r"CASE WHEN regexp_full_match(trim({0}), '[+-]?\d+(,\d+)?') THEN 1 END"
+
+_TIME_TYPES = ("DATE", "TIMESTAMP")
+
+
+def read_site_tables(
+    source: Any,
+    spec: TableSpec,
+    kinds: Mapping[str, ColumnKind] | None = None,
+    on_warning: Callable[[str], None] = lambda sentence: None,
+) -> dict[str, dict[str, Array]]:
+    """Read the rows of every site, with categories as text.
+
+    Parameters
+    ----------
+    source : path, list of paths, pandas.DataFrame or pyarrow.Table
+        CSV, TSV or Parquet files, folders and globs of them, or a table in memory. A column of a text file
+        is numeric if all its values are numbers.
+    spec : TableSpec
+        Columns and rows. `drop_missing` drops rows without a site, time, target or input; with `impute` rows
+        without an input stay. Otherwise a missing site or time is refused, and other missing values are kept.
+    kinds : dict, optional
+        Kinds of the inputs in training (`Encoding.kinds`). A category is then read as text, also where the
+        rows to predict have only numbers.
+    on_warning : function of str
+        Receives one sentence if rows are dropped.
+
+    Returns
+    -------
+    dict of dict of arrays (N,)
+        Site name -> column name -> values in the table's order. Targets and numeric inputs are float64 with
+        NaN for missing values. Text is str with "" for missing values. Booleans are bool, or objects where
+        some are None. Times are float64 or datetime64[us] in UTC.
+
+    Raises
+    ------
+    InputError
+        If columns are absent or of other types, times do not parse, or there are fewer than two sites.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"site": ["a", "b", "a"], "sex": ["F", "M", "M"], "dose": [1.0, 2.0, 3.0]})
+    >>> tables = read_site_tables(frame, TableSpec("site", inputs=["sex"], targets=["dose"]))
+    >>> tables["a"]["sex"].tolist(), tables["a"]["dose"].tolist()
+    (['F', 'M'], [1.0, 3.0])
+    """
+    sites, site, columns = _read(source, spec, kinds or {})
+    tables = {
+        name: {column: values[site == number] for column, values in columns.items()}
+        for name, number in sites.items()
+    }
+    if spec.drop_missing:
+        tables = {name: _drop_incomplete(table, name, spec) for name, table in tables.items()}
+        kept = sum(len(next(iter(table.values()))) for table in tables.values())
+        if dropped := len(site) - kept:
+            on_warning(dropped_rows_message(dropped))
+    if spec.time:
+        for name, table in tables.items():
+            check_present(table[spec.time], spec.time, name, FILL_TARGETS)
+    return tables
+
+
+def read_columns(
+    source: Any, spec: TableSpec, kinds: Mapping[str, ColumnKind] | None = None
+) -> tuple[list[str], dict[str, Array]]:
+    """Read the site of every row (N,) and the columns (N,), all in the table's order; for predictions."""
+    sites, site, columns = _read(source, spec, kinds or {})
+    names = {number: name for name, number in sites.items()}
+    return [names[number] for number in site], columns
+
+
+def _drop_incomplete(table: dict[str, Array], site: str, spec: TableSpec) -> dict[str, Array]:
+    """Drop rows that lack a value which is not imputed."""
+    imputed = set(spec.inputs) - {spec.time} if spec.impute else set()
+    needed = [name for name in table if name not in imputed]
+    parsed = (table[name] if name == spec.time else parse_column(table, name, site) for name in needed)
+    is_complete = ~np.any([is_missing(values) for values in parsed], axis=0)
+    if not is_complete.any():
+        raise InputError(
+            f"No row of site '{site}' has all values, of {pluralize(len(is_complete), 'row')}. Fill values "
+            "(--impute median), or drop the site.",
+            client=site,
+            field="source",
+        )
+    return {name: values[is_complete] for name, values in table.items()}
+
+
+def _read(
+    source: Any, spec: TableSpec, kinds: Mapping[str, ColumnKind]
+) -> tuple[dict[str, int], Array, dict[str, Array]]:
+    """Read a number per site name, the number of each row's site (N,), and the columns (N,) by name."""
+    check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
+    others = (*spec.inputs, *([spec.time] if spec.time else []))
+    with connect_duckdb() as connection:
+        table = SourceTable(
+            connection, source, spec.client or spec.site, tuple(spec.targets), spec.where,
+            is_single=spec.client is None, others=others,
+        )  # fmt: skip
+        with translate_errors(table):
+            connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
+            open_source(table)
+            check_in_every_file(table, table.columns)
+            if spec.where:
+                _convert_for_condition(table, kinds)
+            select_rows(table, drop_missing=False)
+            # What follows reads the rows several times, but parses the files once.
+            connection.execute("ALTER VIEW data RENAME TO parsed; CREATE TEMP TABLE data AS FROM parsed")
+            conversions = _choose_conversions(table, spec, kinds)
+            selected = ", ".join(f"{conversion} AS {key}" for key, conversion in conversions.items())
+            sites, found = fetch_rows(table, spec, selected)
+    if spec.targets:
+        check_several_clients(sites, spec, str(table))
+    columns = (_to_array(found[key]) for key in conversions)
+    return sites, found["client"], dict(zip((*spec.targets, *others), columns, strict=True))
+
+
+def _to_array(values: Array) -> Array:
+    """Convert what DuckDB returns: objects to text, masked values to NaN, NaT or None."""
+    if values.dtype == object:
+        return values.astype(np.str_)
+    if values.dtype == bool and np.ma.is_masked(values):
+        booleans = np.ma.getdata(values).astype(object)
+        booleans[np.ma.getmaskarray(values)] = None
+        return booleans
+    if values.dtype == bool:
+        return np.ma.getdata(values)
+    return np.ma.filled(values, np.nan if values.dtype.kind == "f" else np.datetime64("NaT"))
+
+
+def _convert_for_condition(table: SourceTable, kinds: Mapping[str, ColumnKind]) -> None:
+    """Give text columns of numbers or times their type: as text, '3.7' > 3 would compare 4 with 3."""
+    if not _has_text_files(table):
+        return
+    names = [sql_name(name) for name in dict.fromkeys(table.others) if kinds.get(name) != "category"]
+    fitting = _find_conversions(table, "source", names, [_NUMBER, _TIME])
+    if fitting:
+        typed = ", ".join(f"{conversion.format(name)} AS {name}" for name, conversion in fitting.items())
+        table.connection.execute("ALTER VIEW source RENAME TO source_text")
+        table.connection.execute(f"CREATE TEMP VIEW source AS SELECT * REPLACE ({typed}) FROM source_text")
+
+
+def _has_text_files(table: SourceTable) -> bool:
+    return any(map(is_text, expand_paths(source_paths(table.source))))
+
+
+def _find_conversions(
+    table: SourceTable, rows: str, names: Sequence[str], conversions: Sequence[str]
+) -> dict[str, str]:
+    """Find the first conversion that is defined for every value of each column, if there is one."""
+    found: dict[str, str] = {}
+    for conversion in conversions:  # one query each, because most columns have numbers and need only one
+        rest = [name for name in names if name not in found]
+        if rest:
+            counts = ", ".join(f"count({name}), count({conversion.format(name)})" for name in rest)
+            counted = table.connection.execute(f"SELECT {counts} FROM {rows}").fetchall()[0]
+            pairs = zip(rest, counted[::2], counted[1::2], strict=True)
+            found |= {name: conversion for name, values, converted in pairs if values == converted > 0}
+    return found
+
+
+def _choose_conversions(
+    table: SourceTable, spec: TableSpec, kinds: Mapping[str, ColumnKind]
+) -> dict[str, str]:
+    """Return the SQL of every column of the view `data`: y0, y1, ... are numbers already."""
+    types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
+    inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
+    texts = [key for key in inputs if types[key] == "VARCHAR"] if _has_text_files(table) else []
+    fitting = _find_conversions(table, "data", texts, [_NUMBER, _BOOLEAN, _TIME, _DECIMAL_COMMA])
+    chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
+    for key, name in inputs.items():
+        is_category = kinds.get(name) == "category"
+        chosen[key] = _convert_input(name, types[key], fitting.get(key, _TEXT), is_category)
+    if spec.time:
+        key = f"x{len(inputs)}"
+        chosen[key] = _convert_time(table, key, spec.time, types[key])
+    return {key: conversion.format(key) for key, conversion in chosen.items()}
+
+
+def _convert_input(name: str, kind: str, fitting: str, is_category: bool) -> str:
+    """Return the conversion of an input; `fitting` is that of a column in a text file."""
+    if kind == "BOOLEAN":
+        return "{0}"
+    if NUMERIC_TYPE.fullmatch(kind):
+        return _NUMBER
+    if kind.startswith(_TIME_TYPES) or fitting == _TIME:
+        raise InputError(
+            f"Input '{name}' has dates or times. Use numbers made from them, such as the month, or drop it.",
+            field=name,
+        )
+    if fitting == _DECIMAL_COMMA:
+        raise InputError(
+            f"Input '{name}' has numbers with a decimal comma. Write decimals with a point.", field=name
+        )
+    if kind == "VARCHAR" or kind.startswith("ENUM"):
+        return _TEXT if is_category and fitting == _NUMBER else fitting
+    raise InputError(
+        f"Input '{name}' has type {kind}, which is neither numbers nor text. Convert it, or drop it.",
+        field=name,
+    )
+
+
+def _convert_time(table: SourceTable, key: str, name: str, kind: str) -> str:
+    """Return the conversion of the time column: all numbers, or all dates and times."""
+    if kind != "BOOLEAN" and NUMERIC_TYPE.fullmatch(kind):
+        return _NUMBER
+    if kind.startswith(_TIME_TYPES):
+        return _TIME
+    value = f"{key}::VARCHAR"
+    counts = f"count({value}), count({_NUMBER.format(value)}), count({_TIME.format(value)})"
+    values, numbers, times = table.connection.execute(f"SELECT {counts} FROM data").fetchall()[0]
+    conversion = _NUMBER if numbers > times else _TIME
+    if max(numbers, times) < values:
+        bad = f"{value} IS NOT NULL AND {conversion.format(value)} IS NULL"
+        query = f"SELECT client, {value}, count(*) OVER () FROM data WHERE {bad} LIMIT 1"
+        client, text, count = table.connection.execute(query).fetchall()[0]
+        site = client_name(client) or ""
+        raise InputError(
+            f"Column '{name}' has {pluralize(count, 'invalid time')}, first '{text[:40]}' at site '{site}'. "
+            "Write numbers, or dates such as 2016-03-01 or 2016-03-01 14:00.",
+            client=site,
+            field=name,
+        )
+    return conversion

@@ -1,0 +1,92 @@
+"""Training, validation and test rows: disjoint, complete, independent of other sites, and by time."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import InputError
+from fedgram.data.holdout import MIN_SITE_ROWS, VALIDATION_FRACTION, hold_out, hold_out_where
+
+COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 200), min_size=1, max_size=4)
+
+
+def same(one, other):
+    return all(
+        np.array_equal(getattr(one, part), getattr(other, part)) for part in ("train", "validation", "test")
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(counts=COUNTS, fraction=st.floats(0, 0.99), seed=st.integers(0, 5), by_time=st.booleans())
+def test_every_row_has_one_part_of_the_right_size(counts, fraction, seed, by_time):
+    order = {site: np.arange(count) % 7 for site, count in counts.items()} if by_time else None
+    for site, parts in hold_out(counts, fraction, seed, order).items():
+        count = counts[site]
+        everything = np.concatenate([parts.train, parts.validation, parts.test])
+        assert sorted(everything) == list(range(count))
+        np.testing.assert_array_equal(parts.fitted, np.setdiff1d(np.arange(count), parts.test))
+        if count < MIN_SITE_ROWS:
+            assert len(parts.train) == count
+            continue
+        assert len(parts.test) == min(round(fraction * count), count - 1)
+        assert len(parts.validation) == round(VALIDATION_FRACTION * (count - len(parts.test)))
+        assert len(parts.train) > 0
+
+
+def test_a_site_keeps_its_rows_with_or_without_others():
+    alone, together = hold_out({"b": 50}), hold_out({"a": 30, "b": 50})
+    assert same(alone["b"], together["b"])
+    assert not same(hold_out({"b": 50}, seed=1)["b"], alone["b"])
+    assert not same(hold_out({"c": 50})["c"], alone["b"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(times=st.lists(st.integers(0, 8), min_size=MIN_SITE_ROWS, max_size=60), as_dates=st.booleans())
+def test_with_times_the_latest_rows_are_held_out_and_ties_go_by_row(times, as_dates):
+    array = np.array(times, "datetime64[D]") if as_dates else np.array(times)
+    parts = hold_out({"a": len(times)}, 0.2, order={"a": array})["a"]
+    ranked = sorted(range(len(times)), key=lambda row: (times[row], row))
+    expected = [*sorted(ranked[: len(parts.train)]), *sorted(ranked[len(parts.train) : len(parts.fitted)])]
+    assert [*parts.train, *parts.validation] == expected
+    assert sorted(parts.test) == sorted(ranked[len(parts.fitted) :])
+
+
+def test_given_test_rows():
+    times = np.arange("2016-02-20", "2016-03-11", dtype="datetime64[D]")
+    is_test = times >= np.datetime64("2016-03-01")
+    parts = hold_out_where({"a": is_test}, order={"a": times})["a"]
+    assert times[parts.test].min() == np.datetime64("2016-03-01")
+    assert times[parts.validation].min() > times[parts.train].max()
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (8, 2, 10)
+    small = hold_out_where({"a": [True, False, False]})["a"]
+    assert (list(small.train), list(small.validation), list(small.test)) == ([1, 2], [], [0])
+
+
+@pytest.mark.parametrize("fraction", [1.0, -0.1, float("nan"), "0.2"])
+def test_a_fraction_out_of_range_is_refused(fraction):
+    with pytest.raises(InputError, match="test fraction must be at least 0 and below 1"):
+        hold_out({"a": 20}, fraction)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (np.r_[np.nan, np.arange(19)], "Site 'a' has 1 row without a time"),
+        (np.full(20, "NaT", "datetime64[s]"), "Site 'a' has 20 rows without a time"),
+        (np.full(20, "late"), "times of site 'a' must be 20 numbers or dates, not <U4"),
+        (np.arange(19), "must be 20 numbers or dates"),
+    ],
+)
+def test_times_that_have_no_order_are_refused(times, words):
+    with pytest.raises(InputError) as caught:
+        hold_out({"a": 20}, order={"a": times})
+    assert words in str(caught.value)
+    assert caught.value.client == "a"
+
+
+def test_a_site_without_training_rows_is_refused():
+    with pytest.raises(InputError) as caught:
+        hold_out_where({"a": [True, False], "b": [True, True]})
+    expected = "All 2 rows of site 'b' are for testing. Leave some for training, or drop the site."
+    assert str(caught.value) == expected

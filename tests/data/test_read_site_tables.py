@@ -1,0 +1,249 @@
+"""Rows of sites with categories and times: the same from every source, and a sentence for what is wrong."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedgram import InputError
+from fedgram.data.encoding import Encoding
+from fedgram.data.tables.read_rows import TableSpec
+from fedgram.data.tables.read_site_tables import read_columns, read_site_tables
+
+SPEC = TableSpec("site", ["dose", "grade", "smoker", "a {0} 'name'"], ["effect"], time="day")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def frame(rows=24):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "site": np.array(["b", "a", "c"])[np.arange(rows) % 3],
+            "dose": rng.standard_normal(rows),
+            "grade": rng.choice(["K", "1", "2"], rows),
+            "smoker": rng.random(rows) < 0.5,
+            "a {0} 'name'": rng.choice(["x y", "ü"], rows),
+            "day": pd.date_range("2016-02-20", periods=rows)[::-1],
+            "effect": rng.standard_normal(rows),
+        }
+    )
+
+
+def write(table, name="rows.csv"):
+    table.to_parquet(name) if name.endswith("parquet") else table.to_csv(name, index=False)
+    return name
+
+
+def refusal(source, spec=SPEC):
+    with pytest.raises(InputError) as caught:
+        read_site_tables(source, spec)
+    return caught.value
+
+
+def assert_same(tables, table):
+    assert list(tables) == sorted(table["site"].unique())
+    for site, columns in tables.items():
+        rows = table[table["site"] == site]
+        for name, values in columns.items():
+            np.testing.assert_array_equal(values, rows[name].to_numpy(values.dtype))
+
+
+# Values
+
+
+def folder_of_sites(table):
+    for site, rows in table.groupby("site"):
+        write(rows, f"{site}.csv")
+    return "*.csv"
+
+
+def hive_folders(table):
+    for site, rows in table.groupby("site"):
+        Path(f"rows/site={site}").mkdir(parents=True)
+        write(rows.drop(columns="site"), f"rows/site={site}/rows.csv")
+    return "rows"
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda table: table,
+        lambda table: table.astype({"grade": "category"}),
+        pa.Table.from_pandas,
+        write,
+        lambda table: write(table, "rows.csv.gz"),
+        lambda table: write(table, "rows.parquet"),
+        folder_of_sites,
+        hive_folders,
+        lambda table: [write(table[:9], "a.csv"), write(table[9:], "b.parquet")],
+    ],
+    ids=["pandas", "enum", "pyarrow", "csv", "gzip", "parquet", "glob", "folders", "mixed"],
+)
+def test_sources_agree(store):
+    table = frame()
+    tables = read_site_tables(store(table), SPEC)
+    assert_same(tables, table)
+    assert {name: values.dtype.kind for name, values in tables["a"].items()} == {
+        "dose": "f", "grade": "U", "smoker": "b", "a {0} 'name'": "U", "day": "M", "effect": "f",
+    }  # fmt: skip
+
+
+def test_a_column_is_numeric_if_all_values_are_numbers():
+    rows = 21_001  # DuckDB guesses types from the first 20,480
+    late = pd.DataFrame({"site": np.arange(rows) % 2, "grade": ["1"] * (rows - 1) + ["K"], "y": 1.0})
+    grade = read_site_tables(write(late), TableSpec("site", ["grade"], ["y"]))["0"]["grade"]
+    assert set(grade) == {"1", "K"}
+    whole = read_site_tables(write(frame().assign(grade=" 7")), SPEC)["a"]["grade"]
+    assert whole.tolist() == [7.0] * 8
+
+
+def test_categories_of_training_stay_text():
+    table = frame().assign(grade="07")
+    kinds = {"grade": "category", "dose": "number"}
+    sites, columns = read_columns(write(table), replace(SPEC, targets=[], time=None), kinds)
+    assert sites == table["site"].tolist()
+    assert columns["grade"].tolist() == ["07"] * 24
+    np.testing.assert_array_equal(columns["dose"], table["dose"])
+
+
+def test_one_site_without_a_column_of_sites():
+    spec = replace(SPEC, client=None, site="oslo")
+    tables = read_site_tables(write(frame()), spec)
+    np.testing.assert_array_equal(tables["oslo"]["effect"], frame()["effect"])
+
+
+@pytest.mark.parametrize("source", [lambda table: table, write], ids=["memory", "csv"])
+def test_conditions_compare_numbers_and_times(source):
+    table = frame().assign(dose=np.arange(24) / 10 + 2)
+    spec = replace(SPEC, where="dose > 3 AND day >= '2016-02-22' AND grade <> 'K'")
+    expected = table[(table["dose"] > 3) & (table["day"] >= "2016-02-22") & (table["grade"] != "K")]
+    assert_same(read_site_tables(source(table), spec), expected)
+
+
+# Missing values
+
+
+def with_gaps():
+    table = frame().astype({"smoker": object})
+    table.loc[[0, 1], "dose"] = np.nan
+    table.loc[[1, 2], "grade"] = None
+    table.loc[3, "smoker"] = None
+    table.loc[4, "effect"] = np.nan
+    return table
+
+
+@pytest.mark.parametrize("source", [lambda table: table, write], ids=["memory", "csv"])
+def test_missing_values_are_kept_for_imputation_or_dropped(source):
+    tables = read_site_tables(source(with_gaps()), SPEC)
+    assert np.isnan(tables["b"]["dose"][0])
+    assert (tables["c"]["grade"][0], tables["b"]["smoker"][1]) == ("", None)
+    assert np.isnan(tables["a"]["effect"][1])
+    warnings = []
+    dropping = replace(SPEC, drop_missing=True)
+    complete = read_site_tables(source(with_gaps()), dropping, on_warning=warnings.append)
+    assert_same(complete, frame()[5:])
+    imputing = replace(dropping, impute="median")
+    imputed = read_site_tables(source(with_gaps()), imputing, on_warning=warnings.append)
+    assert sum(len(columns["effect"]) for columns in imputed.values()) == 23
+    assert warnings == [
+        "Dropped 5 rows with a missing value.", "Dropped 1 row with a missing value.",
+    ]  # fmt: skip
+    Encoding.fit(imputed, inputs=SPEC.inputs, targets=SPEC.targets, impute="median")
+
+
+def test_rows_without_a_site_or_a_time():
+    table = frame()
+    table.loc[0, "day"] = pd.NaT
+    assert "Column 'day' of site 'b' has 1 missing value in 8 rows" in str(refusal(write(table)))
+    table.loc[1, "site"] = None
+    assert "Some rows have no client in 'site'" in str(refusal(write(table)))
+    assert_same(read_site_tables(write(table), replace(SPEC, drop_missing=True)), frame()[2:])
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["2016-03-01", "2016-03-02 14:00"], ["2016-03-01T00", "2016-03-02T14"]),
+        (["2016-03-01T00:00:00Z", "2016-03-01T00:00:00+02:00"], ["2016-03-01T00", "2016-02-29T22"]),
+        (["2016", "2016.5"], [2016.0, 2016.5]),
+    ],
+)
+def test_times_are_numbers_or_dates_in_utc(texts, expected):
+    for source in (frame(6).assign(day=texts * 3), write(frame(6).assign(day=texts * 3))):
+        _, columns = read_columns(source, SPEC)
+        wanted = np.array(expected * 3, columns["day"].dtype)
+        np.testing.assert_array_equal(columns["day"], wanted)
+
+
+def test_a_time_may_be_an_input():
+    table = frame().assign(day=np.arange(24))
+    tables = read_site_tables(write(table), replace(SPEC, inputs=["day", "grade"]))
+    assert_same(tables, table)
+
+
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [
+        (["2016-03-01"] * 5 + ["soon"], "Column 'day' has 1 invalid time, first 'soon' at site 'c'."),
+        (["1", "2", "3", "4", "x", "2016-03-01"], "Column 'day' has 2 invalid times, first 'x' at site 'a'."),
+        (["31.12.2016"] * 6, "Column 'day' has 6 invalid times, first '31.12.2016' at site 'b'."),
+        ([True] * 6, "Column 'day' has 6 invalid times, first 'true' at site 'b'."),
+    ],
+)
+def test_times_that_do_not_parse_are_refused(days, words):
+    for source in (frame(6).assign(day=days), write(frame(6).assign(day=days))):
+        error = refusal(source)
+        assert words.lower() in str(error).lower()
+        assert error.field == "day"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("table", "spec", "words"),
+    [
+        (frame(), replace(SPEC, inputs=["doze"]), "No column 'doze' in 'rows.csv' (did you mean 'dose'?)"),
+        (frame(), replace(SPEC, inputs=["day"], time=None), "Input 'day' has dates or times"),
+        (frame(), replace(SPEC, targets=["grade"], inputs=["dose"]), "Column 'grade' of 'rows.csv' is not"),
+        (frame(), replace(SPEC, inputs=["effect"]), "'effect' appears more than once"),
+        (frame().assign(dose="1,5"), SPEC, "Input 'dose' has numbers with a decimal comma"),
+        (frame().assign(site="a"), SPEC, "has only the client 'a'"),
+        (frame(), replace(SPEC, where="dose > 99"), "No rows of 'rows.csv' match"),
+        (frame().assign(effect=lambda table: table["effect"].where(table["site"] != "a")),
+         replace(SPEC, drop_missing=True), "No row of site 'a' has all values, of 8 rows"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(table, spec, words):
+    assert words in str(refusal(write(table), spec))
+
+
+def test_types_that_are_neither_numbers_nor_text_are_refused():
+    table = pa.Table.from_pandas(frame(6)).append_column("list", pa.array([[1.0]] * 6))
+    words = "Input 'list' has type DOUBLE[], which is neither numbers nor text"
+    assert words in str(refusal(table, replace(SPEC, inputs=["list"])))
+    assert "Input 'day' has dates" in str(refusal(frame(6), replace(SPEC, inputs=["day"])))
+
+
+def test_a_file_that_lacks_a_column_is_refused():
+    write(frame()[frame()["site"] == "a"], "a.csv")
+    write(frame()[frame()["site"] == "b"].drop(columns="dose"), "b.csv")
+    assert "'b.csv' has no column 'dose', but other files do" in str(refusal(["a.csv", "b.csv"]))
+
+
+def test_text_among_numbers_is_refused_by_the_encoding():
+    texts = frame()["dose"].astype(str)
+    texts[4] = "broken"
+    tables = read_site_tables(write(frame().assign(dose=texts)), SPEC)
+    with pytest.raises(InputError, match="'dose' has text among its numbers, first 'broken' at site 'a'"):
+        Encoding.fit(tables, inputs=SPEC.inputs, targets=SPEC.targets)
