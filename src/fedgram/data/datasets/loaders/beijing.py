@@ -26,19 +26,11 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
-from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, reject_larger, standardize
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
+from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, standardize
 from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
 
-NAME = "beijing"
 INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")
 TARGETS = ("PM2.5", "NO2")
 STATIONS = (
@@ -46,55 +38,41 @@ STATIONS = (
     "Huairou", "Nongzhanguan", "Shunyi", "Tiantan", "Wanliu", "Wanshouxigong",
 )  # fmt: skip
 TRAIN_ROWS, TEST_ROWS = 9_000, 3_000
-
-UCI_ZIP = "beijing+multi+site+air+quality+data.zip"
 PERIOD = "20130301-20170228"
-# Unpacked files come before archives.
-FORMS = (f"PRSA_Data_*_{PERIOD}.csv", UCI_ZIP, f"*PRSA*_Data_{PERIOD}.zip", f"*PRSA*_Data_{PERIOD}.tar.xz")
 _STATION_FILE = re.compile(rf"PRSA_Data_(\w+)_{PERIOD}\.csv")
 _STATION_ZIP = re.compile(rf"PRSA\w*_Data_{PERIOD}\.zip")
 
 
-def find(folder: Path, options: Options) -> Sequence[Path]:
-    """Find the CSV files, or the first archive of them."""
-    what = "the 12 PRSA_Data CSV files, or an archive of them"
-    found = find_files(folder, FORMS, NAME, what, missing=UCI_ZIP)
-    return found if found[0].suffix == ".csv" else found[:1]
-
-
-def load(files: Sequence[Path], options: Options) -> Problem:
+def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
     """Load 9,000 training and 3,000 test rows of 4 clients: inputs (N, 8) float32, targets (N, 2) float64."""
-    reject_larger(NAME, options)
-    rows = read_complete_rows(files)
-    wanted = TRAIN_ROWS + TEST_ROWS
+    rows, wanted = read_complete_rows(files), TRAIN_ROWS + TEST_ROWS
     if len(rows) < wanted:
-        raise InputError(
-            f"The dataset '{NAME}' needs {wanted:,} complete rows, but its files have {len(rows):,}.",
-            field="rows",
-        )
+        needs = f"The dataset '{dataset.name}' needs {wanted:,} complete rows"
+        raise InputError(f"{needs}, but its files have {len(rows):,}.", field="rows")
     drawn = rows[np.random.default_rng(options.seed).permutation(len(rows))[:wanted]]
     scaled, statistics = standardize(drawn, TRAIN_ROWS, (*TARGETS, *INPUTS))
     targets, inputs = np.split(scaled, [len(TARGETS)], axis=1)
     split = Split(inputs.astype(np.float32), targets)
-    splits = split_by_projection(
-        split.take(slice(TRAIN_ROWS)), split.take(slice(TRAIN_ROWS, None)), TABULAR_CLIENTS
-    )
+    train, test = split.take(slice(TRAIN_ROWS)), split.take(slice(TRAIN_ROWS, None))
     provenance = make_provenance(files, options, complete_rows=len(rows), **statistics)
-    return Problem(NAME, "REAL", *splits, TARGETS, provenance)
+    splits = split_by_projection(train, test, TABULAR_CLIENTS)
+    return Problem(dataset.name, dataset.kind, *splits, TARGETS, provenance)
 
 
 def read_complete_rows(files: Sequence[Path]) -> Array:
     """Read the complete rows of all stations in order of name: targets and inputs, (N, 10)."""
+    rows = np.concatenate([_parse_station(text, name) for name, text in read_stations(files).items()])
+    return rows[np.isfinite(rows).all(axis=1)]
+
+
+def read_stations(files: Sequence[Path]) -> dict[str, bytes]:
+    """Read the CSV text of all stations, in order of name."""
     stations = {name: text for path in files for name, text in _read_stations(path)}
     missing = sorted(set(STATIONS) - set(stations))
     if missing:
-        raise InputError(
-            f"'{files[0]}' has {len(stations)} of the 12 stations, but not {missing[0]}. Run 'fedgram data "
-            f"fetch {NAME}'.",
-            field=missing[0],
-        )
-    rows = np.concatenate([_parse_station(stations[name], name) for name in STATIONS])
-    return rows[np.isfinite(rows).all(axis=1)]
+        message = f"'{files[0]}' has {len(stations)} of the 12 stations, but not {missing[0]}."
+        raise InputError(f"{message} Run 'fedgram data fetch beijing'.", field=missing[0])
+    return {name: stations[name] for name in STATIONS}
 
 
 def _read_stations(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -131,10 +109,7 @@ def _parse_station(text: bytes, station: str) -> Array:
     header = [name.strip('"\r ') for name in head.decode("utf-8", "replace").split(",")]
     for name in (*TARGETS, *INPUTS):
         if name not in header:
-            raise InputError(
-                f"The file of station {station} has no column '{name}'.",
-                field=name,
-            )
+            raise InputError(f"The file of station {station} has no column '{name}'.", field=name)
     columns = [header.index(name) for name in (*TARGETS, *INPUTS)]
     if not body.strip():
         return np.empty((0, len(columns)))
@@ -143,26 +118,3 @@ def _parse_station(text: bytes, station: str) -> Array:
         return np.loadtxt(lines, delimiter=",", usecols=columns, quotechar='"', ndmin=2)
     except ValueError as error:
         raise InputError(f"The file of station {station} is damaged: {error}", field=station) from None
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="Beijing Multi-Site Air Quality",
-        license="CC BY 4.0",
-        citation="Zhang et al., Cautionary tales on air-quality improvement in Beijing, Proc. R. Soc. A 473, "
-        "2017; Chen, UCI Machine Learning Repository, 2017, doi:10.24432/C5RK5G",
-        published="https://archive.ics.uci.edu/dataset/501",
-        find=find,
-        load=load,
-        downloads=(
-            Download(
-                f"https://archive.ics.uci.edu/static/public/501/{UCI_ZIP}",
-                UCI_ZIP,
-                # UCI publishes no checksum; independent projects have recorded this one.
-                "sha256:b04da438b2f331ac0ffd45aebdfec0d20d2367feb5f6948c4b1f7ce1191e33c4",
-            ),
-        ),
-    ),
-)

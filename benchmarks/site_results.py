@@ -1,0 +1,193 @@
+"""Results of `sites.py`: stored on disk, compared, and shown as tables and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedgram._util.files import read_json, write_json
+
+# Rows that the targets compare. `site_fedgram.fedgram_rows` returns those of fedgram under these names.
+ALONE, FEDAVG, OWN_LAST, AUTO = "alone", "FedAvg", "FedAvg, own last model", "auto"
+SHARED_HEADS = ("shared head", "shared head, proximal")
+POOLED_WITH_SITE = "boosting pooled, site as category"
+TUNED_WITH_SITE = "boosting pooled, site as category, tuned"
+FLOWER_FEDAVG, FLOWER_FEDPROX = "Flower FedAvg", "Flower FedProx"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One procedure on one problem with one seed.
+
+    test_mse: mean over all test rows and standardized targets. bytes_sent: by a site in total, the mean over
+    sites. seconds: wall time of everything that leads to the predictions.
+    """
+
+    test_mse: float
+    bytes_sent: float
+    seconds: float
+
+
+class Results:
+    """Results by problem, seed, source and row, kept in a JSON file.
+
+    A source fills several rows at once; `sources` is the order in which tables show them.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[str]) -> None:
+        self.path, self.sources = path, list(sources)
+        self.entries: list[dict] = read_json(path)["results"] if path.exists() else []
+
+    def has(self, problem: str, seed: int, source: str) -> bool:
+        """Whether this source was run."""
+        return (problem, seed, source) in map(_key, self.entries)
+
+    def put(self, problem: str, seed: int, source: str, rows: Mapping[str, Result]) -> None:
+        """Add the rows of a source, or replace them, and write the file."""
+        where = {"problem": problem, "seed": seed, "source": source}
+        self.entries = [each for each in self.entries if _key(each) != (problem, seed, source)]
+        self.entries += [{**where, "row": row, **asdict(result)} for row, result in rows.items()]
+        write_json(self.path, {"results": self.entries})
+
+    def rows(self) -> list[str]:
+        """Names of all rows, source by source."""
+        by_source = sorted(self.entries, key=lambda each: self.sources.index(each["source"]))
+        return list(dict.fromkeys(each["row"] for each in by_source))
+
+    def seeds(self, problem: str, row: str) -> dict[int, Result]:
+        """Results of one row by seed."""
+        return {
+            each["seed"]: Result(each["test_mse"], each["bytes_sent"], each["seconds"])
+            for each in self.entries
+            if (each["problem"], each["row"]) == (problem, row)
+        }
+
+    def mean(self, problem: str, row: str, field: str = "test_mse") -> float:
+        """Mean over seeds; NaN if the row was not run on this problem."""
+        values = [getattr(result, field) for result in self.seeds(problem, row).values()]
+        return float(np.mean(values)) if values else float("nan")
+
+
+def _key(entry: Mapping) -> tuple[str, int, str]:
+    return entry["problem"], entry["seed"], entry["source"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of test errors and the limit it is held to; NaN if rows are missing."""
+
+    sentence: str
+    ratio: float
+    limit: float
+
+    def __str__(self) -> str:
+        if np.isnan(self.ratio):
+            return f"{self.sentence}: not measured (target: at most {self.limit:.2f})"
+        verdict = "met" if self.ratio <= self.limit else "missed"
+        return f"{self.sentence}: {self.ratio:.3f} (target: at most {self.limit:.2f}, {verdict})"
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Geometric mean; NaN if there is no ratio or one is NaN."""
+    return float(np.exp(np.mean(np.log(ratios)))) if ratios else float("nan")
+
+
+def relative(results: Results, problems: Sequence[str], row: str, reference: str) -> list[float]:
+    """Mean test error of a row divided by that of another, for each problem."""
+    return [results.mean(problem, row) / results.mean(problem, reference) for problem in problems]
+
+
+def check_targets(results: Results, problems: Sequence[str]) -> list[Target]:
+    """Compare `auto` with FedAvg, alone, the best of the simple rows, and pooled boosting."""
+
+    def mean_against(reference: str) -> float:
+        return geometric_mean(relative(results, problems, AUTO, reference))
+
+    simple = (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS)
+    against_best = [
+        results.mean(problem, AUTO) / min(results.mean(problem, row) for row in simple)
+        for problem in problems
+    ]
+    worst = int(np.argmax(against_best))  # the first NaN, if there is one
+    return [
+        Target(f"{AUTO} / {FEDAVG}, geometric mean", mean_against(FEDAVG), 0.85),
+        Target(f"{AUTO} / {ALONE}, geometric mean", mean_against(ALONE), 0.86),
+        Target(
+            f"{AUTO} / best of ({'; '.join(simple)}), worst problem ({problems[worst]})",
+            against_best[worst],
+            1.03,
+        ),
+        Target(f"{AUTO} / {POOLED_WITH_SITE}, geometric mean", mean_against(POOLED_WITH_SITE), 1.0),
+        Target(f"{AUTO} / {TUNED_WITH_SITE}, geometric mean", mean_against(TUNED_WITH_SITE), 1.0),
+    ]
+
+
+def compare_with_flower(results: Results, problems: Sequence[str]) -> Iterator[Target]:
+    """Compare our FedAvg with Flower's, on the problems and seeds where both were run."""
+    for problem in problems:
+        ours, theirs = (results.seeds(problem, row) for row in (FEDAVG, FLOWER_FEDAVG))
+        if common := ours.keys() & theirs.keys():
+            means = [np.mean([each[seed].test_mse for seed in common]) for each in (ours, theirs)]
+            difference = float(abs(means[0] / means[1] - 1))
+            yield Target(f"{FEDAVG} and {FLOWER_FEDAVG}, relative difference, {problem}", difference, 0.02)
+
+
+def markdown(results: Results, problems: Sequence[str]) -> str:
+    """Tables of test error, bytes sent and seconds, then the targets."""
+    errors = _table(results, problems, "test_mse", "{:.4f}")
+    if results.seeds(problems[0], ALONE):
+        errors = _add_relative(errors, results, problems)
+    kibibytes = _table(results, problems, "bytes_sent", "{:,.1f}", 1 / 1024)
+    seconds = _table(results, problems, "seconds", "{:.2f}")
+    seeds = max(len(results.seeds(problem, row)) for problem in problems for row in results.rows())
+    lines = [f"Test MSE of standardized targets, mean of {seeds} seeds:", "", *errors, ""]
+    lines += ["KiB that a site sends, mean over sites:", "", *kibibytes, ""]
+    lines += ["Seconds, mean over seeds:", "", *seconds, ""]
+    checks = [*check_targets(results, problems), *compare_with_flower(results, problems)]
+    return "\n".join([*lines, *(f"- {check}" for check in checks)]) + "\n"
+
+
+def _table(results: Results, problems: Sequence[str], field: str, form: str, scale: float = 1.0) -> list[str]:
+    """Lines of a Markdown table: rows by problems, empty where a row was not run."""
+    lines = [_line(["", *problems]), _line(["---"] * (1 + len(problems)))]
+    for row in results.rows():
+        values = [scale * results.mean(problem, row, field) for problem in problems]
+        lines.append(_line([row, *("" if np.isnan(value) else form.format(value) for value in values)]))
+    return lines
+
+
+def _add_relative(lines: list[str], results: Results, problems: Sequence[str]) -> list[str]:
+    """Add the geometric mean relative to working alone as a last column."""
+    ratios = [geometric_mean(relative(results, problems, row, ALONE)) for row in results.rows()]
+    column = [f"relative to {ALONE}", "---", *("" if np.isnan(each) else f"{each:.3f}" for each in ratios)]
+    return [f"{line} {each} |" for line, each in zip(lines, column, strict=True)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
+
+
+def draw_figure(results: Results, problems: Sequence[str], path: Path) -> None:
+    """Draw each row's test error relative to working alone: a dot for each problem, a line for the mean."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in results.rows() if row != ALONE]
+    figure = Figure(figsize=(8, 1.2 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    heights = np.arange(len(rows))[::-1]
+    for problem in problems:
+        ratios = [results.mean(problem, row) / results.mean(problem, ALONE) for row in rows]
+        axes.plot(ratios, heights, "o", label=problem, alpha=0.8)
+    means = [geometric_mean(relative(results, problems, row, ALONE)) for row in rows]
+    axes.plot(means, heights, "k|", markersize=14, label="geometric mean")
+    axes.axvline(1.0, color="gray", linewidth=0.8)
+    axes.set(xscale="log", yticks=heights, yticklabels=rows, xlabel="test MSE relative to alone (REAL data)")
+    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]
+    low, high = axes.get_xlim()
+    axes.set_xticks(shown := [tick for tick in ticks if low <= tick <= high], [f"{tick:g}" for tick in shown])
+    axes.set_xticks([], minor=True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    figure.savefig(path, dpi=150)
