@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.version import __version__ as __version__
 from fedgram.theory.correct import Correction, correct
+from fedgram.theory.effects import Effects, effects
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter
+from fedgram.theory.intervals import Intervals, intervals
 from fedgram.theory.moments import Moments, Pooled
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import Prediction, phi, predict
@@ -31,8 +33,10 @@ __all__ = [
     "AccuracyError",
     "Barycenter",
     "Correction",
+    "Effects",
     "Gap",
     "InputError",
+    "Intervals",
     "Moments",
     "Penalty",
     "Pooled",
@@ -47,8 +51,10 @@ __all__ = [
     "barycenter",
     "closest_head",
     "correct",
+    "effects",
     "explain",
     "hold_out",
+    "intervals",
     "measure",
     "phi",
     "predict",

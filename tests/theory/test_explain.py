@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Moments, Penalty, explain, predict
+from fedgram import Moments, Penalty, effects, explain, predict
 from fedgram.display import sentences
+from fedgram.display.analysis import Analysis
 from fedgram.display.prediction_figure import _draw_terms, pyplot
 from fedgram.display.prediction_json import explanation_document, gap_summary
 from fedgram.theory.explain import pairwise_dispersion
@@ -18,6 +19,10 @@ from tests.helpers.instances import random_moments, rotations
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.1)
+
+
+def analysis_of(gap):
+    return Analysis(gap, effects(gap.prediction), gap.prediction.moments.targets)
 
 
 def gap_of(moments, penalty=PENALTY):
@@ -194,7 +199,7 @@ def test_shares_are_not_numbers_where_a_term_is_negative():
     gap = gap_of(two_sided, Penalty(3, 1.5))
     for shares in (gap.shares, gap.client_shares, gap.target_shares):
         assert np.isnan(shares).all()
-    document = explanation_document(gap.prediction, gap)
+    document = explanation_document(analysis_of(gap))
     assert [client["share"] for client in document["clients"]] == [None] * 3
     assert document["target_shares"] == [None] * 2
     alike = gap_of(Moments([50] * 2, np.zeros((2, 1)), np.ones((2, 1, 1))))
@@ -307,5 +312,5 @@ def test_pairs_of_many_clients_are_visited_only_when_asked(monkeypatch):
     )  # not the function of that name
     assert "bounds" not in sentences.checks(gap)
     assert gap_summary(gap)["pairwise_dispersion"] is None
-    assert explanation_document(gap.prediction, gap)["bounds_hold"] is None
+    assert explanation_document(analysis_of(gap))["bounds_hold"] is None
     assert gap.bounds_hold

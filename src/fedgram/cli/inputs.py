@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, realpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,16 +20,21 @@ from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_tab
 from fedgram.data.tables.read_rows import TableSpec, read_table
 
 if TYPE_CHECKING:
+    from fedgram.data.tables.read_sample import TableSample
     from fedgram.theory.moments import Moments
 
 
 @dataclass(frozen=True)
 class LoadedMoments:
-    """Moments, the paths that the user passed, and the files that they expand to."""
+    """Moments, the paths that the user passed, and the files that they expand to.
+
+    `sample` has rows and outliers if they were read from a table.
+    """
 
     moments: Moments
     paths: list[str]
     files: list[str]
+    sample: TableSample | None = None
 
 
 def check_not_overwritten(output: str | Path | None, paths: Sequence[str]) -> None:
@@ -48,30 +53,56 @@ def load_moments(
     where: str | None,
     drop_missing: bool,
     weights: str | None,
+    robust: bool = False,
+    time: str | None = None,
+    *,
+    with_rows: bool = False,
 ) -> LoadedMoments:
-    """Read moments files, or compute the moments of tables; duplicate paths count once."""
+    """Read moments files, or compute the moments of tables; duplicate paths count once.
+
+    `with_rows` also reads rows and outliers of tables.
+    """
     paths = drop_duplicate_paths(paths)
     files = drop_duplicate_paths(
         file for path in paths for file in _moments_files_in(path) or expand_paths([path])
     )
+    sample = None
     if _are_moments_files(files):
-        flags = {"--client": client, "--site": site, "--targets": targets, "--where": where}
-        _reject_flags(flags | {"--drop-missing": drop_missing}, "tables, not to moments files")
+        flags: dict[str, object] = {
+            "--client": client,
+            "--site": site,
+            "--targets": targets,
+            "--where": where,
+            "--time": time,
+        }
+        flags |= {"--drop-missing": drop_missing, "--robust": robust}
+        _reject_flags(flags, "tables, not to moments files")
         summary = _merge_moments_files(files)
     else:
-        from fedgram.data.tables.read_moments import read_moments
-
         names = split_names(targets or "")
-        for flag, given in {"--targets": names, "--client (or --site)": client or site}.items():
-            if not given:
+        for flag, value in {"--targets": names, "--client (or --site)": client or site}.items():
+            if not value:
                 raise InputError(f"Reading a table needs {flag}.", field=_field(flag.split()[0]))
-        summary = read_moments(
-            paths, client=client, site=site, targets=names, where=where, drop_missing=drop_missing,
-            on_warning=lambda message: typer.echo(message, err=True),
-        )  # fmt: skip
+        given: dict[str, Any] = {
+            "client": client, "site": site, "targets": names, "where": where, "drop_missing": drop_missing,
+            "robust": robust, "on_warning": _print_warning,
+        }  # fmt: skip
+        if with_rows:
+            from fedgram.data.tables.read_sample import read_sample
+
+            sample = read_sample(paths, time=split_names(time or ""), **given)
+            summary = sample.moments
+        else:
+            from fedgram.data.tables.read_moments import read_moments
+
+            summary = read_moments(paths, **given)
     if weights is not None:
         summary = summary.weighted(parse_weights(weights, summary.clients))
-    return LoadedMoments(summary, paths, files)
+    return LoadedMoments(summary, paths, files, sample)
+
+
+def _print_warning(message: str) -> None:
+    typer.echo(message, err=True)
 
 
 def is_moments_file(path: str) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import split_names
+from fedgram._util.text import quote_list, split_names
 from fedgram.theory.geometry.weights import order_weights
 
 
@@ -25,10 +25,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         numbers = ()
     is_list = "," in text
     if not numbers or min(numbers) < (0 if is_list else 1):
-        raise InputError(
-            f"Invalid --seeds: '{text}'. Pass a positive number of seeds, or a list such as 0,3 or 3,.",
-            field="seeds",
-        )
+        message = f"Invalid --seeds: '{text}'. Pass a positive number of seeds, or a list such as 0,3 or 3,."
+        raise InputError(message, field="seeds")
     return numbers if is_list else tuple(range(numbers[0]))
 
 
@@ -60,9 +58,24 @@ def _parse_weight(text: str, client: str) -> float:
     except ValueError:
         value = float("nan")
     if not (np.isfinite(value) and value > 0):
-        raise InputError(
-            f"The weight of client '{client}' must be a positive number, not '{text}'.",
-            client=client,
-            field="weight",
-        )
+        message = f"The weight of client '{client}' must be a positive number, not '{text}'."
+        raise InputError(message, client=client, field="weight")
     return value
+
+
+def parse_units(text: str | None, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return the unit of each target from 'kg', 'kg,m' or 'mass=kg,size=m'; its name if none is given."""
+    values = split_names(text or "")
+    if not values:
+        return tuple(targets)
+    if all("=" in value for value in values):
+        pairs = dict(value.rsplit("=", maxsplit=1) for value in values)
+        unknown = next((name for name in pairs if name.strip() not in targets), None)
+        if unknown is not None:
+            message = f"Unknown target '{unknown}' in --units. The targets are {quote_list(targets)}."
+            raise InputError(message, field="units")
+        named = {name.strip(): unit.strip() for name, unit in pairs.items()}
+        return tuple(named.get(name, name) for name in targets)
+    if len(values) not in (1, len(targets)):
+        raise InputError(f"There are {len(targets)} targets but {len(values)} units.", field="units")
+    return tuple(values) * (len(targets) // len(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,15 +25,48 @@ from fedgram.cli.options import (
     Weights,
     Where,
     output_option,
+    table_option,
 )
+from fedgram.cli.parsing import parse_units
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
     from fedgram._util.arrays import Array
-    from fedgram.theory.explain import Gap
+    from fedgram.display.analysis import Analysis
+    from fedgram.theory.intervals import Intervals
+    from fedgram.theory.moments import Moments
     from fedgram.theory.predict import Prediction
 
 PAPER = Penalty()
+
+# `explain` standardizes by default if one target's pooled standard deviation is so many times another's.
+DIFFERENT_SCALES = 10.0
+
+Robust = Annotated[
+    bool,
+    table_option("--robust", help="Clip targets to median ± 5 robust deviations (1.4826 MAD) per client."),
+]
+Time = Annotated[
+    str | None,
+    table_option(help="Columns that order a client's rows in time; intervals then resample blocks of rows."),
+]
+Units = Annotated[
+    str | None,
+    typer.Option(help="Units of the targets: one for all, one per target, or NAME=UNIT pairs."),
+]
+Standardize = Annotated[
+    bool | None,
+    typer.Option(
+        "--standardize/--no-standardize",
+        help="Divide each target by its pooled standard deviation. Default: only `explain`, if these differ "
+        "by more than a factor of 10.",
+        show_default=False,
+    ),
+]
+NumberOfResamples = Annotated[
+    int | None,
+    typer.Option("--resamples", help="Resamples for intervals; 0 for none. Default: as many as take 0.3 s."),
+]
 
 OutputFile = Annotated[str | None, output_option("-o", "--output", help="JSON file to write.")]
 
@@ -45,6 +79,7 @@ def moments(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    robust: Robust = False,
     weights: Weights = None,
     output: OutputFile = None,
     as_json: Json = False,
@@ -54,7 +89,7 @@ def moments(
     The output file contains no rows, and the other commands need nothing else. A site that has only its own
     rows passes --site NAME instead of --client. The other commands merge the files of several sites.
     """
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust)
     summary = loaded.moments
     check_not_overwritten(output, loaded.files)
     if output is not None and not is_moments_file(output):
@@ -75,9 +110,12 @@ def predict(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    robust: Robust = False,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
+    standardize: Standardize = None,
+    units: Units = None,
     rounds: Annotated[
         int | None, typer.Option(help="Also predict the Gram matrix after each of this many rounds.")
     ] = None,
@@ -88,19 +126,21 @@ def predict(
     """Predict the result of federated averaging and its gap to centralized training."""
     from fedgram.display import prediction_json, prediction_tables
 
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
-    prediction, gap = _predict(loaded, Penalty(lambda_h, lambda_w))
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust, with_rows=True)
+    names = parse_units(units, loaded.moments.targets)
+    analysis = _analyze(loaded, Penalty(lambda_h, lambda_w), bool(standardize), names, resamples=0)
     if initial is not None and rounds is None:
         raise InputError("--initial needs --rounds.", field="rounds")
     path = None
     if rounds is not None:
-        path = prediction.trajectory(_initial_gram(initial, len(loaded.moments.targets)), rounds)
-    _draw(prediction, gap, figure, loaded)
+        start = _initial_gram(initial, len(loaded.moments.targets))
+        path = analysis.prediction.trajectory(start, rounds)
+    _draw(analysis, figure, loaded)
     if as_json:
-        print_json(prediction_json.prediction_document(prediction, gap, path))
+        print_json(prediction_json.prediction_document(analysis, path))
     else:
-        prediction_tables.print_prediction(prediction, gap, path)
-    _check_accuracy(prediction)
+        prediction_tables.print_prediction(analysis, path)
+    _check_accuracy(analysis.prediction)
 
 
 @app.command()
@@ -111,23 +151,34 @@ def explain(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    time: Time = None,
+    robust: Robust = False,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
+    standardize: Standardize = None,
+    units: Units = None,
+    resamples: NumberOfResamples = None,
     figure: Figure = None,
     as_json: Json = False,
 ) -> None:
-    """Explain the gap: its three causes, and the part of each client and target."""
+    """Explain what federated averaging does to predictions, how sure that is, and why it happens."""
     from fedgram.display import prediction_json, prediction_tables
 
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
-    prediction, gap = _predict(loaded, Penalty(lambda_h, lambda_w))
-    _draw(prediction, gap, figure, loaded)
+    loaded = load_moments(
+        data, client, site, targets, where, drop_missing, weights, robust, time, with_rows=True
+    )
+    if standardize is None:
+        deviation = loaded.moments.pooled.deviation
+        standardize = bool(deviation.max() > DIFFERENT_SCALES * deviation.min() > 0)
+    penalty, names = Penalty(lambda_h, lambda_w), parse_units(units, loaded.moments.targets)
+    analysis = _analyze(loaded, penalty, standardize, names, resamples, in_time=time is not None)
+    _draw(analysis, figure, loaded)
     if as_json:
-        print_json(prediction_json.explanation_document(prediction, gap))
+        print_json(prediction_json.explanation_document(analysis))
     else:
-        prediction_tables.print_explanation(prediction, gap)
-    _check_accuracy(prediction)
+        prediction_tables.print_explanation(analysis)
+    _check_accuracy(analysis.prediction)
 
 
 @app.command()
@@ -138,9 +189,12 @@ def correct(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    robust: Robust = False,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
+    standardize: Standardize = None,
+    units: Units = None,
     strength: Annotated[float, typer.Option(help="Strength gamma of the correction, from 0 to 1.")] = 1.0,
     initial: Initial = None,
     output: OutputFile = None,
@@ -151,13 +205,16 @@ def correct(
     from fedgram.theory.correct import correct as compute_correction
     from fedgram.theory.predict import initial_head
 
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust, with_rows=True)
     check_not_overwritten(output, loaded.files)
-    correction = compute_correction(loaded.moments, Penalty(lambda_h, lambda_w), strength)
-    size = len(loaded.moments.targets)
-    document = prediction_json.correction_document(
-        correction, initial_head(_initial_gram(initial, size), size)
-    )
+    penalty, (summary, _) = Penalty(lambda_h, lambda_w), _scale_targets(loaded.moments, bool(standardize))
+    correction = compute_correction(summary, penalty, strength)
+    size, names = len(summary.targets), parse_units(units, summary.targets)
+    head = initial_head(_initial_gram(initial, size), size)
+    analysis = None
+    with suppress(InputError):  # the limit without a correction need not exist
+        analysis = _analyze(loaded, penalty, bool(standardize), names, resamples=0)
+    document = prediction_json.correction_document(correction, head, analysis.effects if analysis else None)
     if output is not None:
         from fedgram._util.files import write_json
 
@@ -165,15 +222,76 @@ def correct(
     if as_json:
         print_json(document)
     else:
-        prediction_tables.print_correction(correction, output)
+        prediction_tables.print_correction(correction, output, analysis)
 
 
-def _predict(loaded: LoadedMoments, penalty: Penalty) -> tuple[Prediction, Gap]:
+def _analyze(
+    loaded: LoadedMoments,
+    penalty: Penalty,
+    standardize: bool,
+    units: tuple[str, ...],
+    resamples: int | None,
+    *,
+    in_time: bool = False,
+) -> Analysis:
+    """Predict, explain and resample; None resamples as many as take a moment."""
+    from fedgram.display.analysis import Analysis, find_heavy_tails
+    from fedgram.theory.effects import effects
     from fedgram.theory.explain import explain as compute_gap
+    from fedgram.theory.intervals import default_resamples
     from fedgram.theory.predict import predict as compute_prediction
 
-    prediction = compute_prediction(loaded.moments, penalty)
-    return prediction, compute_gap(prediction)
+    summary, scale = _scale_targets(loaded.moments, standardize)
+    prediction = compute_prediction(summary, penalty)
+    resamples = default_resamples(prediction) if resamples is None else resamples
+    sample = loaded.sample
+    return Analysis(
+        gap=compute_gap(prediction),
+        effects=effects(prediction, scale),
+        units=units,
+        scale=scale,
+        intervals=_resample(loaded, prediction, scale, resamples, in_time) if resamples else None,
+        sampled="moments" if sample is None else "blocks of rows" if in_time else "rows",
+        outliers=[] if sample is None else sample.outliers,
+        relative_without_outliers=_gap_without_outliers(loaded, penalty, scale),
+        is_robust=sample is not None and sample.is_robust,
+        heavy_tails=[] if sample is None else find_heavy_tails(sample.rows, summary.targets),
+    )
+
+
+def _scale_targets(summary: Moments, standardize: bool) -> tuple[Moments, Array | None]:
+    """Divide targets by their pooled standard deviations if asked to; return these or None."""
+    if not standardize:
+        return summary, None
+    deviation = summary.pooled.deviation
+    return summary.scaled(deviation), deviation
+
+
+def _resample(
+    loaded: LoadedMoments, prediction: Prediction, scale: Array | None, resamples: int, in_time: bool
+) -> Intervals:
+    from fedgram.data.resampling import row_sampler
+    from fedgram.theory.intervals import intervals
+
+    sampler = None
+    if loaded.sample is not None:
+        unit = 1.0 if scale is None else scale
+        rows = {name: values / unit for name, values in loaded.sample.rows.items()}
+        sampler = row_sampler(rows, prediction.moments.count, in_time=in_time)
+    return intervals(prediction, sampler=sampler, resamples=resamples, scale=scale)
+
+
+def _gap_without_outliers(loaded: LoadedMoments, penalty: Penalty, scale: Array | None) -> float | None:
+    from fedgram.theory.predict import predict as compute_prediction
+
+    rest = loaded.sample.without_outliers if loaded.sample is not None else None
+    if rest is None or rest.clients != loaded.moments.clients:
+        return None
+    if not loaded.moments.is_weighted_by_rows:
+        rest = rest.weighted(loaded.moments.client_weights)
+    with suppress(InputError):  # it may have no limit
+        return float(compute_prediction(_scale_targets(rest, scale is not None)[0], penalty).relative_gap)
+    return None
 
 
 def _initial_gram(path: str | None, targets: int) -> Array:
@@ -184,12 +302,13 @@ def _initial_gram(path: str | None, targets: int) -> Array:
     return np.eye(targets) if path is None else read_matrix(path)
 
 
-def _draw(prediction: Prediction, gap: Gap, path: str | None, loaded: LoadedMoments) -> None:
+def _draw(analysis: Analysis, path: str | None, loaded: LoadedMoments) -> None:
     check_not_overwritten(path, loaded.files)
     if path is not None:
         from fedgram.display.prediction_figure import draw_prediction
 
-        draw_prediction(prediction, gap, path, source=f"Predicted from {', '.join(loaded.paths)}")
+        source = f"Predicted from {', '.join(loaded.paths)}"
+        draw_prediction(analysis.prediction, analysis.gap, path, source=source)
         typer.echo(f"Wrote {path}.", err=True)
 
 

@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram.display import sentences
+from fedgram.display.analysis import Analysis
 from fedgram.theory.correct import Correction
+from fedgram.theory.effects import Effect, Effects
 from fedgram.theory.explain import Gap
-from fedgram.theory.predict import Prediction
+from fedgram.theory.intervals import Intervals
+from fedgram.theory.moments import Moments
 
 
-def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | None = None) -> dict[str, Any]:
+def prediction_document(analysis: Analysis, trajectory: Array | None = None) -> dict[str, Any]:
     """Return `fedgram predict --json`."""
+    prediction, gap = analysis.prediction, analysis.gap
     moments, activity, star = prediction.moments, prediction.activity, prediction.barycenter
     clients = [
         {
@@ -41,6 +46,7 @@ def prediction_document(prediction: Prediction, gap: Gap, trajectory: Array | No
         "centralized": prediction.centralized.tolist(),
         "gap": gap_summary(gap),
         "notes": list(prediction.notes),
+        **_answers(analysis),
     }
     return document if trajectory is None else document | {"trajectory": trajectory.tolist()}
 
@@ -58,8 +64,9 @@ def gap_summary(gap: Gap) -> dict[str, float | None]:
     }
 
 
-def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
+def explanation_document(analysis: Analysis) -> dict[str, Any]:
     """Return `fedgram explain --json`: the terms of the gap, and the share of each client and target."""
+    prediction, gap = analysis.prediction, analysis.gap
     values, basis = gap.directions
     mean, covariance, averaging = gap.by_client.tolist()
     clients = [
@@ -93,10 +100,78 @@ def explanation_document(prediction: Prediction, gap: Gap) -> dict[str, Any]:
             {"eigenvalue": float(value), "direction": basis[:, i].tolist()} for i, value in enumerate(values)
         ],
         "notes": list(prediction.notes),
+        "intervals": _intervals(analysis.intervals, prediction.moments, analysis.sampled),
+        "chance": _chance(analysis.intervals),
+        **_answers(analysis),
     }
 
 
-def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
+def _answers(analysis: Analysis) -> dict[str, Any]:
+    """Return what predict and explain say in the targets' units, with warnings."""
+    return {
+        "units": dict(zip(analysis.moments.targets, analysis.units, strict=True)),
+        "standardized_by": None if analysis.scale is None else analysis.scale.tolist(),
+        "effects": effect_list(analysis.effects),
+        "outliers": [
+            {"client": found.client, "target": found.target, "count": found.count, "farthest": found.farthest}
+            for found in analysis.outliers
+        ],
+        "relative_without_outliers": analysis.relative_without_outliers,
+        "warnings": sentences.warnings(analysis),
+    }
+
+
+def effect_list(effects: Effects) -> list[dict[str, Any]]:
+    """Return one object per client and target."""
+    moments = effects.prediction.moments
+
+    def numbers(effect: Effect, m: int, c: int) -> dict[str, float]:
+        return {
+            "mean_error": float(effect.mean_error[m, c]),
+            "rms_difference": float(effect.rms_difference[m, c]),
+        }
+
+    return [
+        {
+            "client": client,
+            "target": target,
+            **numbers(effects.shared, m, c),
+            "with_private_bias": numbers(effects.private, m, c),
+            "with_correction": numbers(effects.corrected, m, c),
+        }
+        for m, client in enumerate(moments.clients)
+        for c, target in enumerate(moments.targets)
+    ]
+
+
+def _intervals(found: Intervals | None, moments: Moments, sampled: str) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    mean, covariance, averaging = found.traces.tolist()
+    return {
+        "level": found.level,
+        "relative": found.relative.tolist(),
+        "mean": mean,
+        "covariance": covariance,
+        "averaging": averaging,
+        "client_shares": [None if np.isnan(pair).any() else pair.tolist() for pair in found.client_shares],
+        "mean_errors": [
+            {"client": client, "target": target, "interval": found.mean_error[m, c].tolist()}
+            for m, client in enumerate(moments.clients)
+            for c, target in enumerate(moments.targets)
+        ],
+        "resamples": found.resamples,
+        "resampled": sampled,
+    }
+
+
+def _chance(found: Intervals | None) -> dict[str, float] | None:
+    return None if found is None else {"median": found.chance_median, "p_value": found.p_value}
+
+
+def correction_document(
+    correction: Correction, head: Array, effects: Effects | None = None
+) -> dict[str, Any]:
     """Return `fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
     moments = correction.moments
     return {
@@ -112,6 +187,7 @@ def correction_document(correction: Correction, head: Array) -> dict[str, Any]:
         "centralized": correction.centralized.tolist(),
         "after_one_round": correction.after_round(head).tolist(),
         "notes": list(correction.notes),
+        "effects": None if effects is None else effect_list(effects),
     }
 
 

@@ -11,10 +11,11 @@ from rich.table import Table
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram.display import sentences
+from fedgram.display.analysis import Analysis
 from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.correct import Correction
-from fedgram.theory.explain import Gap
 from fedgram.theory.geometry import psd
+from fedgram.theory.intervals import default_resamples
 from fedgram.theory.predict import Prediction
 
 console = make_console()
@@ -22,11 +23,14 @@ console = make_console()
 MAX_ROUNDS = 25  # shown of the first and of the last rounds; --json has all
 MAX_CLIENTS = 10  # shown in a table, a list or the notes; --json has all
 MAX_CAUSE_CLIENTS = 6  # columns of the table of causes that fit a terminal
+MAX_EFFECTS = 12  # rows of the table of effects; --json has all
 
 
-def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None) -> None:
+def print_prediction(analysis: Analysis, trajectory: Array | None) -> None:
     """Print the output of `fedgram predict`."""
-    _print_lines([sentences.setting(prediction), *sentences.outcome(gap)])
+    prediction = analysis.prediction
+    _print_findings(analysis)
+    _print_effects(analysis)
     _print_clients(prediction)
     targets, star = prediction.moments.targets, prediction.barycenter
     _print_matrix("Gram matrix of the shared head after federated averaging, G_⋆:", star.gram, targets)
@@ -35,27 +39,80 @@ def print_prediction(prediction: Prediction, gap: Gap, trajectory: Array | None)
     _print_lines([f"Relative residual of G_⋆: {star.residual:.1e} after {iterations}."])
     if trajectory is not None:
         _print_trajectory(prediction, trajectory)
-    _print_notes(prediction.client_notes, prediction.common_notes)
+    _print_caveats(analysis)
 
 
-def print_explanation(prediction: Prediction, gap: Gap) -> None:
+def print_explanation(analysis: Analysis) -> None:
     """Print the output of `fedgram explain`."""
-    _print_lines([sentences.setting(prediction), *sentences.outcome(gap)])
+    prediction, gap = analysis.prediction, analysis.gap
+    _print_findings(analysis)
     if not gap.negligible:
+        _print_effects(analysis)
         clients = prediction.moments.clients
         if len(clients) <= MAX_CAUSE_CLIENTS:
-            _print_causes(gap, clients)
-        contributions = sentences.client_contributions(gap, clients)[:MAX_CLIENTS]
-        _print_lines(["Contribution of each client to the gap:", *(f"  {line}" for line in contributions)])
+            _print_causes(analysis)
+        found = analysis.intervals
+        shares = found.client_shares if found else None
+        contributions = sentences.client_contributions(gap, clients, shares)[:MAX_CLIENTS]
+        title = f"Contribution of each client to the gap{f' ({found.level:.0%} interval)' if found else ''}:"
+        _print_lines([title, *(f"  {line}" for line in contributions)])
         _print_omitted(len(clients))
         _print_lines([sentences.target_contributions(gap, prediction.moments.targets)])
     _print_lines([sentences.checks(gap)])
+    if analysis.intervals is None and default_resamples(prediction) == 0:
+        _print_lines(["Intervals take long with so many clients and targets; --resamples 200 computes them."])
+    _print_caveats(analysis)
+
+
+def _print_findings(analysis: Analysis) -> None:
+    _print_lines(sentences.findings(analysis))
+    _print_warnings(analysis)
+    _print_lines([sentences.setting(analysis.prediction)])
+
+
+def _print_warnings(analysis: Analysis) -> None:
+    _print_lines(f"Warning: {warning}" for warning in sentences.warnings(analysis))
+
+
+def _print_caveats(analysis: Analysis) -> None:
+    prediction = analysis.prediction
+    _print_lines(sentences.assumptions(analysis))
     _print_notes(prediction.client_notes, prediction.common_notes)
 
 
-def print_correction(correction: Correction, output: str | None) -> None:
+def _print_effects(analysis: Analysis) -> None:
+    """Print mean errors and differences from centralized predictions, the largest in deviations first."""
+    effects, moments, found = analysis.effects, analysis.moments, analysis.intervals
+    heading = ["mean error", *([f"{found.level:.0%} interval"] if found else []), "corrected"]
+    table = _table("Client", "target", *heading, "RMS difference", "private bias", "corrected")
+    deviation = moments.pooled.deviation * analysis.unit_scale
+    size = np.abs(effects.shared.mean_error) / deviation
+    for at in np.argsort(-size, axis=None, kind="stable")[:MAX_EFFECTS]:
+        m, c = np.unravel_index(at, size.shape)
+        interval = [sentences.span(found.mean_error[m, c], deviation[c])] if found else []
+        unit = "" if analysis.units[c] == moments.targets[c] else f" [{analysis.units[c]}]"
+        errors = effects.shared.mean_error[m, c], effects.corrected.mean_error[m, c]
+        differences = (
+            effect.rms_difference[m, c] for effect in (effects.shared, effects.private, effects.corrected)
+        )
+        now, corrected, *rest = (sentences.short(value, deviation[c]) for value in (*errors, *differences))
+        table.add_row(moments.clients[m], moments.targets[c] + unit, now, *interval, corrected, *rest)
+    _print_lines(
+        [
+            "Mean error (prediction - target) with a shared bias and with the correction, and RMS difference "
+            "from centralized predictions with a shared bias, a private bias and the correction:"
+        ]
+    )
+    _print_table(table)
+    if size.size > MAX_EFFECTS:
+        _print_lines([f"  and {size.size - MAX_EFFECTS:,} smaller effects (--json lists all)"])
+
+
+def print_correction(correction: Correction, output: str | None, analysis: Analysis | None) -> None:
     """Print the output of `fedgram correct`."""
     _print_lines(sentences.correction_plan(correction))
+    if analysis is not None and not analysis.gap.negligible:
+        _print_effects(analysis)
     moments = correction.moments
     table = _table("Client", *(f"offset of {name}" for name in moments.targets))
     largest = float(np.abs(moments.mean).max())
@@ -67,14 +124,20 @@ def print_correction(correction: Correction, output: str | None) -> None:
     if output is not None:
         _print_lines([f"Wrote {output}."])
     _print_notes(correction.notes)
+    if analysis is not None:
+        _print_lines(sentences.assumptions(analysis))
+        _print_warnings(analysis)
 
 
-def _print_causes(gap: Gap, clients: Sequence[str]) -> None:
-    table, scale = _table("Cause", "trace", "share", *clients), float(gap.scale)
+def _print_causes(analysis: Analysis) -> None:
+    gap, found, scale = analysis.gap, analysis.intervals, float(analysis.gap.scale)
+    heading = ["trace", *([f"{found.level:.0%} interval"] if found else []), "share"]
+    table = _table("Cause", *heading, *analysis.moments.clients)
     shares = sentences.parts_of_gap(gap, gap.traces) if gap.one_sided else "---"
-    for cause, trace, share, parts in zip(sentences.CAUSES, gap.traces, shares, gap.by_client, strict=True):
-        by_client = (sentences.number(part, scale) for part in parts)
-        table.add_row(cause, sentences.number(trace, scale), share, *by_client)
+    for i, (cause, trace, share) in enumerate(zip(sentences.CAUSES, gap.traces, shares, strict=True)):
+        interval = [sentences.span(found.traces[i], scale)] if found else []
+        by_client = (sentences.number(part, scale) for part in gap.by_client[i])
+        table.add_row(cause, sentences.number(trace, scale), *interval, share, *by_client)
     _print_table(table)
 
 

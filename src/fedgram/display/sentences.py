@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import pluralize, quote_list
+from fedgram.display.analysis import FEW_ROWS, Analysis
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
@@ -51,27 +54,192 @@ def setting(prediction: Prediction) -> str:
     )
 
 
+MATCH = "Federated averaging will match centralized training: client means and covariances are equal."
+REMEDY = "To remove the gap, each client sends its mean and covariance once (see 'fedgram correct')."
+# A gap that pooled clients reach in more than this fraction of samples may be chance.
+SIGNIFICANT = 0.05
+
+
 def outcome(gap: Gap) -> list[str]:
     """State the size of the gap, its causes and how to remove it."""
     if gap.negligible:
-        return [
-            "Federated averaging will match centralized training: client means and covariances are equal."
-        ]
-    parts = zip(CAUSES, parts_of_gap(gap, gap.traces), strict=True)
-    unit = "" if gap.one_sided else f", as parts of its trace {gap.trace:.4g}"
+        return [MATCH]
     return [
         f"Federated averaging will end {percent(float(gap.relative))} away from centralized training "
         "(relative error of the Gram matrix).",
-        f"Causes of the gap{unit}: {', '.join(f'{cause} {part}' for cause, part in parts)}.",
-        "To remove the gap, each client sends its mean and covariance once (see 'fedgram correct').",
+        causes(gap),
+        REMEDY,
     ]
 
 
-def client_contributions(gap: Gap, names: Sequence[str]) -> list[str]:
-    """List each client's part of the gap with its main cause, largest first."""
+def causes(gap: Gap) -> str:
+    """State the parts of the three causes."""
+    parts = zip(CAUSES, parts_of_gap(gap, gap.traces), strict=True)
+    unit = "" if gap.one_sided else f", as parts of its trace {gap.trace:.4g}"
+    return f"Causes of the gap{unit}: {', '.join(f'{cause} {part}' for cause, part in parts)}."
+
+
+def findings(analysis: Analysis) -> list[str]:
+    """State the effect on predictions, then the distance between the models, its chance and its causes."""
+    gap = analysis.gap
+    if gap.negligible:
+        return [f"If every site trains until it fits its rows, {MATCH[0].lower()}{MATCH[1:]}"]
+    return [*mean_errors(analysis), *distance(analysis), causes(gap), REMEDY]
+
+
+def mean_errors(analysis: Analysis) -> list[str]:
+    """State the largest mean error with a shared bias, and what removes it."""
+    condition = "If every site trains until it fits its rows, "
+    at = _largest_error(analysis)
+    if at is None:
+        return [condition + "no mean error with a shared bias will be larger than chance could make it."]
+    m, c = at
+    effects, moments = analysis.effects, analysis.moments
+    error = float(effects.shared.mean_error[m, c])
+    corrected = float(np.abs(effects.corrected.mean_error).max(axis=0)[c])
+    direction = "over-predict" if error > 0 else "under-predict"
+    return [
+        f"{condition}federated averaging with a shared bias will {direction} {moments.targets[c]} at "
+        f"{moments.clients[m]} by {quantity(abs(error), analysis.units[c], moments.targets[c])} on average"
+        f"{_error_interval(analysis, m, c)}.",
+        "Keep biases private, or send means and covariances once (see 'fedgram correct'), and it will not: "
+        f"mean errors of {moments.targets[c]} are then 0, or at most {_digits(corrected)}.",
+    ]
+
+
+def distance(analysis: Analysis) -> list[str]:
+    """State the relative gap with its interval, and whether it is more than chance."""
+    gap, found = analysis.gap, analysis.intervals
+    relative = percent(float(gap.relative))
+    meaning = (
+        "This relative distance of Gram matrices W W^T compares the two shared heads; it is not an accuracy."
+    )
+    if found is None:
+        return [f"Federated averaging will end {relative} away from centralized training. {meaning}"]
+    chance = f"sites of one population would show {percent(found.chance_median)} with as many rows"
+    if found.p_value > SIGNIFICANT:
+        return [
+            "The rows do not show that federated averaging will end away from centralized training: they "
+            f"give {relative}, but {chance} (median; p = {found.p_value:.2g}). {meaning}"
+        ]
+    low, high = (percent(float(end)) for end in found.relative)
+    return [
+        f"Federated averaging will end {relative} away from centralized training ({found.level:.0%} interval "
+        f"{low} to {high}). {meaning}",
+        f"It is more than chance: {chance} (median; p = {found.p_value:.2g}).",
+    ]
+
+
+def assumptions(analysis: Analysis) -> list[str]:
+    """State what the intervals assume, and whether targets were standardized."""
+    lines = []
+    if analysis.scale is not None:
+        deviations = zip(analysis.moments.targets, analysis.scale, strict=True)
+        lines.append(
+            "Every target was divided by its pooled standard deviation "
+            f"({', '.join(f'{name} {value:.3g}' for name, value in deviations)}). Mean errors and "
+            "differences are in the targets' units. Use --no-standardize for the targets as they are."
+        )
+    if analysis.intervals is not None:
+        assumed = {
+            "moments": "normal targets and independent rows; skewed or heavy tails make them too narrow",
+            "rows": "independent rows (use --time COLUMN for time series)",
+            "blocks of rows": "that blocks of rows are independent",
+        }[analysis.sampled]
+        lines.append(
+            f"Intervals come from {analysis.intervals.resamples:,} resamples of {analysis.sampled}. They "
+            f"assume {assumed}."
+        )
+    return lines
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """State what makes the answer unreliable."""
+    return [*_few_rows(analysis), *_outliers(analysis), *_heavy_tails(analysis)]
+
+
+def _few_rows(analysis: Analysis) -> list[str]:
+    if not analysis.few_rows:
+        return []
+    have = "has" if len(analysis.few_rows) == 1 else "have"
+    return [
+        f"{quote_list(analysis.few_rows)} {have} fewer than {FEW_ROWS} rows per target. The gap is "
+        "uncertain, and its interval is too narrow."
+    ]
+
+
+def _outliers(analysis: Analysis) -> list[str]:
+    if not analysis.outliers:
+        return []
+    count = sum(found.count for found in analysis.outliers)
+    worst = max(analysis.outliers, key=lambda found: abs(found.farthest))
+    rest = analysis.relative_without_outliers
+    change = "" if rest is None else f" Without their rows the gap is {percent(rest)}."
+    is_are = "is" if count == 1 else "are"
+    remedy = "--robust clipped them." if analysis.is_robust else "Correct them, or use --robust."
+    return [
+        f"{pluralize(count, 'value')} {is_are} far from all others at the same site, such as "
+        f"{worst.farthest:.6g} in '{worst.target}' at '{worst.client}'.{change} {remedy}"
+    ]
+
+
+def _heavy_tails(analysis: Analysis) -> list[str]:
+    if not analysis.heavy_tails or analysis.intervals is None:
+        return []
+    client, target, kurtosis = max(analysis.heavy_tails, key=lambda found: found[2])
+    return [
+        f"'{target}' has heavy tails, most at '{client}' (kurtosis {kurtosis:.0f}, normal 3). The intervals "
+        "are too narrow."
+    ]
+
+
+def quantity(value: float, unit: str, target: str) -> str:
+    """Format a value with its unit: '23 µg/m³', or '23 (unit of PM2.5)' if the unit is the target's name."""
+    return f"{_digits(value)} (unit of {target})" if unit == target else f"{_digits(value)} {unit}"
+
+
+def short(value: Any, scale: Any) -> str:
+    """Format a number with three digits, or as 0 if it is a rounding error at this scale."""
+    return "0" if abs(value) <= ROUNDING * scale else _digits(float(value))
+
+
+def span(interval: Array, scale: Any) -> str:
+    """Format an interval (2,): '1.2 to 3.4'."""
+    return " to ".join(short(float(end), scale) for end in interval)
+
+
+def _digits(value: float) -> str:
+    """Format three significant digits without an exponent for large values: 23.1, 0.00341, 12,300."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _largest_error(analysis: Analysis) -> tuple[int, int] | None:
+    """Return client and target of the largest mean error in pooled deviations, among those beyond chance."""
+    error = analysis.effects.shared.mean_error
+    deviation = analysis.moments.pooled.deviation * analysis.unit_scale
+    size = np.abs(error) / deviation
+    if analysis.intervals is not None:
+        low, high = np.moveaxis(analysis.intervals.mean_error, -1, 0)
+        size = np.where((low > 0) | (high < 0), size, 0.0)
+    m, c = np.unravel_index(np.argmax(size), size.shape)
+    return (int(m), int(c)) if size[m, c] > ROUNDING else None
+
+
+def _error_interval(analysis: Analysis, m: int, c: int) -> str:
+    if analysis.intervals is None:
+        return ""
+    low, high = sorted(abs(float(end)) for end in analysis.intervals.mean_error[m, c])
+    return f" ({analysis.intervals.level:.0%} interval {_digits(low)} to {_digits(high)})"
+
+
+def client_contributions(gap: Gap, names: Sequence[str], shares: Array | None = None) -> list[str]:
+    """List each client's part of the gap with its main cause, largest first; shares (M, 2) are intervals."""
     amounts = gap.by_client.sum(axis=0)
-    parts, causes = parts_of_gap(gap, amounts), gap.by_client.argmax(axis=0)
-    return [f"{names[m]}: {parts[m]}, mainly {CAUSES[causes[m]]}" for m in np.argsort(-amounts)]
+    parts, main = parts_of_gap(gap, amounts), gap.by_client.argmax(axis=0)
+    if shares is not None and not np.isnan(shares).any():
+        ends = [[percent(float(end)) for end in pair] for pair in shares]
+        parts = [f"{part} ({low} to {high})" for part, (low, high) in zip(parts, ends, strict=True)]
+    return [f"{names[m]}: {parts[m]}, mainly {CAUSES[main[m]]}" for m in np.argsort(-amounts)]
 
 
 def target_contributions(gap: Gap, targets: tuple[str, ...]) -> str:

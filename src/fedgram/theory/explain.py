@@ -12,6 +12,7 @@ from fedgram._util.errors import check_type
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
+from fedgram.theory.moments import Pooled
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import Prediction
 
@@ -184,7 +185,8 @@ def explain(prediction: Prediction) -> Gap:
     [0.0, 0.6007, 0.3993]
     """
     check_type(prediction, Prediction, "explain()", "Build it with predict(moments, penalty)")
-    client_weights, grams, limit = prediction.moments.client_weights, prediction.grams, prediction.barycenter
+    moments, grams, limit = prediction.moments, prediction.grams, prediction.barycenter
+    client_weights = moments.client_weights
     arithmetic = average(client_weights, grams)
     terms = {
         "mean": prediction.centralized - prediction.within,
@@ -200,7 +202,17 @@ def explain(prediction: Prediction) -> Gap:
         scale=scale,
         variance=psd.trace(scatter),
         smallest_eigenvalue=np.stack([np.linalg.eigvalsh(term)[..., 0] for term in terms.values()], axis=-1),
-        by_client=_client_parts(prediction, client_weights * psd.frobenius(displacement) ** 2),
+        by_client=split_by_client(
+            moments.offset,
+            moments.covariance,
+            grams,
+            client_weights,
+            moments.pooled,
+            prediction.within,
+            prediction.centralized,
+            prediction.penalty,
+            client_weights * psd.frobenius(displacement) ** 2,
+        ),
         scatter_residual=psd.frobenius(scatter - terms["averaging"]) / scale,
         prediction=prediction,
     )
@@ -216,32 +228,40 @@ def pairwise_dispersion(grams: Array, client_weights: Array) -> Array:
     return total
 
 
-def _client_parts(prediction: Prediction, averaging: Array) -> Array:
-    """Parts of the three traces due to each client, (..., 3, M).
+def split_by_client(
+    offset: Array,
+    covariance: Array,
+    grams: Array,
+    client_weights: Array,
+    pooled: Pooled,
+    within: Array,
+    centralized: Array,
+    penalty: Penalty,
+    averaging: Array,
+    nodes: int = 16,
+) -> Array:
+    """Split the three traces into the parts of M clients, (..., 3, M).
 
     averaging: p_m d²(G_⋆, G_m). covariance: p_m times the Bregman divergence of -tr φ between Σ_m and
     Σ_within, nonnegative where all are active. mean: the derivative of tr φ along Σ_within -> Σ_cen applied
     to p_m d_m d_mᵀ, averaged over the way (Aumann–Shapley), and scaled to the term's trace: the quadrature
     misses it where a direction becomes active on the way.
     """
-    moments, pooled = prediction.moments, prediction.moments.pooled
-    slope = _mean_slope(pooled.within, pooled.between, prediction.penalty)
-    mean = (
-        np.einsum("...mi,...ij,...mj->...m", moments.offset, slope, moments.offset) * moments.client_weights
-    )
-    between = psd.trace(prediction.centralized - prediction.within)[..., None]
-    tangent = _trace_slope(pooled.within, prediction.penalty)
-    step = np.einsum("...ij,...mji->...m", tangent, moments.covariance - pooled.within[..., None, :, :])
-    jump = psd.trace(prediction.grams) - psd.trace(prediction.within)[..., None]
+    slope = _mean_slope(pooled.within, pooled.between, penalty, nodes)
+    mean = np.einsum("...mi,...ij,...mj->...m", offset, slope, offset) * client_weights
+    between = psd.trace(centralized - within)[..., None]
+    tangent = _trace_slope(pooled.within, penalty)
+    step = np.einsum("...ij,...mji->...m", tangent, covariance - pooled.within[..., None, :, :])
+    jump = psd.trace(grams) - psd.trace(within)[..., None]
     scaled = between * _fractions(mean, mean.sum(axis=-1, keepdims=True))
-    return np.stack([scaled, moments.client_weights * (step - jump), averaging], axis=-2)
+    return np.stack([scaled, client_weights * (step - jump), averaging], axis=-2)
 
 
-def _mean_slope(within: Array, between: Array, penalty: Penalty) -> Array:
+def _mean_slope(within: Array, between: Array, penalty: Penalty, nodes: int = 16) -> Array:
     """∫₀¹ (tr φ)'(Σ_within + s Σ_μ) ds by Gauss–Legendre, (..., C, C)."""
-    nodes, masses = np.polynomial.legendre.leggauss(16)
-    slopes = (0.5 * mass * _trace_slope(within + 0.5 * (1 + node) * between, penalty)
-              for node, mass in zip(nodes, masses, strict=True))  # fmt: skip
+    points, masses = np.polynomial.legendre.leggauss(nodes)
+    slopes = (0.5 * mass * _trace_slope(within + 0.5 * (1 + point) * between, penalty)
+              for point, mass in zip(points, masses, strict=True))  # fmt: skip
     return np.asarray(sum(slopes))
 
 

@@ -55,6 +55,11 @@ class Pooled:
         """Σ_cen = Σ_within + Σ_μ, eq. (5), (..., C, C)."""
         return self.within + self.between
 
+    @property
+    def deviation(self) -> Array:
+        """Pooled standard deviation of each target, (..., C)."""
+        return np.sqrt(np.einsum("...ii->...i", self.covariance))
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -242,6 +247,12 @@ class Moments:
     def weighted(self, client_weights: Any) -> Moments:
         """Replace the client weights, (..., M) or a dict by client name."""
         return replace(self, client_weights=client_weights)
+
+    def scaled(self, scale: Any) -> Moments:
+        """Divide each target by its scale, (C,)."""
+        unit = validation.check_scale(scale, len(self.targets))
+        covariance = self.covariance / (unit[:, None] * unit)
+        return replace(self, mean=self.mean / unit, covariance=covariance)
 
     def merged(self, *others: Moments) -> Moments:
         """Combine moments of disjoint samples; clients of the same name become one.

@@ -105,6 +105,14 @@ def check_range(norm: Array, targets: tuple[str, ...]) -> None:
         )
 
 
+def check_scale(scale: Any, targets: int) -> Array:
+    """Return one positive scale per target, (C,)."""
+    unit = as_float_array(scale, "scale")
+    if unit.shape != (targets,) or not (np.isfinite(unit).all() and (unit > 0).all()):
+        raise InputError(f"scale must have {targets} positive numbers, one per target.", field="scale")
+    return unit
+
+
 def check_one_problem(batch: tuple[int, ...], action: str) -> None:
     """Check that there are no leading axes."""
     if batch:

@@ -1,0 +1,129 @@
+"""Read what `fedgram explain` needs of a table: moments, outliers and rows to resample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.data.tables.diagnostics import translate_errors
+from fedgram.data.tables.read_moments import Sums, check_arguments, sum_rows, to_moments
+from fedgram.data.tables.reader import open_source, select_rows
+from fedgram.data.tables.robust import (
+    Outliers,
+    find_outliers,
+    find_ranges,
+    keep_rows,
+    replace_data,
+    winsorized,
+    without_outliers,
+)
+from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.theory.moments import Moments
+
+# Rows to resample, of all clients together. More do not narrow the intervals' error noticeably.
+MAX_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class TableSample:
+    """Moments of a table, and what its rows say about them.
+
+    Parameters
+    ----------
+    moments
+        Of all rows, winsorized if `is_robust`.
+    rows
+        Targets (n, C) of each client, in order of time if it is known; a random sample of many rows.
+    outliers
+        Clients and targets with values far from the others.
+    without_outliers
+        Moments without the rows of outliers; None if there are none, or if too few rows remain.
+    is_robust
+        Whether moments and rows are winsorized.
+    """
+
+    moments: Moments
+    rows: dict[str, Array]
+    outliers: list[Outliers]
+    without_outliers: Moments | None
+    is_robust: bool
+
+
+def read_sample(
+    source: Any,
+    *,
+    client: str | None = None,
+    site: str | None = None,
+    targets: str | Sequence[str],
+    where: str | None = None,
+    drop_missing: bool = False,
+    robust: bool = False,
+    time: Sequence[str] = (),
+    on_warning: Callable[[str], None] = lambda sentence: None,
+) -> TableSample:
+    """Read moments, outliers and rows of a table; arguments as in `read_moments`.
+
+    `time` names the columns that order the rows of a client, such as year and month.
+    """
+    names = check_arguments(client, site, targets)
+    with connect_duckdb() as connection:
+        table = SourceTable(
+            connection, source, client or site or "", names, where, client is None, tuple(time)
+        )
+        with translate_errors(table):
+            open_source(table)
+            select_rows(table, drop_missing)
+            keep_rows(table)
+            sums = sum_rows(table, drop_missing)
+            find_ranges(table)
+            outliers = find_outliers(table)
+            rest = _sum_without_outliers(table) if outliers else None
+            if robust:
+                replace_data(table, winsorized(table))
+                sums = sum_rows(table, drop_missing)
+            rows = _read_rows(table, sums)
+    moments = to_moments(sums, table, None, on_warning)
+    return TableSample(moments, rows, outliers, rest, robust)
+
+
+def _sum_without_outliers(table: SourceTable) -> Moments | None:
+    """Compute moments without the rows of outliers, or None if too few rows remain at a client."""
+    replace_data(table, without_outliers(table))
+    try:
+        return to_moments(sum_rows(table, drop_missing=True), table, None, lambda sentence: None)
+    except InputError:
+        return None
+    finally:
+        replace_data(table, "FROM kept")
+
+
+def _read_rows(table: SourceTable, sums: Sums) -> dict[str, Array]:
+    """Read the complete rows (n, C) of every client in order of time; without time, a sample of many rows."""
+    order, sample = "", ""
+    if table.others:
+        keys = (f"x{number}::VARCHAR" for number in range(len(table.others)))
+        order = "ORDER BY " + ", ".join(
+            f"TRY_CAST({key} AS DOUBLE), TRY_CAST({key} AS TIMESTAMP), {key}" for key in keys
+        )
+    elif sums.count.sum() > MAX_ROWS:
+        sample = f"USING SAMPLE reservoir({MAX_ROWS} ROWS) REPEATABLE (0)"
+    table.connection.execute(
+        "CREATE TEMP TABLE numbers AS SELECT client, row_number() OVER () AS number "
+        "FROM (SELECT DISTINCT client FROM data WHERE client IS NOT NULL)"
+    )
+    names, numbers = table.read_by_client("number", "numbers")
+    complete = " AND ".join(f"y{number} IS NOT NULL" for number in range(len(table.targets)))
+    rows = f"FROM data JOIN numbers USING (client) WHERE {complete}"
+    targets = table.per_target("y{0}")
+    found = table.connection.execute(f"SELECT number, {targets} FROM ({rows}) {sample} {order}").fetchnumpy()
+    values = np.stack([np.asarray(found[f"y{number}"]) for number in range(len(table.targets))], axis=1)
+    return {
+        name: values[found["number"] == number]
+        for name, (number,) in zip(names, numbers, strict=True)
+        if name is not None
+    }
