@@ -8,7 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-PAGES = ("README.md", "docs/tutorial.md", "docs/data.md", "docs/training.md", "docs/flower.md")
+PAGES = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/explorer.md",
+    "docs/data.md",
+    "docs/training.md",
+    "docs/flower.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

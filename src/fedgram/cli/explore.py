@@ -1,0 +1,68 @@
+"""Command that writes the interactive explorer: explore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgram._util.errors import InputError
+from fedgram.cli.app import app
+from fedgram.cli.inputs import check_not_overwritten, load_moments
+from fedgram.cli.options import (
+    Client,
+    DropMissing,
+    LambdaH,
+    LambdaW,
+    Site,
+    Targets,
+    Weights,
+    Where,
+    output_option,
+)
+from fedgram.theory.penalty import Penalty
+
+PAPER = Penalty()
+
+
+@app.command()
+def explore(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Moments files (.json) or tables, as in 'fedgram explain'. Default: examples only.",
+            show_default=False,
+        ),
+    ] = None,
+    client: Client = None,
+    site: Site = None,
+    targets: Targets = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    weights: Weights = None,
+    lambda_h: LambdaH = PAPER.features,
+    lambda_w: LambdaW = PAPER.head,
+    output: Annotated[str, output_option("-o", "--output", help="HTML file to write.")] = "explorer.html",
+    open_page: Annotated[bool, output_option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write a web page in which you drag clients and see where federated averaging ends, and why.
+
+    The page is one file, needs no network, and contains moments but no rows.
+    """
+    from fedgram.display.explorer.page import describe_data, write_explorer
+
+    if Path(output).suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"The explorer is a web page; its file must end in .html: '{output}'.", field="output"
+        )
+    described = None
+    if data:
+        loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+        check_not_overwritten(output, loaded.files)
+        name = ", ".join(Path(path).name for path in loaded.paths)
+        described = describe_data(loaded.moments, Penalty(lambda_h, lambda_w), name)
+    size = write_explorer(output, described)
+    typer.echo(f"Wrote {output} ({size / 1000:.0f} kB). Open it in a browser.")
+    if open_page:
+        typer.launch(Path(output).resolve().as_uri())
