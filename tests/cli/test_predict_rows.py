@@ -56,6 +56,13 @@ def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     assert out == (folder / "predicted.csv").read_text()
 
 
+def test_inputs_that_overflow_are_an_error(predict, folder):
+    (folder / "huge.csv").write_text("a,b\n1,2\n3e38,3e38\n")
+    code, out, err = predict("runs", "huge.csv", "--site", "north")
+    assert (code, out) == (2, "")
+    assert "The prediction for row 2 of client 'north' is not finite: its inputs are too large" in err
+
+
 def test_rows_of_one_site(predict, folder):
     NEW[NEW["site"] == "north"][["a", "b"]].to_parquet(folder / "north.parquet")
     code, out, _ = predict("runs", "north.parquet", "--site", "north", "--json")

@@ -90,7 +90,7 @@ def dataset(server, checksum=SHA256, url=None):
 
 
 def fetched(server, folder, **settings):
-    return fetch(dataset(server, **settings), folder, license_accepted=True)
+    return fetch(dataset(server, **settings), folder, license_accepted=True, allow_insecure=True)
 
 
 def left(folder):
@@ -101,8 +101,9 @@ def left(folder):
 def test_a_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path, checksum):
     heard = []
     (path,) = fetch(
-        dataset(server, checksum), tmp_path, license_accepted=True, on_bytes=lambda *news: heard.append(news)
-    )
+        dataset(server, checksum), tmp_path, license_accepted=True, allow_insecure=True,
+        on_bytes=lambda *news: heard.append(news),
+    )  # fmt: skip
     assert path == tmp_path / "folder" / "file.bin"
     assert path.read_bytes() == CONTENT
     assert left(tmp_path) == ["file.bin"]
@@ -243,6 +244,14 @@ def test_datasets_without_an_address_say_what_to_do(tmp_path):
         fetch(registry.dataset("gaussian"), tmp_path, license_accepted=True)
 
 
+def test_a_file_without_checksum_is_refused_unless_the_user_insists(server, tmp_path):
+    entry = dataset(server, checksum=None)
+    with pytest.raises(InputError, match=r"has no published checksum and comes unencrypted, .* --insecure"):
+        fetch(entry, tmp_path, license_accepted=True)
+    assert server.requests == []
+    assert fetch(entry, tmp_path, license_accepted=True, allow_insecure=True)[0].read_bytes() == CONTENT
+
+
 def test_fetching_without_pooch_says_how_to_get_it(server, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(InputError, match=r"Fetching needs pooch: pip install 'fedgram\[data\]'"):
@@ -253,7 +262,7 @@ def test_what_was_fetched_can_be_loaded(server, tmp_path):
     server.content = published.uci_bundle(published.beijing_tables())
     entry = registry.dataset("beijing")
     local = replace(entry.downloads[0], url=server.url, checksum=None)
-    paths = fetch(replace(entry, downloads=(local,)), tmp_path, license_accepted=True)
+    paths = fetch(replace(entry, downloads=(local,)), tmp_path, license_accepted=True, allow_insecure=True)
     assert list(entry.find(tmp_path, Options())) == paths
     assert len(registry.load("beijing", tmp_path).clients) == 4
 
@@ -267,7 +276,7 @@ def command(server, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # what typer uses of click
         from fedgram.cli import data
-    entry = replace(dataset(server), find=lambda folder, options: [folder / "folder/file.bin"])
+    entry = replace(dataset(server), forms=("folder/file.bin",))
     monkeypatch.setattr(registry, "dataset", lambda name: entry)
     return data
 

@@ -13,6 +13,7 @@ from scipy.io import savemat
 from fedgram.data.datasets.loaders import sprites
 
 DSPRITES = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
+PACKED = "dsprites_rerendered_60k.npz"
 
 
 def tar_gz(path, files):

@@ -291,6 +291,7 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(InputError, match="No runs found in"):
         Runs(tmp_path).require()
     run = exact_run(tmp_path, rounds=2)
+    run.save()  # with the checksums of its rounds
     (run.folder / "round-01.safetensors").write_bytes(b"not arrays")
     with pytest.raises(InputError, match=r"Cannot read '.*round-01.*\. Restore the file, or delete"):
         run.rounds()
@@ -300,8 +301,11 @@ def test_bad_files_are_named(tmp_path):
             InputError, match=rf"{name}\.safetensors' has other arrays than its name says\. Restore"
         ):
             read()
+    (reread,) = Runs(tmp_path).require()
+    with pytest.raises(InputError, match=r"round-01\.safetensors' is not the file that the manifest names\."):
+        reread.rounds()
     manifest = run.folder / "manifest.json"
-    whole = json.loads(manifest.read_text())
+    whole = without_checksums(manifest)
     setup = whole["setup"]
     for damaged in ({}, setup | {"data": None}, setup | {"settings": setup["settings"] | {"features": -3}}):
         manifest.write_text(json.dumps(whole | {"setup": damaged}))
@@ -316,9 +320,15 @@ def test_bad_files_are_named(tmp_path):
             Runs(tmp_path).require()
 
 
+def without_checksums(manifest) -> dict:
+    """Read a manifest as fedgram 0.1 would have written it."""
+    document = json.loads(manifest.read_text())
+    return {key: value for key, value in document.items() if key not in ("files", "sha256")}
+
+
 def test_runs_of_earlier_versions_are_read_and_those_of_later_ones_refused(tmp_path):
     manifest = exact_run(tmp_path, rounds=1).folder / "manifest.json"
-    document = json.loads(manifest.read_text())
+    document = without_checksums(manifest)
     del document["setup"]["network"]
     manifest.write_text(json.dumps(document))
     (run,) = Runs(tmp_path).require()

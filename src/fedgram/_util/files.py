@@ -1,4 +1,4 @@
-"""Atomic file writes (temporary file + rename) and JSON."""
+"""Atomic file writes (temporary file + fsync + rename) and JSON."""
 
 from __future__ import annotations
 
@@ -12,21 +12,37 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
+from fedgram._util.text import escape_text
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` at the end; an error leaves `path` as it was.
 
-    Each temporary file has a random name, because two processes may write the same path at a time.
+    Each temporary file has a random name, because two processes may write the same path at a time. A private
+    file has mode 0600 from its first byte on.
     """
     draft = path.parent / f".{path.name}.{secrets.token_hex(4)}.draft"
     try:
+        if private:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         yield draft
+        _flush_to_disk(draft)
         os.replace(draft, path)
+        with suppress(OSError):  # some systems cannot open a folder
+            _flush_to_disk(path.parent)
     finally:
         with suppress(OSError):
             draft.unlink()
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Wait until a file or folder is on disk; a rename may otherwise survive a crash without its bytes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
@@ -54,6 +70,23 @@ def write_json(path: str | Path, document: Any) -> None:
     write_bytes(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
 
 
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice; JSON parsers disagree about which one counts."""
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise DuplicateKeyError for an object with a repeated key."""
+    return json.loads(text, object_pairs_hook=_unique_keys)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKeyError(escape_text(next(name for name in names if names.count(name) > 1)))
+    return document
+
+
 def read_json(path: str | Path) -> Any:
     """Read a JSON document."""
     try:
@@ -65,7 +98,11 @@ def read_json(path: str | Path) -> Any:
     if not text.strip():
         raise InputError(f"'{path}' is empty.", field=str(path))
     try:
-        return json.loads(text)
+        return parse_json(text)
+    except DuplicateKeyError as error:
+        raise InputError(
+            f"'{path}' has the key '{error}' twice in one object. Remove one.", field=str(path)
+        ) from None
     except json.JSONDecodeError as error:
         raise InputError(
             f"'{path}' is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}.",

@@ -7,10 +7,24 @@ from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+LONGEST_NAME = 200
+"""Characters of the longest name that another machine may send."""
+
 
 def pluralize(number: int, noun: str = "run") -> str:
     """Format '1 run' or '1,234 runs'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def escape_text(text: str, limit: int = 300) -> str:
+    """Escape control characters and lone surrogates, and cut long text, for logs and terminals."""
+    shown = text if len(text) <= limit else f"{text[:limit]}..."
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+
+
+def is_valid_name(name: object) -> bool:
+    """Whether a name is text that logs, files and terminals show as it is."""
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= LONGEST_NAME
 
 
 def split_names(text: str) -> list[str]:

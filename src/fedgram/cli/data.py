@@ -68,8 +68,10 @@ def fetch(
     name: Name,
     data_dir: DataDir = None,
     accept_licence: Annotated[
-        bool,
-        typer.Option("--accept-license", "--accept-licence", help="Accept the license unasked."),
+        bool, typer.Option("--accept-license", "--accept-licence", help="Accept the license unasked.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Download files that have no published checksum.")
     ] = False,
 ) -> None:
     """Download the files of a dataset, or show how to get them by hand."""
@@ -82,7 +84,9 @@ def fetch(
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _confirm_license(entry, accept_licence)
     with progress_bar() as progress:
-        download(entry, folder, license_accepted=accepted, on_bytes=progress.on_bytes)
+        download(
+            entry, folder, license_accepted=accepted, allow_insecure=insecure, on_bytes=progress.on_bytes
+        )
     for path in entry.find(folder, Options()):
         typer.echo(f"{path}: {format_bytes(path.stat().st_size)}")
 
@@ -91,7 +95,6 @@ def _confirm_license(entry: Dataset, accepted: bool) -> bool:
     """Show the license and prompt for it, unless the user has accepted it already."""
     typer.echo(f"{entry.title}\nLicense: {entry.license}\nPlease cite: {entry.citation}\n{entry.published}")
     if not accepted and not sys.stdin.isatty():
-        raise InputError(
-            f"The license of '{entry.name}' is not accepted. Pass --accept-license.", field="licence"
-        )
+        message = f"The license of '{entry.name}' is not accepted. Pass --accept-license."
+        raise InputError(message, field="licence")
     return accepted or typer.confirm("Do you accept this license?")

@@ -1,9 +1,12 @@
-"""Commands on trained runs: runs list, runs show, runs compare, runs predict."""
+"""Commands on trained runs: list, show, compare, predict, check, audit, readmit."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +14,13 @@ from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.options import Client, Json, Site, output_option
 
+if TYPE_CHECKING:
+    from fedgram.runs import StoredRun
+
 runs_app = typer.Typer(
     no_args_is_help=True,
-    help="List, show and compare trained runs, and predict new rows with them. Only `predict` needs PyTorch.",
+    help="List, show, compare and verify trained runs, and predict new rows with them. Only `predict` needs "
+    "PyTorch.",
 )
 app.add_typer(runs_app, name="runs")
 
@@ -46,12 +53,30 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
     from fedgram.runs import Runs
     from fedgram.runs.measure import measure
 
-    found = Runs(root).require()
-    if as_json:
-        print_json({"runs": [measure(run).document() for run in found if run.account.rounds]})
-        return
+    found, documents = Runs(root).require(), []
     for run in found:
-        run_tables.print_run(run)
+        with _name_damaged(run):
+            if not as_json:
+                run_tables.print_run(run)
+            elif run.account.rounds:
+                documents.append(measure(run).document())
+                json.dumps(documents[-1], allow_nan=False)
+    if as_json:
+        print_json({"runs": documents})
+
+
+@contextmanager
+def _name_damaged(run: StoredRun) -> Iterator[None]:
+    """Raise InputError for a run whose arrays do not fit together or are not finite."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"The run in '{run.folder}' is damaged: {error}. Verify it with 'fedgram runs check'.",
+            field=str(run.folder),
+        ) from None
 
 
 @runs_app.command()
@@ -120,3 +145,84 @@ def predict(
     if output is not None:
         rows.save(output)
         typer.echo(f"Wrote {output}: {pluralize(len(rows.clients), 'row')}.", err=True)
+
+
+@runs_app.command()
+def check(root: Root = Path("runs"), as_json: Json = False) -> None:
+    """Verify the checksums of all files below a folder of runs, or of a site's private files.
+
+    It exits with 2 if a file is damaged, missing, or not the one that its manifest names.
+    """
+    from fedgram._util.text import pluralize
+    from fedgram.runs.check import check_folder
+
+    checked = check_folder(root)
+    if as_json:
+        print_json(checked.document())
+    else:
+        for note in checked.notes:
+            typer.echo(f"Note: {note}")
+        for problem in checked.problems:
+            typer.echo(problem)
+        typer.echo(f"Verified {pluralize(checked.files, 'file')} in '{root}'.", err=True)
+    if checked.problems:
+        number = pluralize(len(checked.problems), "problem")
+        raise InputError(f"Found {number} in '{root}'. Restore the files, or train again.", field=str(root))
+
+
+@runs_app.command()
+def audit(
+    root: Root = Path("runs"),
+    last: Annotated[
+        str | None, typer.Option(help="Hash of a line that the log must contain, noted earlier.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify the audit logs of federations, and show which replies were refused.
+
+    Every line has the hash of the line before it. Note the last hash elsewhere: a log that was replaced as a
+    whole does not contain it.
+    """
+    from fedgram.runs.audit import AUDIT, read_audit
+    from fedgram.runs.check import read_anchor
+
+    if not (paths := sorted(root.rglob(AUDIT))):
+        raise InputError(f"No audit log found in '{root}'. Only Flower federations have one.", field="root")
+    for path in paths:
+        read_audit(path, read_anchor(path))
+    found = [read_audit(path, last) for path in paths]
+    if as_json:
+        print_json({"audits": [summary.document() for summary in found]})
+        return
+    for summary in found:
+        typer.echo(f"{summary.path}: {summary.lines} lines, chained; last {summary.last}")
+        for client, outcomes in summary.document()["replies"].items():
+            counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
+            suspended = f"; suspended: {summary.suspended[client]}" if client in summary.suspended else ""
+            typer.echo(f"  {client}: {counts}{suspended}")
+        for refusal in summary.refusals:
+            who = refusal.get("client") or f"node {refusal.get('node')}"
+            when = f", round {refusal['round']}" if "round" in refusal else ""
+            typer.echo(f"  {refusal['time']} refused {who}{when}: {refusal.get('reason')}")
+
+
+@runs_app.command()
+def readmit(
+    folder: Annotated[Path, typer.Argument(help="Folder of one Flower run on the server.")],
+    site: Annotated[str, typer.Argument(help="Name of the suspended site.")],
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Also accept another key and other rows of the site.")
+    ] = False,
+) -> None:
+    """Let a suspended site back into a federation, before its next round."""
+    from fedgram.runs.audit import AUDIT, request_readmission
+    from fedgram.runs.store import read_run
+
+    run = read_run(folder) if (folder / AUDIT).exists() and (folder / "manifest.json").exists() else None
+    if run is None:
+        raise InputError(f"'{folder}' is not the folder of a Flower run. Check the path.", field="folder")
+    if site not in run.setup.data.clients:
+        known = ", ".join(run.setup.data.clients)
+        raise InputError(f"The run has no site '{site}', only {known}. Check the name.", field="site")
+    request_readmission(folder, site, new_key=new_key)
+    typer.echo(f"The server readmits '{site}' before its next round.", err=True)

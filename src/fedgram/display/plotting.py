@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import escape_text
 from fedgram.theory.geometry import psd
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -41,14 +42,31 @@ def figure_suffix(path: str | Path) -> str:
     return suffix[1:]
 
 
-def render(figure: Any, suffix: str = "png", dpi: int = 160, **keywords: Any) -> bytes:
-    """Render a figure to the bytes of a file, and close it."""
+def escape_label(text: str) -> str:
+    """Escape a name for a label: $ starts a formula in matplotlib, and some characters have no glyph."""
+    return escape_text(text).replace("$", r"\$")
+
+
+def render(figure: Any, suffix: str = "png", dpi: int = 160, *, tight: bool = False) -> bytes:
+    """Render a figure to the bytes of a file, and close it; tight: include what is outside its edges."""
     content = BytesIO()
+    figure.set_dpi(dpi)
+    # `savefig` draws a figure twice if it has a layout, or if it is to find the tight box.
+    _lay_out(figure)
+    box = figure.get_tightbbox().padded(0.1) if tight else None
     # Without a creation date, equal data give equal files.
     metadata = {"CreationDate": None} if suffix == "pdf" else None
-    figure.savefig(content, dpi=dpi, format=suffix, metadata=metadata, **keywords)
+    figure.savefig(content, dpi=dpi, format=suffix, metadata=metadata, bbox_inches=box)
     pyplot().close(figure)
     return content.getvalue()
+
+
+def _lay_out(figure: Any) -> None:
+    """Place the panels, then drop the layout."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        with pyplot().rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
+            figure.set_layout_engine(None)
 
 
 def ellipse(gram: Array, points: int = 181) -> Array:

@@ -10,7 +10,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.files import write_bytes
-from fedgram.display.plotting import GREEN, INK, PALE, TERM_COLORS, ellipse, figure_suffix, pyplot, render
+from fedgram.display.plotting import (
+    GREEN,
+    INK,
+    PALE,
+    TERM_COLORS,
+    ellipse,
+    escape_label,
+    figure_suffix,
+    pyplot,
+    render,
+)
 from fedgram.display.sentences import parts_of_gap, percent
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.explain import Gap
@@ -34,7 +44,9 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     _draw_terms(axes[-1], gap)
     penalty = prediction.penalty
     figure.supxlabel(
-        f"{source} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}", fontsize=7, color="0.4"
+        f"{escape_label(source)} · λ_H = {penalty.features:g}, λ_W = {penalty.head:g}",
+        fontsize=7,
+        color="0.4",
     )
     write_bytes(path, render(figure, suffix, dpi=200))
 
@@ -50,7 +62,7 @@ def _panels(planes: int) -> tuple[Any, Any]:
 
 def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
     """Return the planes to draw: orthonormal bases (C, 2) with a label for each axis."""
-    targets = prediction.moments.targets
+    targets = tuple(map(escape_label, prediction.moments.targets))
     if len(targets) <= 3:
         axes = np.eye(len(targets))
         return [(axes[:, [i, j]], (targets[i], targets[j])) for i, j in combinations(range(len(targets)), 2)]

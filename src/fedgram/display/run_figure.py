@@ -17,6 +17,7 @@ from fedgram.display.plotting import (
     PALE,
     PALETTE,
     ellipse,
+    escape_label,
     figure_suffix,
     mean_band,
     pyplot,
@@ -60,7 +61,7 @@ def _draw_errors(axis: Any, setting: Comparison) -> None:
     axis.plot([], [], color="0.4", ls=":", lw=1, label="exact recursion")
     axis.set(yscale="log", ylim=(floor, None), xlabel="round", ylabel="relative error of the Gram")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_title(f"{setting.title}\n{setting.scale}", fontsize=7.5, loc="left")
+    axis.set_title(f"{escape_label(setting.title)}\n{setting.scale}", fontsize=7.5, loc="left")
     axis.legend(fontsize=7, frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -75,7 +76,7 @@ def _draw_grams(axis: Any, setting: Comparison) -> None:
     for group, color in zip(setting.groups, cycle(PALETTE), strict=False):
         dashes = "--" if group.target == SYMBOLS["centralized"] else "-"
         axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), color=color, lw=1.2, ls=dashes)
-    axis.set(xlabel=targets[0], ylabel=targets[1], aspect="equal")
+    axis.set(xlabel=escape_label(targets[0]), ylabel=escape_label(targets[1]), aspect="equal")
     seeds = describe_seeds({group.seeds[0] for group in setting.groups})
     when = f"Grams after round {setting.setup.settings.rounds}, {seeds}"
     axis.set_title(when, fontsize=7.5, loc="left")

@@ -10,11 +10,15 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram._util.errors import InputError
+from fedgram._util.text import escape_text
 from fedgram.flower.client import Client
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import GridTransport, Payload
 from fedgram.flower.server import run_server
 from fedgram.flower.site import Site
+
+LONGEST_LOG = 5000
+"""Characters of the longest message in a log."""
 
 log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 
@@ -29,7 +33,7 @@ def server_app() -> ServerApp:
             config = FederationConfig.from_run_config(context.run_config)
             run = run_server(GridTransport(grid, config.reply_timeout), config)
         except InputError as error:
-            log.error(error.message)
+            log.error(escape_text(error.message, LONGEST_LOG))
             raise error.with_traceback(None) from None  # Flower marks the run as failed
         log.info("Run finished. Show all rounds with 'fedgram runs show %s'.", run.folder)
 
@@ -51,31 +55,23 @@ def client_app(site: Callable[[Context], Site] | None = None) -> ClientApp:
     """
     app = ClientApp()
 
-    def reply(action: Callable[[Client, Payload], Payload], message: Message, context: Context) -> Message:
+    def reply(message: Message, context: Context) -> Message:
         try:
             own = site(context) if site else Site.from_config(context.node_config, context.run_config)
             client = Client(own, FederationConfig.from_run_config(context.run_config))
-            payload = action(client, Payload.from_records(message.content))
+            kind, request = message.metadata.message_type, Payload.from_records(message.content)
+            payload = client.reply(kind, request)
         except InputError as error:
-            log.error(error.message)
+            log.error(escape_text(error.message, LONGEST_LOG))
             payload = _error_reply(context, has_site=site is not None or "site" in context.node_config)
         except Exception:
             log.exception("The client failed.")
             payload = _error_reply(context, has_site=True)
         return Message(payload.to_records(), reply_to=message)
 
-    @app.query()
-    def describe(message: Message, context: Context) -> Message:
-        return reply(lambda client, _: client.describe(), message, context)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return reply(Client.train, message, context)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return reply(Client.evaluate, message, context)
-
+    app.query()(reply)
+    app.train()(reply)
+    app.evaluate()(reply)
     return app
 
 

@@ -12,12 +12,13 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.version import __version__
 from fedgram.federation.client_data import ClientData, PooledMoments
-from fedgram.federation.clients import Clients, Returned, draw_stack
+from fedgram.federation.clients import Clients, Returned, check_independent_starts
 from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
 from fedgram.federation.returns import Layers
 from fedgram.flower.client_state import Arrays, ClientStore, folder_name, hash_request
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import Payload
+from fedgram.flower.identity import SiteKey
+from fedgram.flower.messages import REPLIES, Payload
 from fedgram.flower.site import Site
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import draw_example, fingerprint
@@ -26,7 +27,7 @@ from fedgram.training import devices
 
 POOLED = ("mean", "covariance", "within")
 """Arrays of `PooledMoments` in a request."""
-REPLIED = ("head", "bias", "own_bias", "centered_bias", "local_objective", "clipped", "loss", "diverged")
+REPLIED = tuple(REPLIES["train"].arrays)
 """Arrays of a training reply."""
 
 
@@ -40,27 +41,40 @@ class Client:
         dtype = storage_dtype(config.settings.precision)
         self.data = ClientData.from_splits({site.name: site.train}, test, self.device, dtype)
 
-    def describe(self) -> Payload:
-        """Return target moments, initial head and bias, and a description of rows and network."""
+    def reply(self, kind: str, request: Payload) -> Payload:
+        """Answer a message of a kind in REPLIES, and sign the answer."""
+        answer = ANSWERS[kind](self, request)
+        if answer.error:
+            return answer
+        site, key = self.site, SiteKey.load(Path(self.site.folder, f"{folder_name(self.site.name)}.key"))
+        identity = {
+            "client": site.name,
+            "key": key.public,
+            "nonce": request.metadata["nonce"],
+            "rows": len(site.train),
+            "fingerprint": key.fingerprint(site.train, site.test),
+        }
+        return key.sign(replace(answer, metadata={**answer.metadata, **identity}))
+
+    def describe(self, request: Payload) -> Payload:
+        """Return target moments and a description of rows and network."""
         site, config = self.site, self.config
-        stack = draw_stack(self.data, site.backbone, [config.run], config.settings, self.device)
+        check_independent_starts(site.backbone, [config.run.procedure])
         model, inputs = draw_example(site.backbone, site.train, config.settings.features)
+        moments = site.moments
         metadata = {
             "version": __version__,
-            "client": site.name,
-            "rows": len(site.train),
             "test_rows": 0 if site.test is None else len(site.test),
-            "targets": list(site.moments.targets),
+            "targets": list(moments.targets),
             "parameters": model.size,
             "network": fingerprint(model, inputs),
         }
-        head, bias = (_to_array(stack.parameters[name][0]) for name in ("head.weight", "head.bias"))
-        return Payload({"head": head, "bias": bias, **self._moments()}, metadata)
+        return Payload({"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}, metadata)
 
     def train(self, request: Payload) -> Payload:
         """Train one round from the shared head and bias, or repeat the stored reply to the same request.
 
-        The reply has the current target moments, and the round that training resumed from ("after").
+        The reply has the round that training resumed from ("after").
         """
         number, store = int(request.metadata["round"]), self._store(request)
         request_hash, before = hash_request(number, request.arrays), store.find_round_before(number)
@@ -70,28 +84,26 @@ class Client:
                 arrays = self._train_round(number, request.arrays, store.read_round(before))
             store.write_round(number, request_hash, arrays)
         reply = {name: arrays[f"answer.{name}"][0] for name in REPLIED}
-        return Payload(reply | self._moments(), {"after": before})
+        return Payload(reply, {"round": number, "after": before})
 
     def evaluate(self, request: Payload) -> Payload:
         """Return objective and errors with the averaged head, and store the network with that head."""
-        store = self._store(request)
-        arrays = store.read_round(int(request.metadata["round"]))
+        number, store = int(request.metadata["round"]), self._store(request)
+        arrays = store.read_round(number)
         if arrays is None:
             return Payload.from_error(f"site '{self.site.name}' has not trained this round.")
         with devices.use_device(self.device):
             clients = self._build_clients(request.arrays, arrays)
-            shared = self._build_shared(request.arrays, arrays)
-            layers = clients.receive(shared.deployed, shared.head, shared.bias)
+            returned = Layers(*(self._to_tensor(arrays[f"returned.{each.name}"]) for each in fields(Layers)))
+            head, bias = (self._to_tensor(request.arrays[name])[None] for name in ("head", "bias"))
+            shared = self._build_shared(request.arrays, arrays, replace(returned, head=head, bias=bias))
+            layers = clients.receive(returned, head, bias)
             if self.config.run.procedure.centered:  # predict targets with their mean
                 layers = replace(layers, bias=layers.bias + self._to_tensor(self.site.moments.mean))
             store.write_model(_build_model(clients, layers))
             objective, train, test = shared.evaluate(clients, 0, clients.training_outputs()[0][0])
         measured = {"objective": objective, "train_mse": train, "test_mse": test}
-        return Payload({name: _to_array(value[0]) for name, value in measured.items()})
-
-    def _moments(self) -> Arrays:
-        moments = self.site.moments
-        return {"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}
+        return Payload({name: _to_array(value[0]) for name, value in measured.items()}, {"round": number})
 
     def _store(self, request: Payload) -> ClientStore:
         name, federation_id = safe_name(self.config.name), safe_name(str(request.metadata["federation"]))
@@ -109,13 +121,10 @@ class Client:
             )
         return clients
 
-    def _build_shared(self, arrays: Mapping[str, Array], stored: Arrays) -> SharedState:
-        head, bias, average, centered = (
-            self._to_tensor(arrays[name])[None] for name in ("head", "bias", "own_bias", "centered_bias")
-        )
-        deployed = Layers(*(self._to_tensor(stored[f"returned.{each.name}"]) for each in fields(Layers)))
+    def _build_shared(self, arrays: Mapping[str, Array], stored: Arrays, deployed: Layers) -> SharedState:
+        average, centered = (self._to_tensor(arrays[name])[None] for name in ("own_bias", "centered_bias"))
         biases = Biases(average, self._to_tensor(stored["answer.own_bias"]), centered)
-        return SharedState(head, bias, deployed, biases, self._to_tensor(stored["taken_out"]))
+        return SharedState(deployed, biases, self._to_tensor(stored["taken_out"]))
 
     def _train_round(self, number: int, arrays: Mapping[str, Array], before: Arrays | None) -> Arrays:
         """Train one round; return the arrays of the reply, of the network and of its returned layers."""
@@ -129,6 +138,10 @@ class Client:
 
     def _to_tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+
+ANSWERS = {"query": Client.describe, "train": Client.train, "evaluate": Client.evaluate}
+"""What a client does with each type of message."""
 
 
 def _build_model(clients: Clients, layers: Layers) -> Arrays:

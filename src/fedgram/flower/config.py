@@ -12,6 +12,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
 from fedgram.data.problem import Kind
 from fedgram.data.tables.read_rows import TEST_FRACTION
+from fedgram.federation.aggregation import AGGREGATIONS
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
@@ -21,7 +22,8 @@ NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-lear
 """Keys of numeric training settings."""
 KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction", "procedure", "seed",
-    "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout",
+    "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout", "aggregation", "trim",
+    "clip-returns", "max-rejections",
 )  # fmt: skip
 """All keys that fedgram reads. An app may add its own."""
 RENAMED_KEYS = {"patience": "reply-timeout"}
@@ -29,11 +31,55 @@ RENAMED_KEYS = {"patience": "reply-timeout"}
 
 
 @dataclass(frozen=True)
+class AggregationConfig:
+    """How the server averages returns.
+
+    method: a key of AGGREGATIONS; trim: clients that the trimmed mean drops at each end; clip: bound on a
+    return's distance from the median return, in median distances, or 0 for none.
+    """
+
+    method: str = "mean"
+    trim: int = 1
+    clip: float = 0.0
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> AggregationConfig:
+        """Read the keys 'aggregation', 'trim' and 'clip-returns'."""
+        method, clients = config.get("aggregation", "mean"), config["clients"]
+        if method not in AGGREGATIONS:
+            raise InputError(
+                f"Invalid 'aggregation' in the run config: {method!r}. Use {', '.join(AGGREGATIONS)}.",
+                field="aggregation",
+            )
+        trim = int(read_number(config, "trim", 1, minimum=1, whole=True))
+        if method == "trimmed" and 2 * trim >= clients:
+            raise InputError(
+                f"Invalid 'trim' in the run config: {trim}. With {clients} clients use at most "
+                f"{(clients - 1) // 2}.",
+                field="trim",
+            )
+        clip = read_number(config, "clip-returns", 0.0)
+        if 0 < clip < 1:
+            raise InputError(
+                f"Invalid 'clip-returns' in the run config: {clip:g}. Use at least 1, or 0 for no clipping.",
+                field="clip-returns",
+            )
+        return cls(str(method), trim, float(clip))
+
+    @property
+    def name(self) -> str:
+        """Name in the manifest of a run, such as 'trimmed 1, clipped 3'."""
+        name = f"trimmed {self.trim}" if self.method == "trimmed" else self.method
+        return f"{name}, clipped {self.clip:g}" if self.clip else name
+
+
+@dataclass(frozen=True)
 class FederationConfig:
     """Settings that the server and all clients share.
 
     The server stores the run in out/name/backbone. `row_selection` is the part of the config that selects
-    the clients' rows; a resumed run must have the same. `reply_timeout` is in seconds.
+    the clients' rows; a resumed run must have the same. `reply_timeout` is in seconds. A client with
+    `max_rejections` refused replies is suspended.
     """
 
     name: str
@@ -44,6 +90,8 @@ class FederationConfig:
     backbone: str
     out: Path
     reply_timeout: float
+    aggregation: AggregationConfig = AggregationConfig()
+    max_rejections: int = 3
     row_selection: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -69,6 +117,8 @@ class FederationConfig:
             backbone=str(run_config.get("backbone", "own")),
             out=Path(str(run_config.get("out", "runs"))),
             reply_timeout=read_number(run_config, "reply-timeout", 3600.0),
+            aggregation=AggregationConfig.from_run_config(run_config),
+            max_rejections=int(read_number(run_config, "max-rejections", 3, minimum=1, whole=True)),
             row_selection=_read_row_selection(run_config),
         )
 

@@ -1,10 +1,14 @@
-"""Payloads of server and clients, and their transport over a Flower grid."""
+"""Payloads of server and clients, what each kind of message contains, and their transport.
+
+`REPLIES` is the one table of what a client may send. The server decodes nothing that is not in it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -14,10 +18,61 @@ from flwr.serverapp import Grid
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import LONGEST_NAME, escape_text, is_valid_name
+from fedgram.runs.procedure import BIAS_RULES
+from fedgram.runs.tensor_files import hash_arrays
 
-ARRAYS, METADATA, ERROR = "arrays", "metadata", "error"
+ARRAYS, METADATA, ERROR, SIGNATURE = "arrays", "metadata", "error", "signature"
+
+LARGEST = 1e100
+"""Largest absolute value of a number in a reply, so that products of three stay finite."""
+LONGEST_HEADER = 1024
+"""Bytes that NumPy's format may add to the numbers of an array."""
 
 log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
+
+
+@dataclass(frozen=True)
+class ReplyFormat:
+    """Arrays and metadata of a kind of reply, all of them required.
+
+    arrays: shapes in letters, C targets, P features, B bias rules. metadata: types. Arrays in `may_be_nan`
+    may have NaN for what was not measured.
+    """
+
+    arrays: Mapping[str, str]
+    metadata: Mapping[str, type]
+    may_be_nan: frozenset[str] = frozenset()
+
+
+IDENTITY: dict[str, type] = {"client": str, "key": str, "nonce": str, "rows": int, "fingerprint": str}
+"""Metadata that every reply has: who sends it, which request it answers, and which rows it comes from."""
+
+REPLIES: dict[str, ReplyFormat] = {
+    "query": ReplyFormat(
+        arrays={"own_mean": "C", "own_covariance": "CC"},
+        metadata=IDENTITY
+        | {"version": str, "test_rows": int, "targets": list, "parameters": int, "network": str},
+    ),
+    "train": ReplyFormat(
+        arrays={
+            "head": "CP", "bias": "C", "own_bias": "C", "centered_bias": "C", "local_objective": "",
+            "clipped": "", "loss": "", "diverged": "",
+        },
+        metadata=IDENTITY | {"round": int, "after": int},
+        may_be_nan=frozenset({"loss"}),  # of a diverged network
+    ),
+    "evaluate": ReplyFormat(
+        arrays={"objective": "", "train_mse": "B", "test_mse": "B"},
+        metadata=IDENTITY | {"round": int},
+        may_be_nan=frozenset({"test_mse"}),  # without test rows
+    ),
+}  # fmt: skip
+"""Format of the reply to each type of message."""
+
+
+class RejectedReplyError(Exception):
+    """A reply that must not count; the text says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +89,7 @@ class Payload:
 
     @classmethod
     def from_records(cls, records: RecordDict) -> Payload:
-        """Read Flower records that `to_records` wrote."""
+        """Read Flower records that `to_records` wrote, from a trusted sender."""
         try:
             arrays = {name: array.numpy() for name, array in records.array_records[ARRAYS].items()}
             return cls(arrays, dict(records.config_records[METADATA]))
@@ -55,6 +110,79 @@ class Payload:
         """The reason for a failure, if the sender reports one."""
         return self.metadata.get(ERROR)
 
+    def digest(self) -> str:
+        """Hash everything except the signature."""
+        signed = {name: value for name, value in self.metadata.items() if name != SIGNATURE}
+        arrays = {name: np.asarray(value, np.float64) for name, value in self.arrays.items()}
+        return hash_arrays(arrays, signed)
+
+
+def read_reply(records: RecordDict, kind: str, sizes: Mapping[str, int]) -> Payload:
+    """Read a reply from an untrusted client; raise RejectedReplyError unless it has the format of its kind.
+
+    `sizes` has the lengths of the axes P and C; an introduction brings its own C. An error that the client
+    reports becomes a payload with its reason, escaped.
+    """
+    try:
+        given = records.array_records[ARRAYS]
+        metadata: dict[str, Any] = dict(records.config_records[METADATA])
+    except KeyError as error:
+        raise RejectedReplyError(f"it has no record {error} of fedgram") from None
+    if ERROR in metadata:
+        return Payload.from_error(escape_text(str(metadata[ERROR])))
+    expected = REPLIES[kind]
+    types = {**expected.metadata, SIGNATURE: str}
+    _check_names("value", metadata, types)
+    for name, needed in types.items():
+        _check_metadata(name, metadata[name], needed)
+    _check_names("array", given, expected.arrays)
+    lengths = {"B": len(BIAS_RULES), **sizes}
+    if "targets" in metadata:
+        lengths["C"] = len(metadata["targets"])
+    arrays = {
+        name: _decode(name, given[name], tuple(lengths[axis] for axis in axes), name in expected.may_be_nan)
+        for name, axes in expected.arrays.items()
+    }
+    return Payload(arrays, metadata)
+
+
+def _check_names(what: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    if missing := [name for name in expected if name not in given]:
+        raise RejectedReplyError(f"it lacks the {what} '{missing[0]}'")
+    if extra := [name for name in given if name not in expected]:
+        raise RejectedReplyError(f"it has an unexpected {what} '{escape_text(extra[0], LONGEST_NAME)}'")
+
+
+def _check_metadata(name: str, value: Any, needed: type) -> None:
+    if type(value) is not needed:  # excludes bool for int
+        raise RejectedReplyError(f"'{name}' is not of type {needed.__name__}")
+    texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    if not all(is_valid_name(text) for text in texts):
+        raise RejectedReplyError(f"'{name}' is not printable text of 1 to {LONGEST_NAME} characters")
+    if isinstance(value, int) and not 0 <= value < 2**53:
+        raise RejectedReplyError(f"'{name}' is out of range")
+
+
+def _decode(name: str, array: FlowerArray, shape: tuple[int, ...], may_be_nan: bool) -> Array:
+    """Decode an array of this shape; its header is checked before any memory is allocated for it."""
+    size = 8 * int(np.prod(shape, dtype=np.int64))
+    try:
+        header = BytesIO(array.data)
+        version = np.lib.format.read_magic(header)
+        found, _, dtype = np.lib.format.read_array_header_1_0(header)
+        is_float = version == (1, 0) and dtype == np.float64
+        if not is_float or found != shape or len(array.data) > size + LONGEST_HEADER:
+            raise RejectedReplyError(f"'{name}' is not a float64 array of shape {shape}")
+        values: Array = np.ascontiguousarray(array.numpy()).reshape(shape)
+    except (ValueError, TypeError, OSError, EOFError):
+        raise RejectedReplyError(f"'{name}' is not a NumPy array") from None
+    finite = np.isfinite(values)
+    if not finite.all() and not may_be_nan:
+        raise RejectedReplyError(f"'{name}' has a value that is not finite")
+    if np.abs(values[finite]).max(initial=0.0) > LARGEST:
+        raise RejectedReplyError(f"'{name}' has a value above {LARGEST:g}")
+    return values
+
 
 @dataclass(frozen=True)
 class GridTransport:
@@ -67,8 +195,8 @@ class GridTransport:
         """List the connected nodes."""
         return list(self.grid.get_node_ids())
 
-    def send(self, message_type: str, payloads: Mapping[int, Payload]) -> dict[int, Payload]:
-        """Send one payload per node and return the replies that arrive in time, by node."""
+    def send(self, message_type: str, payloads: Mapping[int, Payload]) -> dict[int, RecordDict]:
+        """Send one payload per node; return what arrives in time, unchecked, by node."""
         messages = [
             Message(payload.to_records(), dst_node_id=node, message_type=message_type, ttl=self.reply_timeout)
             for node, payload in payloads.items()
@@ -76,7 +204,7 @@ class GridTransport:
         replies = {}
         for reply in self.grid.send_and_receive(messages, timeout=self.reply_timeout) if messages else ():
             if reply.has_error():  # its source may be the SuperLink instead of the node
-                log.warning("A node failed: %s", reply.error.reason)
-            else:
-                replies[reply.metadata.src_node_id] = Payload.from_records(reply.content)
+                log.warning("A node failed: %s", escape_text(str(reply.error.reason)))
+            elif reply.metadata.src_node_id in payloads:
+                replies[reply.metadata.src_node_id] = reply.content
         return replies

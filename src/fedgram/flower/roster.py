@@ -1,4 +1,4 @@
-"""Track connected clients and reject inconsistent ones."""
+"""Track connected clients, and refuse replies that fail a check."""
 
 from __future__ import annotations
 
@@ -6,87 +6,60 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
+from flwr.app import RecordDict
 
-from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.version import __version__
+from fedgram._util.files import read_json
+from fedgram.flower.checks import ClientInfo, DivergedError, read_introduction
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import GridTransport, Payload
+from fedgram.flower.identity import verify_signature
+from fedgram.flower.messages import GridTransport, Payload, RejectedReplyError, read_reply
+from fedgram.flower.server_state import ServerState, Standing
 from fedgram.runs import Setup, StoredRun
+from fedgram.runs.audit import ACCEPTED, READMIT, REFUSED, AuditLog
 from fedgram.runs.manifest import FEDERATION, Data
 from fedgram.theory.moments import Moments
 
 POLL_INTERVAL = 1.0
 """Seconds between two queries of the node list."""
 
-CHANGED = "Client '{}' changed its {} after the start. Undo the change or start a new run."
+RETRY_INTERVAL = 30.0
+"""Seconds until a refused node is asked again: a message starts a process at the site."""
+
+Check = Callable[[str, Payload], None]
+"""Raises RejectedReplyError for a client's reply that must not count."""
+
+CHANGED = "it changed its {} after the start. Undo the change or start a new run"
+WRONG_KEY = "another key than at the first exchange"
 
 log = logging.getLogger("flwr")
 
 
-@dataclass(frozen=True, eq=False)
-class ClientInfo:
-    """A client's description of itself.
-
-    own_mean μ_m (C,) and own_covariance Σ_m (C, C) of its targets; initial head (C, P) and bias (C,), which
-    depend on the seed only; `network` is a fingerprint.
-    """
-
-    client: str
-    rows: int
-    test_rows: int
-    targets: tuple[str, ...]
-    parameters: int
-    network: str
-    own_mean: Array
-    own_covariance: Array
-    head: Array
-    bias: Array
-
-    @classmethod
-    def from_payload(cls, payload: Payload) -> ClientInfo:
-        """Read a description; reject other versions of fedgram."""
-        values = {**payload.metadata, **payload.arrays}
-        version = values.get("version")
-        if version != __version__:
-            raise InputError(
-                f"Client '{values.get('client')}' runs fedgram {version}, but the server runs "
-                f"{__version__}. Install the same version.",
-                field="version",
-            )
-        values["targets"] = tuple(values["targets"])
-        return cls(**{each.name: values[each.name] for each in fields(cls)})
-
-    def find_change(self, other: ClientInfo) -> str | None:
-        """Compare with a later description; changed rows show in the target moments only."""
-        if self.rows != other.rows or not self.has_moments(other.own_mean, other.own_covariance):
-            return "rows"
-        if self.targets != other.targets:
-            return "targets"
-        is_same = (self.parameters, self.network) == (other.parameters, other.network)
-        return None if is_same else "network"
-
-    def has_moments(self, mean: Array, covariance: Array) -> bool:
-        """Whether the target moments are exactly these."""
-        return np.array_equal(self.own_mean, mean) and np.array_equal(self.own_covariance, covariance)
+class ReportedError(Exception):
+    """A failure that the client itself reports; it does not count as a refused reply."""
 
 
 class Roster:
     """The clients of a federation, sorted by name, and the nodes that they run on.
 
-    Clients cannot join after the start (`is_closed`). Until the first round is finished (`has_trained`), an
-    inconsistent client stops the run; later it counts as absent.
+    Clients cannot join after the start (`is_closed`). A client whose reply is refused counts as absent, and
+    after `max_rejections` refused replies it is suspended.
     """
 
-    def __init__(self, transport: GridTransport, config: FederationConfig) -> None:
-        self.transport, self.config = transport, config
+    def __init__(
+        self, transport: GridTransport, config: FederationConfig, state: ServerState, audit: AuditLog
+    ) -> None:
+        self.transport, self.config, self.state, self.audit = transport, config, state, audit
         self.clients: dict[str, ClientInfo] = {}
         self.node_of: dict[str, int] = {}
         self.ignored_nodes: set[int] = set()
+        self.refused_nodes: dict[int, float] = {}
         self.problems: list[str] = []
         self.is_closed = False
         self.has_trained = False
@@ -95,6 +68,11 @@ class Roster:
     def names(self) -> tuple[str, ...]:
         """All client names, sorted."""
         return tuple(self.clients)
+
+    @property
+    def active(self) -> dict[str, int]:
+        """Nodes of the connected clients that are not suspended."""
+        return {name: node for name, node in self.node_of.items() if not self.state.is_suspended(name)}
 
     @property
     def moments(self) -> Moments:
@@ -126,18 +104,16 @@ class Roster:
             test_rows=tuple(each.test_rows for each in clients),
             provenance={"trained by": FEDERATION, **config.row_selection},
         )
-        network = config.backbone, first.parameters, first.network
-        return Setup(config.run.procedure, config.run.seed, config.settings, *network, data)
+        network, run = (config.backbone, first.parameters, first.network), config.run
+        return Setup(run.procedure, run.seed, config.settings, *network, data, config.aggregation.name)
 
     def load(self, run: StoredRun) -> None:
         """Take the clients of a stored run."""
-        setup, moments, (head, bias) = run.setup, run.moments, run.initial
+        setup, moments = run.setup, run.moments
         network = setup.data.targets, setup.parameters, setup.network
         rows = zip(setup.data.clients, setup.data.train_rows, setup.data.test_rows, strict=True)
         self.clients = {
-            client: ClientInfo(
-                client, train, test, *network, moments.mean[m], moments.covariance[m], head, bias
-            )
+            client: ClientInfo(client, train, test, *network, moments.mean[m], moments.covariance[m])
             for m, (client, train, test) in enumerate(rows)
         }
         self.is_closed, self.has_trained = True, run.account.rounds > 0
@@ -147,7 +123,7 @@ class Roster:
         wanted = 1 if self.has_trained else self.config.clients
         deadline = time.monotonic() + self.config.reply_timeout
         self.refresh()
-        while len(self.node_of) < wanted:
+        while len(self.active if self.has_trained else self.node_of) < wanted:
             if time.monotonic() > deadline:
                 raise InputError(
                     " ".join(self.problems)
@@ -169,47 +145,108 @@ class Roster:
         self.is_closed = True
 
     def refresh(self) -> None:
-        """Query new nodes; a restarted client may have another node."""
-        nodes = set(self.transport.node_ids())
+        """Readmit clients, and query new nodes; a restarted client may have another node."""
+        self._readmit(self.audit.path.with_name(READMIT))
+        nodes, now = set(self.transport.node_ids()), time.monotonic()
         self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
-        new = nodes - set(self.node_of.values()) - self.ignored_nodes
-        for node, reply in self.send("query", {node: Payload() for node in sorted(new)}).items():
-            self._register(node, ClientInfo.from_payload(reply))
+        waiting = {node for node, asked in self.refused_nodes.items() if now - asked < RETRY_INTERVAL}
+        new = sorted(nodes - set(self.node_of.values()) - self.ignored_nodes - waiting)
+        payload = Payload(metadata={"nonce": token_hex(16)})
+        for node, records in self.transport.send("query", dict.fromkeys(new, payload)).items():
+            try:
+                reply = self._read("query", records, payload)
+                self._register(node, reply)
+            except (RejectedReplyError, ReportedError) as error:
+                self.refused_nodes[node] = now
+                is_refused = isinstance(error, RejectedReplyError)
+                self._report(
+                    f"Refused node {node}: {error}."
+                    if is_refused
+                    else f"Node {node} rejected the 'query' message: {error}"
+                )
+                self.audit.append("introduction", node=str(node), outcome=REFUSED, reason=str(error))
 
-    def send(self, message_type: str, payloads: Mapping[int, Payload]) -> dict[int, Payload]:
-        """Send payloads and return the replies that report no error, by node."""
-        replies = self.transport.send(message_type, payloads)
-        for reply in replies.values():
-            if reply.error:
-                self._report(f"A client rejected the '{message_type}' message: {reply.error}")
-        return {node: reply for node, reply in replies.items() if not reply.error}
+    def send(self, kind: str, payload: Payload, nodes: Mapping[str, int], check: Check) -> dict[str, Payload]:
+        """Send a payload to clients; return the replies that pass all checks, by client."""
+        request = replace(payload, metadata={**payload.metadata, "nonce": token_hex(16)})
+        number = request.metadata["round"]
+        self.audit.append("request", kind=kind, round=number, clients=list(nodes), request=request.digest())
+        arrived = self.transport.send(kind, dict.fromkeys(nodes.values(), request))
+        replies = {}
+        for client, node in nodes.items():
+            if node not in arrived:
+                self._audit_reply(client, node, request, "absent")
+                continue
+            try:
+                reply = self._read(kind, arrived[node], request)
+                self._check_identity(client, reply, number)
+                check(client, reply)
+                replies[client] = reply
+                self._audit_reply(client, node, request, ACCEPTED, reply=reply)
+            except ReportedError as error:
+                self._report(f"Client '{client}' rejected the '{kind}' message: {error}")
+                self._audit_reply(client, node, request, "failed", reason=str(error))
+            except RejectedReplyError as error:
+                self._audit_reply(client, node, request, REFUSED, reason=str(error))
+                self._count_rejection(client, kind, number, error)
+        return replies
 
-    def has_same_rows(self, client: str, reply: Payload) -> bool:
-        """Whether a training reply has the target moments of the start."""
-        is_same = self.clients[client].has_moments(reply.arrays["own_mean"], reply.arrays["own_covariance"])
-        if not is_same:
-            self._report(CHANGED.format(client, "rows"))
-        return is_same
+    def _read(self, kind: str, records: RecordDict, request: Payload) -> Payload:
+        """Read a reply to a request; raise unless it has its format, its nonce and a valid signature."""
+        first = next(iter(self.clients.values()), None)
+        sizes = {"P": self.config.settings.features, "C": len(first.targets) if first else 0}
+        reply = read_reply(records, kind, sizes)
+        if reply.error:
+            raise ReportedError(reply.error)
+        if reply.metadata["nonce"] != request.metadata["nonce"]:
+            raise RejectedReplyError("it answers another request")
+        verify_signature(reply)
+        return reply
 
-    def _register(self, node: int, info: ClientInfo) -> None:
-        name, known = info.client, self.clients.get(info.client)
+    def _check_identity(self, client: str, reply: Payload, number: int) -> None:
+        given, standing = reply.metadata, self.state.standings[client]
+        if given["client"] != client:
+            raise RejectedReplyError(f"it is from site '{given['client']}'")
+        if given["key"] != standing.key:
+            raise RejectedReplyError(WRONG_KEY)
+        if given["rows"] != self.clients[client].rows or given["fingerprint"] != standing.fingerprint:
+            raise RejectedReplyError(CHANGED.format("rows"))
+        if given["round"] != number:
+            raise RejectedReplyError(f"it is for round {given['round']}")
+
+    def _register(self, node: int, reply: Payload) -> None:
+        info = read_introduction(reply, self.config.settings.features)
+        name, known, given = info.client, self.clients.get(info.client), reply.metadata
         if known is None and self.is_closed:
             self.ignored_nodes.add(node)
             log.warning("Client '%s' connected after the start; ignoring it.", name)
             return
+        bound = self.state.standings.get(name)
+        if bound is not None and given["key"] != bound.key:
+            raise RejectedReplyError(f"it has the name of site '{name}' but {WRONG_KEY}")
         if name in self.node_of and not self.is_closed:
-            raise InputError(f"Two nodes have the client name '{name}'. Rename one.", client=name)
+            raise RejectedReplyError(f"Two nodes have the client name '{name}'. Rename one")
         if known is None:
             self._check_consistent(info)
-        elif change := known.find_change(info):
-            self._report(CHANGED.format(name, change))
-            return
+        elif change := known.find_change(info) or self._find_other_rows(bound, reply):
+            raise RejectedReplyError(f"site '{name}': {CHANGED.format(change)}")
         if name in self.node_of:
             self.ignored_nodes.add(
                 self.node_of[name]
             )  # the client restarted, but its old node is still listed
+        if bound is None:
+            self.state.standings[name] = Standing(given["key"], given["fingerprint"])
+        self.refused_nodes.pop(node, None)
         self.clients[name] = known or info
         self.node_of[name] = node
+        self.audit.append(
+            "introduction", client=name, node=str(node), outcome=ACCEPTED, key=given["key"], rows=info.rows,
+            fingerprint=given["fingerprint"], reply=reply.digest(), signature=given["signature"],
+        )  # fmt: skip
+
+    def _find_other_rows(self, bound: Standing | None, reply: Payload) -> str | None:
+        is_other = bound is not None and bound.fingerprint != reply.metadata["fingerprint"]
+        return "rows" if is_other else None
 
     def _check_consistent(self, info: ClientInfo) -> None:
         """Reject a client whose targets or network differ from the first client's."""
@@ -217,17 +254,56 @@ class Roster:
             for field in ("targets", "parameters", "network"):
                 ours, theirs = getattr(first, field), getattr(info, field)
                 if ours != theirs:
-                    raise InputError(
+                    raise RejectedReplyError(
                         f"Clients '{first.client}' and '{info.client}' differ in {field}: {_format(ours)} "
-                        f"and {_format(theirs)}. All clients need the same.",
-                        client=info.client,
-                        field=field,
+                        f"and {_format(theirs)}. All clients need the same"
                     )
 
+    def _count_rejection(self, client: str, kind: str, number: int, error: RejectedReplyError) -> None:
+        standing = self.state.standings[client]
+        standing.rejections += 1
+        self._report(f"Refused the '{kind}' reply of client '{client}' in round {number}: {error}.")
+        if isinstance(error, DivergedError):
+            self._suspend(client, f"its network diverged in round {number}")
+        elif standing.rejections >= self.config.max_rejections:
+            self._suspend(client, f"{standing.rejections} replies were refused, the last because {error}")
+
+    def _suspend(self, client: str, reason: str) -> None:
+        self.state.standings[client].suspended = reason
+        self.audit.append("suspend", client=client, reason=reason)
+        self._report(
+            f"Suspended client '{client}': {reason}. Let it back in with 'fedgram runs readmit "
+            f"{self.audit.path.parent} {client}'."
+        )
+
+    def _readmit(self, path: Path) -> None:
+        """Let clients back in that an operator named with `fedgram runs readmit`."""
+        if not path.exists():
+            return
+        for client, has_new_key in read_json(path).items():
+            if (standing := self.state.standings.get(client)) is None:
+                continue
+            standing.rejections, standing.suspended = 0, None
+            if has_new_key:
+                del self.state.standings[client]
+                self.node_of.pop(client, None)
+            self.refused_nodes.clear()
+            self.audit.append("readmit", client=client, new_key=bool(has_new_key))
+            log.info("Readmitted client '%s'.", client)
+        path.unlink()
+
+    def _audit_reply(
+        self, client: str, node: int, request: Payload, outcome: str, reply: Payload | None = None,
+        reason: str | None = None,
+    ) -> None:  # fmt: skip
+        signed = {} if reply is None else {"reply": reply.digest(), "signature": reply.metadata["signature"]}
+        self.audit.append(
+            "reply", client=client, node=str(node), round=request.metadata["round"], outcome=outcome,
+            reason=reason, **signed,
+        )  # fmt: skip
+
     def _report(self, problem: str) -> None:
-        """Stop before the first round is finished; later, log each problem once."""
-        if not self.has_trained:
-            raise InputError(problem, field="client")
+        """Log each problem once."""
         if problem not in self.problems:
             log.warning(problem)
             self.problems.append(problem)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import as_names, split_names
+from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
 from fedgram.data.problem import Split
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite
@@ -35,6 +35,12 @@ class Site:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", as_names(self.targets))
+        if not is_valid_name(self.name):
+            raise InputError(
+                f"Invalid site name: {escape_text(repr(self.name))}. Use 1 to {LONGEST_NAME} printable "
+                "characters.",
+                field="site",
+            )
         for split in filter(None, (self.train, self.test)):
             check_finite(split.inputs, self.name, "inputs")
             check_finite(split.targets, self.name, "targets")

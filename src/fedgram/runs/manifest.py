@@ -85,7 +85,9 @@ class Setup:
 
     def differences(self, other: Setup) -> list[str]:
         """List the fields that differ, as 'field is ours there and theirs here'."""
-        ours, theirs = dict(_flatten(self.document())), dict(_flatten(other.document()))
+        ours, theirs = (
+            {"aggregation": each.aggregation} | dict(_flatten(each.document())) for each in (self, other)
+        )
         same_rows = self.data.digest == other.data.digest  # then their provenance may differ
         return [
             f"{name} is {_shorten(ours.get(name))} there and {_shorten(theirs.get(name))} here"

@@ -1,15 +1,17 @@
 """Runs on disk: `<root>/<dataset>/<backbone>/<procedure>/seed-<n>/`, and checkpoints of stacks.
 
-A run folder has a manifest, target moments, one file of arrays per round, and the last models.
+A run folder has a manifest, target moments, one file of arrays per round, and the last models. The manifest
+has the checksums of the other files and its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.tensor_files import (
+    CHECKSUM,
     DELETE,
     RESTORE,
     read_arrays,
@@ -31,6 +34,8 @@ from fedgram.runs.tensor_files import (
 from fedgram.theory.moments import Moments
 
 MANIFEST, MOMENTS, MODEL = "manifest.json", "moments.json", "model.safetensors"
+KEYS_WITHOUT_CHECKSUM = {"format", "run", "setup", "account"}
+"""Keys of manifests that fedgram 0.1 wrote, which have no checksum."""
 
 OWN_WEIGHTS = (
     " A module starts from its current weights: seed them, or pass a function that returns a new module."
@@ -60,9 +65,8 @@ class Runs:
 
     def __iter__(self) -> Iterator[StoredRun]:
         for path in sorted(self.root.rglob(MANIFEST)):
-            document = _read_manifest(path.parent)
-            if isinstance(document, dict) and document.get("format") == FORMAT:
-                yield StoredRun.from_document(path.parent, document)
+            if run := read_run(path.parent):
+                yield run
 
     def require(self) -> list[StoredRun]:
         """Read all runs; raise InputError if there are none."""
@@ -115,6 +119,8 @@ class StoredRun:
         Procedure, seed, configuration, network and data.
     account : Account
         Finished rounds, time, device, versions.
+    checksums : Mapping
+        SHA-256 by file name, from the manifest; empty for runs of fedgram 0.1.
 
     Examples
     --------
@@ -132,13 +138,15 @@ class StoredRun:
     folder: Path
     setup: Setup
     account: Account
+    checksums: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def from_document(cls, folder: Path, document: Mapping[str, Any]) -> StoredRun:
         """Read a run from its manifest."""
         try:
             setup = Setup.from_document(document["setup"])
-            return cls(folder, setup, Account.from_document(document["account"]))
+            checksums = dict(document.get("files", {}))
+            return cls(folder, setup, Account.from_document(document["account"]), checksums)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
                 f"This version cannot read '{folder / MANIFEST}' ({error}). Use the version that wrote it, "
@@ -164,7 +172,11 @@ class StoredRun:
     @property
     def moments(self) -> Moments:
         """Moments of the clients' training targets."""
-        return Moments.load(self.folder / MOMENTS)
+        path = self.folder / MOMENTS
+        expected = self.checksums.get(MOMENTS)
+        if expected is not None and path.exists() and hash_file(path) != expected:
+            raise InputError(f"'{path}' is damaged: its checksum is wrong. {RESTORE}.", field=str(path))
+        return Moments.load(path)
 
     @property
     def initial(self) -> tuple[Array, Array]:
@@ -184,7 +196,7 @@ class StoredRun:
     def _read(self, path: Path) -> Iterator[dict[str, Array]]:
         """Read the arrays of a file; raise InputError if the caller finds others than it needs."""
         try:
-            yield read_arrays(path)
+            yield read_arrays(path, checksum=self.checksums.get(path.name))
         except (KeyError, TypeError):
             raise InputError(
                 f"'{path}' has other arrays than its name says. {RESTORE}.", field="run"
@@ -232,10 +244,17 @@ class StoredRun:
         write_arrays(self.folder / MODEL, model)
 
     def save(self) -> None:
-        """Write the manifest."""
-        document = {"format": FORMAT, "run": self.setup.run.name}
+        """Write the manifest, with the checksums of all files that it describes."""
+        document: dict[str, Any] = {"format": FORMAT, "run": self.setup.run.name}
         parts = {"setup": self.setup.document(), "account": self.account.document()}
-        write_document(self.folder / MANIFEST, document | parts)
+        document |= parts | {"files": self._collect_checksums()}
+        write_document(self.folder / MANIFEST, document | {CHECKSUM: hash_document(document)})
+
+    def _collect_checksums(self) -> dict[str, str]:
+        paths = [*(self.round_path(number) for number in range(self.account.rounds + 1)), self.folder / MODEL]
+        arrays = {path.name: read_metadata(path).get(CHECKSUM) for path in paths if path.exists()}
+        moments = {MOMENTS: hash_file(self.folder / MOMENTS)}
+        return moments | {name: checksum for name, checksum in arrays.items() if checksum is not None}
 
 
 @dataclass(frozen=True)
@@ -272,13 +291,37 @@ def find_checkpoints(folder: Path) -> Iterator[Checkpoint]:
         yield Checkpoint(path, tuple(runs))
 
 
+def read_run(folder: Path) -> StoredRun | None:
+    """Read the run in a folder with a manifest; None if another program wrote the manifest."""
+    document = _read_manifest(folder)
+    is_ours = isinstance(document, dict) and document.get("format") == FORMAT
+    return StoredRun.from_document(folder, document) if is_ours else None
+
+
 def safe_name(name: str) -> str:
     """Replace characters that some file systems reject."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
 
 
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a small file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def hash_document(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON document, without the checksum that it may contain."""
+    content = {key: value for key, value in document.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _read_manifest(folder: Path) -> Any:
     try:
-        return read_json(folder / MANIFEST)
+        document = read_json(folder / MANIFEST)
     except InputError as error:
         raise InputError(f"{error.message} {RESTORE}.", field=str(folder)) from None
+    is_run = isinstance(document, dict) and document.get("format") == FORMAT
+    has_checksum = is_run and not document.keys() <= KEYS_WITHOUT_CHECKSUM
+    if has_checksum and document.get(CHECKSUM) != hash_document(document):
+        path = folder / MANIFEST
+        raise InputError(f"'{path}' is damaged: its checksum is wrong. {RESTORE}.", field=str(folder))
+    return document

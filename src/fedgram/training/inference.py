@@ -84,7 +84,20 @@ def predict_rows(
         check_image_dtype(values, input_type, "the run was trained on", client)
         shift = mean[m] if run.setup.procedure.centered else 0.0
         predicted[client] = _predict(run, own, values, backbone) + shift
+        _check_predictions(predicted[client], client)
     return predicted
+
+
+def _check_predictions(predicted: Array, client: str) -> None:
+    """Reject predictions that overflowed, for inputs far outside what any network was trained on."""
+    finite = np.isfinite(predicted).all(axis=1)
+    if not finite.all():
+        raise InputError(
+            f"The prediction for row {int(np.argmin(finite)) + 1} of client '{client}' is not finite: its "
+            "inputs are too large for the network. Check their units.",
+            client=client,
+            field="inputs",
+        )
 
 
 def _index_of(run: StoredRun, client: str) -> int:

@@ -33,14 +33,26 @@ def fetch(
     folder: Path,
     *,
     license_accepted: bool,
+    allow_insecure: bool = False,
     on_bytes: OnBytes = lambda file, received, total: None,
 ) -> list[Path]:
-    """Download a dataset's missing files; return the paths of all its files."""
+    """Download a dataset's missing files; return the paths of all its files.
+
+    `allow_insecure` accepts a file without a published checksum, which nobody can tell from another file.
+    """
     if not dataset.downloads:
         reason = f"cannot be fetched. {dataset.obtain}" if dataset.obtain else "needs no files."
         raise InputError(f"The dataset '{dataset.name}' {reason}", field="name")
     if not license_accepted:
         raise InputError(f"Accept the license of '{dataset.name}' first: {dataset.license}.", field="licence")
+    for download in dataset.downloads:
+        if download.checksum is None and not allow_insecure and not (folder / download.file).exists():
+            way = "over https" if download.url.startswith("https://") else "unencrypted"
+            raise InputError(
+                f"'{download.url}' has no published checksum and comes {way}, so a changed file would go "
+                "unnoticed. Pass --insecure to download it anyway.",
+                field=download.file,
+            )
     return [_fetch_file(download, folder, on_bytes) for download in dataset.downloads]
 
 

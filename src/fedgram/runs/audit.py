@@ -1,0 +1,191 @@
+"""Append-only audit log of a federation, each line chained to the one before.
+
+Every line is a JSON object with "previous", the SHA-256 of the line before it (64 zeros in the first). A line
+that was changed, removed or inserted breaks the chain at the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedgram._util.errors import InputError
+from fedgram._util.files import atomic_write, parse_json, read_json
+
+AUDIT = "audit.jsonl"
+FIRST = 64 * "0"
+"""Value of "previous" in the first line."""
+ACCEPTED, REFUSED = "accepted", "refused"
+"""Outcomes of a reply."""
+READMIT = "readmit.json"
+"""File beside the log with the clients that an operator lets back in; the server reads and deletes it."""
+
+
+@dataclass
+class AuditLog:
+    """An audit log that one process appends to; every line is on disk before `append` returns."""
+
+    path: Path
+    last: str = FIRST
+
+    @classmethod
+    def open(cls, path: Path, anchor: str | None = None) -> AuditLog:
+        """Verify an existing log and continue it; drop a last line that a crash cut short.
+
+        `anchor` is as in `read_audit`.
+        """
+        log, is_cut = cls(path), False
+        if path.exists():
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if is_cut := whole < len(content):
+                os.truncate(path, whole)
+        if path.exists() or anchor not in (None, FIRST):
+            log.last = read_audit(path, anchor).last
+        if is_cut:
+            log.append("crash", reason="dropped an incomplete last line")
+        return log
+
+    def append(self, event: str, **values: Any) -> None:
+        """Append a line; `values` are JSON values, and those that are None are left out."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        given = {name: value for name, value in values.items() if value is not None}
+        entry = {"previous": self.last, "time": time, "event": event} | given
+        line = json.dumps(entry).encode() + b"\n"
+        descriptor = os.open(self.path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        try:
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        except OSError as error:
+            raise InputError(f"Cannot write '{self.path}': {error.strerror}.", field=str(self.path)) from None
+        finally:
+            os.close(descriptor)
+        self.last = hash_line(line)
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """A verified audit log.
+
+    `last` is the hash of the last line: note it elsewhere to detect a log that was replaced as a whole.
+    `replies` counts (client, outcome) of all replies, `refusals` lists the refused ones.
+    """
+
+    path: Path
+    lines: int
+    last: str
+    replies: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refusals: tuple[dict[str, Any], ...] = ()
+    suspended: dict[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Convert to the JSON of `fedgram runs audit --json`."""
+        by_client: dict[str, dict[str, int]] = {}
+        for (client, outcome), number in sorted(self.replies.items()):
+            by_client.setdefault(client, {ACCEPTED: 0, REFUSED: 0})[outcome] = number
+        return {
+            "path": str(self.path),
+            "lines": self.lines,
+            "last": self.last,
+            "replies": by_client,
+            "refusals": list(self.refusals),
+            "suspended": self.suspended,
+        }
+
+
+def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
+    """Verify an audit log and summarize it.
+
+    Parameters
+    ----------
+    path : Path
+        An `audit.jsonl` file.
+    anchor : str, optional
+        Hash of a line that the log must contain, noted when that line was its last.
+
+    Raises
+    ------
+    InputError
+        If a line is damaged, missing or not chained to the one before.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fedgram.runs.audit import AuditLog, read_audit
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "audit.jsonl")
+    ...     log = AuditLog.open(path)
+    ...     log.append("start", clients=3)
+    ...     log.append("reply", client="oslo", outcome="accepted")
+    ...     summary = read_audit(path, anchor=log.last)
+    >>> summary.lines, summary.replies["oslo", "accepted"]
+    (2, 1)
+    """
+    last, lines, is_anchored = FIRST, 0, anchor in (None, FIRST)
+    replies: Counter[tuple[str, str]] = Counter()
+    refusals: list[dict[str, Any]] = []
+    suspended: dict[str, str] = {}
+    for line, entry in _read_lines(path):
+        lines += 1
+        if entry.get("previous") != last:
+            raise _broken(path, f"line {lines} does not follow from the line before it")
+        last = hash_line(line)
+        is_anchored |= last == anchor
+        client, event = str(entry.get("client")), entry.get("event")
+        if event == "reply":
+            replies[client, str(entry.get("outcome"))] += 1
+        if entry.get("outcome") == REFUSED:
+            refusals.append({key: value for key, value in entry.items() if key != "previous"})
+        if event == "suspend":
+            suspended[client] = str(entry.get("reason"))
+        elif event == "readmit":
+            suspended.pop(client, None)
+    if not is_anchored:
+        raise _broken(path, "lines are missing at its end")
+    return AuditSummary(path, lines, last, replies, tuple(refusals), suspended)
+
+
+def request_readmission(folder: Path, client: str, *, new_key: bool = False) -> None:
+    """Ask the server of a run to let a suspended client back in, before its next round.
+
+    With `new_key` the server also forgets the client's key and fingerprint, and takes those of its next
+    introduction.
+    """
+    path = folder / READMIT
+    waiting = read_json(path) if path.exists() else {}
+    with atomic_write(path, private=True) as draft:
+        draft.write_text(json.dumps(waiting | {client: new_key}), encoding="utf-8")
+
+
+def hash_line(line: bytes) -> str:
+    """Return the SHA-256 of a line with its end."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        try:
+            entry = parse_json(line.decode())
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or not line.endswith(b"\n"):
+            raise _broken(path, f"line {number} is not a complete JSON object")
+        yield line, entry
+
+
+def _broken(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"The audit log '{path}' was changed: {reason}. Restore it from a backup.", field=str(path)
+    )

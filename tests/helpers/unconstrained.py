@@ -1,0 +1,85 @@
+"""Parts of the unconstrained feature model that only tests compare with: losses, steps, derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.theory.correct import correction_value
+from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.psd import transpose
+from fedgram.theory.geometry.weights import average
+from fedgram.theory.select import align
+from fedgram.ufm.displacement import slope
+from fedgram.ufm.joint import Joint
+from fedgram.ufm.profiled import Profiled, fit_gradient, fit_hessian
+from fedgram.ufm.solvers import Solution
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorrectedJoint(Joint):
+    """`Joint` + γ C_m(W), eq. (13); deficit γ (Σ_cen - Σ_m) (..., C, C)."""
+
+    deficit: Array
+
+    @cached_property
+    def profile(self):
+        """Eq. (6) with T = Σ_m + γ (Σ_cen - Σ_m), because F is affine in T."""
+        covariance = self.sample.covariance + self.deficit
+        return Profiled(covariance, self.penalty, self.broadcast, self.proximal)
+
+    def value(self, point):
+        return super().value(point) + correction_value(self.head(point), self.deficit, self.penalty)
+
+    def gradient(self, point):
+        gradient = super().gradient(point)
+        correction = fit_gradient(self.head(point), self.deficit, self.penalty)
+        gradient[..., self._blocks[0]] += self.profile.start(correction)
+        return gradient
+
+    def hessian(self, point):
+        hessian, head = super().hessian(point), self._blocks[0]
+        hessian[..., head, head] += fit_hessian(self.head(point), self.deficit, self.penalty)
+        return hessian
+
+
+def gradient_descent(loss, start, steps, rate):
+    """Gradient descent with a fixed rate from points (..., n); on `Profiled`, E profiled steps."""
+    point = start
+    for _ in range(steps):
+        point = point - rate * loss.gradient(point)
+    norm = np.linalg.norm(loss.gradient(point), axis=-1)
+    return Solution(loss.head(point), point, norm, steps, "all steps taken")
+
+
+def aligned(local):
+    """Rotate the heads of `local` training toward the broadcast."""
+
+    def train(broadcast):
+        heads = local(broadcast)
+        return align(heads, np.broadcast_to(broadcast[..., None, :, :], heads.shape)).head
+
+    return train
+
+
+def next_gram(update, gram):
+    """Φ^G(G) = Φ(W) Φ(W)ᵀ for any factor W of G: gram (..., C, C) -> (..., C, C)."""
+    return psd.gram(update.next_head(psd.factor(gram)))
+
+
+def psi(gram, covariance, client_weights, penalty):
+    """ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19): the weighted squared norm of the local head gradients."""
+    gram = gram[..., None, :, :]
+    local = slope(gram, covariance, penalty)
+    return 2.0 * psd.trace(average(client_weights, local @ gram @ local))
+
+
+def hessian(within, direction, penalty):
+    """H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2), in an eigenbasis of R."""
+    variance, basis = np.linalg.eigh(within)
+    inverse = 1.0 / np.sqrt(variance)
+    curvature = penalty.head / (2.0 * penalty.scale) * (inverse[..., :, None] + inverse[..., None, :])
+    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
