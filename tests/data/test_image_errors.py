@@ -10,7 +10,7 @@ from scipy.io import savemat
 from fedgram import InputError
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.datasets.loaders import cifar_geo, dsprites, mpiigaze
+from fedgram.data.datasets.loaders import mpiigaze
 from tests.helpers import published_images as published
 
 DEFAULT = Options()
@@ -39,10 +39,10 @@ def whole_folder(tmp_path_factory):
     published.mpiigaze(tmp_path / "MPIIGaze/Data/Normalized", persons=1, days=1, eyes=12)
     for number in range(24):
         published.face(tmp_path / "300W_LP/AFW", number, size=(400, 400))
-    published.dsprites(tmp_path / dsprites.OFFICIAL, 24)
+    published.dsprites(tmp_path / published.DSPRITES, 24)
     packed = np.random.default_rng(0).integers(0, 256, (24, 512), dtype=np.uint8)
     latents = published.dsprites_latents(24)
-    np.savez_compressed(tmp_path / dsprites.PACKED, imgs_packed=packed, latents_values=latents)
+    np.savez_compressed(tmp_path / published.PACKED, imgs_packed=packed, latents_values=latents)
     published.shapes3d(tmp_path / "3dshapes.h5", 24)
     (tmp_path / BATCH).parent.mkdir()
     (tmp_path / BATCH).write_bytes(published.cifar_pickle(published.cifar_planes(24)))
@@ -58,8 +58,8 @@ def folder(whole_folder, tmp_path):
 FILES = {
     "mpiigaze": DAY,
     "300w-lp": f"{FACE}.mat",
-    "dsprites": dsprites.OFFICIAL,
-    "dsprites-rerendered": dsprites.PACKED,
+    "dsprites": published.DSPRITES,
+    "dsprites-rerendered": published.PACKED,
     "3dshapes": "3dshapes.h5",
     "cifar-geo": BATCH,
 }
@@ -194,9 +194,9 @@ def test_a_broken_photograph(folder):
     ],
 )
 def test_dsprites_of_another_layout(replace, said, folder):
-    published.dsprites(folder / dsprites.OFFICIAL, 24, **replace)
+    published.dsprites(folder / published.DSPRITES, 24, **replace)
     message = sentence("dsprites", folder)
-    assert dsprites.OFFICIAL in message
+    assert published.DSPRITES in message
     assert said in message
 
 
@@ -241,7 +241,7 @@ def test_binary_batches_cut_short(part, suffix, tmp_path):
 
 
 def test_archives_of_batches_cut_short_or_without_batches(tmp_path):
-    path = tmp_path / cifar_geo.ARCHIVE
+    path = tmp_path / "cifar-10-python.tar.gz"
     published.tar_gz(path, {BATCH: published.cifar_pickle(published.cifar_planes(24))})
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

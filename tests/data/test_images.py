@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 
 from fedgram import InputError, Penalty
-from fedgram.data.datasets import preprocessing
+from fedgram.data.datasets import preprocessing, registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.datasets.loaders import cifar_geo, dsprites, mpiigaze, shapes3d, sprites, w300lp
+from fedgram.data.datasets.loaders import cifar_geo, dsprites, mpiigaze, sprites, w300lp
 from fedgram.theory.predict import predict
 from tests.helpers import published_images as published
 
 DEFAULT = Options()
+MPIIGAZE, FACES, DSPRITES, SHAPES, CIFAR_GEO = map(
+    registry.dataset, ("mpiigaze", "300w-lp", "dsprites", "3dshapes", "cifar-geo")
+)
 
 
 def everything(splits):
@@ -113,9 +116,9 @@ def eyes_shown(inputs):
 
 
 def test_mpiigaze(gaze_folder):
-    files = mpiigaze.find(gaze_folder, DEFAULT)
+    files = MPIIGAZE.find(gaze_folder, DEFAULT)
     assert len(files) == 6
-    problem = mpiigaze.load(files, DEFAULT, train=80, test=40)
+    problem = MPIIGAZE.load(files, DEFAULT, train=80, test=40)
     check_problem(problem, 80, 40, (36, 60, 1))
     unscaled(problem, eyes_shown)
     assert problem.kind == "REAL"
@@ -123,13 +126,13 @@ def test_mpiigaze(gaze_folder):
 
 
 def test_mpiigaze_from_its_archive_is_the_same(gaze_folder, tmp_path):
-    files = mpiigaze.find(gaze_folder, DEFAULT)
+    files = MPIIGAZE.find(gaze_folder, DEFAULT)
     members = {
         f"MPIIGaze/{path.relative_to(gaze_folder / 'MPIIGaze')}": path.read_bytes() for path in files[::-1]
     }
     published.tar_gz(tmp_path / "MPIIGaze.tar.gz", members | {"MPIIGaze/readme.txt": b"hello"})
-    archived = mpiigaze.load(mpiigaze.find(tmp_path, DEFAULT), DEFAULT, train=80, test=40)
-    assert archived.digest == mpiigaze.load(files, DEFAULT, train=80, test=40).digest
+    archived = MPIIGAZE.load(MPIIGAZE.find(tmp_path, DEFAULT), DEFAULT, train=80, test=40)
+    assert archived.digest == MPIIGAZE.load(files, DEFAULT, train=80, test=40).digest
 
 
 def test_gaze_angles_follow_the_published_convention():
@@ -152,16 +155,16 @@ def face_folder(tmp_path_factory):
 
 
 def test_300w_lp(face_folder):
-    files = w300lp.find(face_folder, DEFAULT)
+    files = FACES.find(face_folder, DEFAULT)
     assert Counter(path.suffix for path in files) == {".jpg": 60, ".mat": 60}
     assert not any("Flip" in path.parent.name for path in files)
-    problem = w300lp.load(files, DEFAULT, train=40, test=20)
+    problem = FACES.load(files, DEFAULT, train=40, test=20)
     check_problem(problem, 40, 20, (64, 64, 3))
     assert list(problem.provenance["files"]) == ["120 files"]
 
 
 def test_a_face_is_cropped_to_its_landmarks_with_a_margin(face_folder):
-    problem = w300lp.load(w300lp.find(face_folder, DEFAULT), DEFAULT, train=40, test=20)
+    problem = FACES.load(FACES.find(face_folder, DEFAULT), DEFAULT, train=40, test=20)
     inputs, targets = everything(problem.train)
     red, blue = inputs[..., 0] > 128, inputs[..., 2] > 128
     height = red[:, :, 32].sum(axis=1)
@@ -182,13 +185,13 @@ def test_a_crop_over_the_edge_is_square_and_known_landmarks_count():
 @pytest.mark.parametrize("name", ["dsprites", "dsprites-rerendered"])
 def test_dsprites(name, tmp_path, monkeypatch):
     monkeypatch.setattr(dsprites, "BLOCK", 64)
-    entry = next(entry for entry in dsprites.DATASETS if entry.name == name)
+    entry = registry.dataset(name)
     if name == "dsprites":
         published.dsprites(tmp_path / published.DSPRITES)
     else:
         latents = published.dsprites_latents(300)
         packed = np.packbits(sprites.render(latents).reshape(300, -1) // 255, axis=1)
-        np.savez(tmp_path / dsprites.PACKED, imgs_packed=packed, latents_values=latents.astype(np.float32))
+        np.savez(tmp_path / published.PACKED, imgs_packed=packed, latents_values=latents.astype(np.float32))
     problem = entry.load(entry.find(tmp_path, DEFAULT), DEFAULT, train=240, test=60)
     check_problem(problem, 240, 60, (64, 64, 1))
     assert problem.kind == entry.kind == ("REAL" if name == "dsprites" else "RE-RENDERED")
@@ -202,9 +205,7 @@ def test_dsprites(name, tmp_path, monkeypatch):
 
 def test_dsprites_images_are_those_of_their_latents(tmp_path):
     published.dsprites(tmp_path / published.DSPRITES)
-    problem = dsprites.load(
-        dsprites.find(tmp_path, DEFAULT, name="", file=dsprites.OFFICIAL), DEFAULT, train=240, test=60
-    )
+    problem = DSPRITES.load(DSPRITES.find(tmp_path, DEFAULT), DEFAULT, train=240, test=60)
     latents = published.dsprites_latents(300)
     known = {
         image.tobytes(): row[[4, 5, 2]] for image, row in zip(sprites.render(latents), latents, strict=True)
@@ -213,7 +214,7 @@ def test_dsprites_images_are_those_of_their_latents(tmp_path):
 
 
 def test_the_rerendered_sprites(shared_data):
-    entry = dsprites.DATASETS[1]
+    entry = registry.dataset("dsprites-rerendered")
     problem = entry.load(entry.find(shared_data, DEFAULT), DEFAULT)
     check_problem(problem, 12_000, 3_000, (64, 64, 1))
     check_fully_active(problem)
@@ -231,7 +232,7 @@ def check_fully_active(problem):
 
 def test_3dshapes(tmp_path):
     content = published.shapes3d(tmp_path / "3dshapes.h5")
-    problem = shapes3d.load(shapes3d.find(tmp_path, DEFAULT), DEFAULT, train=240, test=60)
+    problem = SHAPES.load(SHAPES.find(tmp_path, DEFAULT), DEFAULT, train=240, test=60)
     check_problem(problem, 240, 60, (64, 64, 3))
     assert problem.target_names == ("object hue", "scale", "orientation")
 
@@ -276,7 +277,7 @@ def test_cifar_images_from_every_published_form(form, planes, tmp_path):
         for name, content in (files | other).items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
-    found = cifar_geo.read_images(cifar_geo.find(tmp_path, DEFAULT))
+    found = cifar_geo.read_images(CIFAR_GEO.find(tmp_path, DEFAULT))
     expected = np.concatenate(planes).reshape(-1, 3, 32, 32)
     np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
 
@@ -342,21 +343,21 @@ def test_each_client_follows_its_law():
 def test_cifar_geo(planes, tmp_path):
     for name, content in cifar_forms(planes)["plain"].items():
         (tmp_path / name).write_bytes(content)
-    files = cifar_geo.DATASETS[0].find(tmp_path, DEFAULT)
-    problem = cifar_geo.load(files, DEFAULT, train=80, test=40)
+    files = CIFAR_GEO.find(tmp_path, DEFAULT)
+    problem = CIFAR_GEO.load(files, DEFAULT, train=80, test=40)
     check_problem(problem, 80, 40, (40, 40, 3), clients=4)
     assert {len(split) for split in problem.test.values()} == {10}
-    again, other = (cifar_geo.load(files, Options(seed=seed), train=80, test=40) for seed in (0, 1))
+    again, other = (CIFAR_GEO.load(files, Options(seed=seed), train=80, test=40) for seed in (0, 1))
     assert problem.digest == again.digest != other.digest
-    larger = cifar_geo.load(files, Options(larger=True), train=80, test=40)
+    larger = CIFAR_GEO.load(files, Options(larger=True), train=80, test=40)
     assert {len(split) for split in larger.train.values()} == {10}
     assert len(larger.clients) == 8
 
 
 @pytest.fixture(scope="module")
 def real_cifar_geo(shared_data):
-    files = cifar_geo.find(shared_data, DEFAULT)
-    return files, cifar_geo.load(files, DEFAULT)
+    files = CIFAR_GEO.find(shared_data, DEFAULT)
+    return files, CIFAR_GEO.load(files, DEFAULT)
 
 
 def test_cifar_geo_of_the_published_images(real_cifar_geo):
@@ -375,4 +376,4 @@ def test_cifar_geo_of_the_published_images(real_cifar_geo):
 def test_the_larger_variant_says_when_images_are_missing(real_cifar_geo):
     files, _ = real_cifar_geo
     with pytest.raises(InputError, match="'cifar-geo' needs 43,000 images, but its files have 10,000"):
-        cifar_geo.load(files[:1], Options(larger=True))
+        CIFAR_GEO.load(files[:1], Options(larger=True))

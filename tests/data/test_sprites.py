@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, Penalty
+from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.datasets.loaders import sprites
 from fedgram.theory.predict import predict
@@ -21,7 +22,7 @@ def one(shape, scale=1.0, angle=0.0, x=0.5, y=0.5):
 
 @pytest.fixture(scope="module")
 def problem():
-    return sprites.load((), Options())
+    return registry.dataset("sprites").load((), Options())
 
 
 def test_no_pixel_of_a_shape_is_out_of_reach(monkeypatch):
@@ -48,7 +49,9 @@ def test_clients_are_fully_active(problem):
 
 
 def test_the_seed_chooses_the_rows():
-    first, same, other = (sprites.load((), Options(seed), train=80, test=20).digest for seed in (0, 0, 1))
+    first, same, other = (
+        registry.dataset("sprites").load((), Options(seed), train=80, test=20).digest for seed in (0, 0, 1)
+    )
     assert first == same != other
 
 
@@ -95,7 +98,7 @@ def test_symmetries():
 
 def test_there_is_no_larger_variant():
     with pytest.raises(InputError, match="'sprites' has no larger training set"):
-        sprites.load((), Options(larger=True))
+        registry.dataset("sprites").load((), Options(larger=True))
 
 
 def test_published_frames_agree_to_two_pixels(shared_data):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram import InputError, Penalty
+from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.datasets.loaders import swimmer_mini
 from fedgram.theory.predict import predict
@@ -13,7 +14,7 @@ from fedgram.theory.predict import predict
 
 @pytest.fixture(scope="module")
 def problem():
-    return swimmer_mini.load((), Options())
+    return registry.dataset("swimmer-mini").load((), Options())
 
 
 def test_rows_and_clients(problem):
@@ -77,4 +78,4 @@ def test_the_file_is_small():
 
 def test_there_is_no_larger_variant():
     with pytest.raises(InputError, match="'swimmer-mini' has no larger training set"):
-        swimmer_mini.load((), Options(larger=True))
+        registry.dataset("swimmer-mini").load((), Options(larger=True))

@@ -10,12 +10,15 @@ import pytest
 from pyarrow import parquet
 
 from fedgram import InputError, Moments, Penalty, predict
+from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.datasets.loaders import beijing, gaussian, mujoco
 from fedgram.data.datasets.registry import DEFAULT
 from tests.helpers import published_files as published
 
-JAT = {each.name: each for each in mujoco.DATASETS}
+BEIJING = registry.dataset("beijing")
+JAT = {name: registry.dataset(name) for each in mujoco.WIDTHS for name in (each, f"{each}-rollouts")}
+VARIANTS = JAT["hopper-rollouts"].variants
 SIZES = {"swimmer": (8, 2), "hopper": (11, 3), "halfcheetah": (17, 6), "walker": (17, 6)}
 
 
@@ -59,7 +62,7 @@ def beijing_folder(tables, tmp_path_factory):
 
 
 def test_beijing_has_the_papers_shape_and_scale(beijing_folder):
-    problem = loaded(beijing.DATASETS[0], beijing_folder)
+    problem = loaded(BEIJING, beijing_folder)
     assert (problem.kind, problem.target_names) == ("REAL", ("PM2.5", "NO2"))
     assert [len(split) for split in problem.train.values()] == [2250] * 4
     assert sum(len(split) for split in problem.test.values()) == 3000
@@ -74,7 +77,7 @@ def test_beijing_has_the_papers_shape_and_scale(beijing_folder):
 
 
 def test_beijing_rows_are_rows_of_the_tables_and_drawn_once(beijing_folder, tables):
-    problem = loaded(beijing.DATASETS[0], beijing_folder)
+    problem = loaded(BEIJING, beijing_folder)
     frames = [pd.read_csv(io.BytesIO(text)) for text in tables.values()]
     frame = pd.concat(frames)[[*beijing.INPUTS, *beijing.TARGETS]].dropna()
     scale = pd.Series(problem.provenance["scale"])[list(frame)].to_numpy()
@@ -86,8 +89,8 @@ def test_beijing_rows_are_rows_of_the_tables_and_drawn_once(beijing_folder, tabl
     drawn = {tuple(row) for row in (rows * scale + mean).round(3)}
     assert len(drawn) == 12_000  # so no test row is a training row
     assert len(drawn - known) < 10  # single precision can turn a last digit
-    assert loaded(beijing.DATASETS[0], beijing_folder).digest == problem.digest
-    assert loaded(beijing.DATASETS[0], beijing_folder, Options(seed=1)).digest != problem.digest
+    assert loaded(BEIJING, beijing_folder).digest == problem.digest
+    assert loaded(BEIJING, beijing_folder, Options(seed=1)).digest != problem.digest
 
 
 @pytest.mark.parametrize(
@@ -100,16 +103,16 @@ def test_beijing_rows_are_rows_of_the_tables_and_drawn_once(beijing_folder, tabl
 )
 def test_beijing_is_the_same_from_every_form(beijing_folder, tables, tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack(tables))
-    from_archive = loaded(beijing.DATASETS[0], tmp_path)
-    assert from_archive.digest == loaded(beijing.DATASETS[0], beijing_folder).digest
+    from_archive = loaded(BEIJING, tmp_path)
+    assert from_archive.digest == loaded(BEIJING, beijing_folder).digest
     assert list(from_archive.provenance["files"]) == [name]
     (tmp_path / name).write_bytes(pack(tables)[:20_000])
     with pytest.raises(InputError, match=r"Cannot read .* as the published tables: .* fetch it again"):
-        loaded(beijing.DATASETS[0], tmp_path)
+        loaded(BEIJING, tmp_path)
 
 
 def test_beijing_says_what_is_wrong(tables, tmp_path):
-    entry = beijing.DATASETS[0]
+    entry = BEIJING
     with pytest.raises(InputError, match=r"needs the 12 PRSA_Data CSV files.*fedgram data fetch beijing"):
         loaded(entry, tmp_path)
     published.write_folder(tmp_path, tables)
@@ -138,14 +141,14 @@ def test_beijing_says_what_is_wrong(tables, tmp_path):
 def test_beijing_without_rows_has_too_few(tables, tmp_path):
     published.write_folder(tmp_path, dict.fromkeys(tables, published.BEIJING_HEADER.encode()))
     with pytest.raises(InputError, match="its files have 0"):
-        loaded(beijing.DATASETS[0], tmp_path)
+        loaded(BEIJING, tmp_path)
 
 
 def test_a_constant_column_cannot_be_scaled(tables, tmp_path):
     dry = {name: with_column(text, "RAIN", "0") for name, text in tables.items()}
     published.write_folder(tmp_path, dry)
     with pytest.raises(InputError, match="'RAIN' is constant over all 9,000 training rows"):
-        loaded(beijing.DATASETS[0], tmp_path)
+        loaded(BEIJING, tmp_path)
 
 
 def with_column(text, name, value):
@@ -206,14 +209,12 @@ def test_names_of_folders_are_taken_literally(tmp_path):
 
 
 def test_rollouts_are_generated_and_have_variants(tmp_path):
-    for seed, variant in enumerate(mujoco.VARIANTS):
+    for seed, variant in enumerate(VARIANTS):
         pairs = published.episodes(11, 3, seed=seed)
         published.write_episodes(tmp_path / f"mujoco_hopper_{variant}.parquet", pairs)
     entry = JAT["hopper-rollouts"]
     assert (entry.kind, loaded(entry, tmp_path).kind) == ("GENERATED", "GENERATED")
-    digests = {
-        variant: loaded(entry, tmp_path, Options(variant=variant)).digest for variant in mujoco.VARIANTS
-    }
+    digests = {variant: loaded(entry, tmp_path, Options(variant=variant)).digest for variant in VARIANTS}
     assert len(set(digests.values())) == 3
     assert loaded(entry, tmp_path).digest == digests["ppo_stoch"]
     with pytest.raises(InputError, match="'hopper' needs JAT's training episodes"):
@@ -249,7 +250,7 @@ def test_mujoco_says_what_is_wrong(tmp_path):
 
 
 def test_published_addresses_name_the_files_that_the_loader_finds(tmp_path):
-    for entry in mujoco.DATASETS[:4]:
+    for entry in map(registry.dataset, mujoco.WIDTHS):
         (download,) = entry.downloads
         assert download.url.endswith(f"/{download.file}")
         path = tmp_path / download.file
@@ -262,7 +263,7 @@ def test_published_addresses_name_the_files_that_the_loader_finds(tmp_path):
 
 
 def test_gaussian_targets_have_the_prescribed_moments():
-    problem = gaussian.load((), Options())
+    problem = registry.dataset("gaussian").load((), Options())
     wanted, moments = gaussian.prescribe_moments(), problem.moments
     assert problem.kind == "GENERATED"
     np.testing.assert_array_equal(moments.count, wanted.count)
@@ -274,16 +275,16 @@ def test_gaussian_targets_have_the_prescribed_moments():
 
 
 def test_one_linear_map_learns_all_gaussian_targets():
-    problem = gaussian.load((), Options(seed=5))
+    problem = registry.dataset("gaussian").load((), Options(seed=5))
     inputs, targets = pooled(problem.train, "inputs").astype(float), pooled(problem.train, "targets")
     assert inputs.shape == (3000, gaussian.WIDTH)
     learned = np.linalg.lstsq(inputs, targets, rcond=None)[0]
     fitted = pooled(problem.test, "inputs") @ learned
     np.testing.assert_allclose(fitted, pooled(problem.test, "targets"), atol=1e-5)
     assert (
-        gaussian.load((), Options(seed=6)).digest
+        registry.dataset("gaussian").load((), Options(seed=6)).digest
         != problem.digest
-        == gaussian.load((), Options(seed=5)).digest
+        == registry.dataset("gaussian").load((), Options(seed=5)).digest
     )
 
 
@@ -300,7 +301,7 @@ def test_gaussian_takes_singular_covariances_and_refuses_a_narrow_input():
 
 
 def test_the_published_beijing_tables(shared_data):
-    entry = beijing.DATASETS[0]
+    entry = BEIJING
     problem = loaded(entry, shared_data)
     assert problem.kind == "REAL"
     assert problem.provenance["complete_rows"] == 404_671
@@ -319,7 +320,7 @@ def test_the_published_beijing_tables(shared_data):
     assert predict(problem.moments, Penalty(0.01, 0.01)).fully_active
 
 
-@pytest.mark.parametrize("variant", mujoco.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", SIZES)
 def test_the_generated_rollouts(shared_data, name, variant):
     problem = loaded(JAT[f"{name}-rollouts"], shared_data, Options(variant=variant))

@@ -56,9 +56,8 @@ def split_rows(
     The client's name seeds the draw, so a client gets the same rows alone and among others.
     """
     if not 0.0 <= as_float(test_fraction) < 1.0:
-        raise InputError(
-            f"The test fraction must be at least 0 and below 1, not {test_fraction}.", field="test_fraction"
-        )
+        message = f"The test fraction must be at least 0 and below 1, not {test_fraction}."
+        raise InputError(message, field="test_fraction")
     train, test = {}, {}
     for client, split in rows.items():
         rng = np.random.default_rng([seed, crc32(str(client).encode(errors="replace"))])
@@ -67,12 +66,11 @@ def split_rows(
         train[client], test[client] = split.take(order[held_out:]), split.take(order[:held_out])
         needed = split.targets.shape[1] + 1  # rows that a covariance of full rank takes
         if len(train[client]) < min(needed, len(split)):
-            raise InputError(
+            message = (
                 f"A test fraction of {test_fraction:g} leaves {len(train[client]):,} of the {len(split):,} "
-                f"rows of client '{client}' for training, but {needed} are needed. Lower it, or add rows.",
-                client=client,
-                field="test_fraction",
+                f"rows of client '{client}' for training, but {needed} are needed. Lower it, or add rows."
             )
+            raise InputError(message, client=client, field="test_fraction")
     return train, test if test_fraction else {}
 
 

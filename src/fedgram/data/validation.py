@@ -35,22 +35,16 @@ def client_name(client: Any) -> str | None:
 def to_numeric_array(values: Any, client: str, what: str) -> Array:
     """Convert one client's values to an array of their own numeric type."""
     if np.ma.is_masked(values):
-        raise InputError(
-            f"The {what} of client '{client}' have masked values. Drop the rows, or fill the values.",
-            client=client,
-            field=what,
-        )
+        message = f"The {what} of client '{client}' have masked values. Drop the rows, or fill the values."
+        raise InputError(message, client=client, field=what)
     kinds = {getattr(each, "kind", "O") for each in getattr(values, "dtypes", ())}  # of a data frame
     try:
         array = np.asarray(values, np.float64 if len(kinds) > 1 and kinds <= set("biuf") else None)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "biuf" or array.ndim == 0:
-        raise InputError(
-            f"The {what} of client '{client}' are not an array of numbers. Convert them first.",
-            client=client,
-            field=what,
-        )
+        message = f"The {what} of client '{client}' are not an array of numbers. Convert them first."
+        raise InputError(message, client=client, field=what)
     return array
 
 
@@ -65,21 +59,16 @@ def check_pairs(inputs: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
     for client in (*inputs, *targets):
         if client not in inputs or client not in targets:
             has, lacks = ("inputs", "targets") if client in inputs else ("targets", "inputs")
-            raise InputError(
-                f"Client '{client}' has {has} but no {lacks}. Pass both for each client.",
-                client=client,
-                field=lacks,
-            )
+            message = f"Client '{client}' has {has} but no {lacks}. Pass both for each client."
+            raise InputError(message, client=client, field=lacks)
 
 
 def check_unique_columns(columns: Sequence[str]) -> None:
     """Reject a column that is named twice."""
     for name in columns:
         if columns.count(name) > 1:
-            raise InputError(
-                f"The column '{name}' appears more than once among client, inputs and targets. Name it once.",
-                field=name,
-            )
+            message = f"The column '{name}' appears more than once among client, inputs and targets."
+            raise InputError(f"{message} Name it once.", field=name)
 
 
 def check_columns(frame: Any, client: str, numbers: Sequence[str]) -> None:
@@ -89,32 +78,25 @@ def check_columns(frame: Any, client: str, numbers: Sequence[str]) -> None:
             raise InputError(f"The table has no column '{column}'. Check its name.", field=column)
     for column in numbers:
         if getattr(frame[column].dtype, "kind", "O") not in "biuf":
-            raise InputError(
-                f"The column '{column}' is not numeric: {frame[column].dtype}. Convert it, or drop it.",
-                field=column,
-            )
+            message = f"The column '{column}' is not numeric: {frame[column].dtype}. Convert it, or drop it."
+            raise InputError(message, field=column)
 
 
 def check_shape(values: Array, first: Array, client: str, what: str) -> None:
     """Reject rows whose shape differs from the first client's."""
     if values.shape[1:] != first.shape[1:]:
-        raise InputError(
+        message = (
             f"A row of client '{client}' has {what} of shape {values.shape[1:]}, but one of the first client "
-            f"has shape {first.shape[1:]}. All clients need the same shape.",
-            client=client,
-            field=what,
+            f"has shape {first.shape[1:]}. All clients need the same shape."
         )
+        raise InputError(message, client=client, field=what)
 
 
 def check_image_dtype(values: Array, dtype: str, reference: str, client: str) -> None:
     """Reject uint8 images next to float images: only uint8 is divided by 255."""
     if values.ndim > 3 and (values.dtype == np.uint8) != (dtype == "uint8"):
-        raise InputError(
-            f"The images of client '{client}' are {values.dtype}, but {reference} {dtype}. Convert them to "
-            "one type.",
-            client=client,
-            field="inputs",
-        )
+        message = f"The images of client '{client}' are {values.dtype}, but {reference} {dtype}."
+        raise InputError(f"{message} Convert them to one type.", client=client, field="inputs")
 
 
 def check_finite(values: Array, client: str, what: str) -> None:
@@ -123,9 +105,5 @@ def check_finite(values: Array, client: str, what: str) -> None:
         return
     row, *place = np.argwhere(~np.isfinite(values))[0]
     column = f", column {place[0] + 1}" if len(place) == 1 else ""
-    raise InputError(
-        f"Client '{client}' has a value in its {what} that is not finite, in row {row + 1}{column}. "
-        "Drop the row, or fill the value.",
-        client=client,
-        field=what,
-    )
+    message = f"Client '{client}' has a value in its {what} that is not finite, in row {row + 1}{column}."
+    raise InputError(f"{message} Drop the row, or fill the value.", client=client, field=what)

@@ -33,13 +33,8 @@ LOADERS_VERSION = "1"
 DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A source file; its checksum is valid while size and modification time are the same."""
-
-    bytes: int
-    changed_ns: int
-    sha256: str
+Sources = Mapping[str, Mapping[str, Any]]
+"""Size, modification time and SHA-256 of source files by name; valid while the first two are the same."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class CachedProblem:
 
     problem: Problem
     key: str
-    sources: Mapping[str, SourceFile]
+    sources: Sources
 
 
 def load(dataset: Dataset, folder: Path, options: Options) -> Problem:
@@ -66,7 +61,7 @@ def load(dataset: Dataset, folder: Path, options: Options) -> Problem:
         return dataset.load(files, options)
     cached = _read(path)
     sources = _hash_sources(files, folder, cached.sources if cached else {})
-    checksums = {file: source.sha256 for file, source in sources.items()}
+    checksums = {file: source["sha256"] for file, source in sources.items()}
     key = make_key(dataset.name, options, {**checksums, "loaders": LOADERS_VERSION})
     if cached and cached.key == key:
         return cached.problem
@@ -80,18 +75,14 @@ def cache_path(name: str, folder: Path, options: Options) -> Path:
     return folder / "cache" / f"{make_key(name, options, {})}.npz"
 
 
-def _hash_sources(
-    files: Sequence[Path], folder: Path, known: Mapping[str, SourceFile]
-) -> dict[str, SourceFile]:
+def _hash_sources(files: Sequence[Path], folder: Path, known: Sources) -> Sources:
     """Hash the files, except those whose size and modification time are known."""
     sources = {}
     for path in files:
         name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-        status, before = path.stat(), known.get(name)
-        if before and (before.bytes, before.changed_ns) == (status.st_size, status.st_mtime_ns):
-            sources[name] = before
-        else:
-            sources[name] = SourceFile(status.st_size, status.st_mtime_ns, hash_file(path))
+        status, before = path.stat(), known.get(name, {})
+        state = {"bytes": status.st_size, "changed_ns": status.st_mtime_ns}
+        sources[name] = before if state.items() <= before.items() else state | {"sha256": hash_file(path)}
     return sources
 
 
@@ -109,12 +100,8 @@ def _read(path: Path) -> CachedProblem | None:
                 }
                 for part in ("train", "test")
             )
-        made = about["problem"]
-        problem = Problem(
-            made["name"], made["kind"], train, test, tuple(made["target_names"]), made["provenance"]
-        )
-        sources = {name: SourceFile(**source) for name, source in about["sources"].items()}
-        return CachedProblem(problem, about["key"], sources)
+        problem = Problem(train=train, test=test, **about["problem"])
+        return CachedProblem(problem, about["key"], about["sources"])
     except DAMAGED as error:
         LOG.warning("The cache '%s' is damaged (%s). Loading the source files again.", path, error)
         return None
@@ -135,16 +122,9 @@ def _to_arrays(cached: CachedProblem) -> dict[str, Array]:
     """Convert to arrays; `about` is a JSON document as bytes."""
     problem = cached.problem
     parts = {"train": problem.train, "test": problem.test}
-    about = {
-        "key": cached.key,
-        "sources": {name: vars(source) for name, source in cached.sources.items()},
-        "problem": {
-            "name": problem.name,
-            "kind": problem.kind,
-            "target_names": problem.target_names,
-            "provenance": problem.provenance,
-        },
-    } | {part: list(splits) for part, splits in parts.items()}
+    identity = {name: getattr(problem, name) for name in ("name", "kind", "target_names", "provenance")}
+    about = {"key": cached.key, "sources": cached.sources, "problem": identity}
+    about |= {part: list(splits) for part, splits in parts.items()}
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
     for part, splits in parts.items():
         for number, split in enumerate(splits.values()):

@@ -1,4 +1,4 @@
-"""Describe datasets, and find and hash their files."""
+"""Describe datasets, and find, read and hash their files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
+from fedgram.data.datasets.archives import check_archive
 from fedgram.data.problem import Kind, Problem
 
 
@@ -44,10 +45,10 @@ class Download:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One entry of the registry.
+    """One entry of `datasets.toml`, which explains the fields.
 
-    find(folder, options): source files to read, or an InputError that names the missing ones; an embedded
-    dataset has none. load(files, options): the problem. obtain: instructions, if there are no downloads.
+    loader: a module with load(dataset, files, options) -> Problem, and with find(dataset, folder, options) if
+    `forms` cannot describe its files.
     """
 
     name: str
@@ -56,11 +57,40 @@ class Dataset:
     license: str
     citation: str
     published: str
-    find: Callable[[Path, Options], Sequence[Path]]
-    load: Callable[[Sequence[Path], Options], Problem]
+    loader: Any
+    forms: tuple[str, ...] = ()
+    needs: str = ""
     downloads: tuple[Download, ...] = ()
     obtain: str = ""
     variants: tuple[str, ...] = ()
+    has_larger: bool = False
+
+    def find(self, folder: Path, options: Options) -> Sequence[Path]:
+        """Find the source files, none if it is embedded; an InputError names the missing file."""
+        if hasattr(self.loader, "find"):
+            return self.loader.find(self, folder, options)
+        variant = options.variant or next(iter(self.variants), "")
+        for form in (form.format(variant=variant) for form in self.forms):
+            if found := sorted(folder.glob(form)) or sorted(folder.glob(f"*/{form}")):
+                return found if "?" in form else found[:1]
+        if self.forms:
+            named = self.downloads[0].file if self.downloads else self.forms[0].format(variant=variant)
+            raise self.missing(folder / named)
+        return ()
+
+    def missing(self, path: Path) -> InputError:
+        """Describe that this file is missing."""
+        message = f"The dataset '{self.name}' needs {self.needs}, but there is no '{path}'. "
+        return InputError(f"{message}Run 'fedgram data fetch {self.name}'.", field=str(path))
+
+    def load(self, files: Sequence[Path], options: Options, **rows: int) -> Problem:
+        """Load the problem from its source files; rows: `train` and `test` images, by default the paper's."""
+        if options.larger and not self.has_larger:
+            message = f"The dataset '{self.name}' has no larger training set. Remove --larger."
+            raise InputError(message, field="larger")
+        for path in files:
+            check_archive(path)
+        return self.loader.load(self, files, options, **rows)
 
 
 def data_directory(folder: str | Path | None = None) -> Path:
@@ -88,26 +118,12 @@ def make_key(name: str, options: Options, sources: Mapping[str, str]) -> str:
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
-def find_files(
-    folder: Path, patterns: Sequence[str], name: str, what: str, missing: str | None = None
-) -> list[Path]:
-    """Find the files of the first pattern that matches in the data directory or one folder below it.
-
-    If none matches, the error names the file `missing`, by default the first pattern.
-    """
-    for pattern in patterns:
-        if found := sorted(folder.glob(pattern)) or sorted(folder.glob(f"*/{pattern}")):
-            return found
-    path = folder / (missing or patterns[0])
-    raise InputError(
-        f"The dataset '{name}' needs {what}, but there is no '{path}'. Run 'fedgram data fetch {name}'.",
-        field=str(path),
-    )
-
-
-def make_provenance(files: Sequence[Path], options: Options, **more: Any) -> dict[str, Any]:
-    """Return the source files with checksums, the options, and the loader's own entries."""
-    return {"files": {path.name: hash_file(path) for path in files}, "options": asdict(options), **more}
+def make_provenance(
+    files: Sequence[Path] | Mapping[str, str], options: Options, **more: Any
+) -> dict[str, Any]:
+    """Return the source files (or their checksums) with checksums, the options, and more entries."""
+    checksums = files if isinstance(files, Mapping) else {path.name: hash_file(path) for path in files}
+    return {"files": checksums, "options": asdict(options), **more}
 
 
 @contextmanager
@@ -119,7 +135,5 @@ def translate_read_errors(path: Path | str, what: str) -> Iterator[None]:
         raise InputError(f"'{path}' is not {what}: {error.message}", field=error.field) from error
     except Exception as error:  # the libraries share no class of errors
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(
-            f"Cannot read '{path}' as {what}: {reason.rstrip('.')}. If it is damaged, fetch it again.",
-            field=str(path),
-        ) from error
+        message = f"Cannot read '{path}' as {what}: {reason.rstrip('.')}. If it is damaged, fetch it again."
+        raise InputError(message, field=str(path)) from error

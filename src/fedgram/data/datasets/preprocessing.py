@@ -14,20 +14,19 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Options, hash_file
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.datasets.dataset import Dataset, hash_file
+from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
 
 TABULAR_CLIENTS = 4  # of the paper's tabular datasets
 TRAIN_ROWS, TEST_ROWS, IMAGE_CLIENTS = 12_000, 3_000, 8  # of its image datasets
 
 
-def sample_rows(rng: np.random.Generator, available: int, wanted: int, name: str) -> Array:
+def sample_rows(dataset: Dataset, rng: np.random.Generator, available: int, wanted: int) -> Array:
     """Draw distinct row numbers in random order, (wanted,)."""
     if available < wanted:
-        raise InputError(
-            f"The dataset '{name}' needs {wanted:,} images, but its files have {available:,}.", field="rows"
-        )
+        message = f"The dataset '{dataset.name}' needs {wanted:,} images, but its files have {available:,}."
+        raise InputError(message, field="rows")
     return rng.choice(available, wanted, replace=False)
 
 
@@ -51,10 +50,8 @@ def check_images(images: Array, shape: tuple[int, ...]) -> None:
     """Reject images (n, ...) that are not uint8 of one shape."""
     if images.dtype != np.uint8 or images.shape[1:] != shape:
         size = " x ".join(str(side) for side in shape)
-        raise InputError(
-            f"Images must be {size} bytes, but they have shape {images.shape[1:]} and type {images.dtype}.",
-            field="images",
-        )
+        found = f"they have shape {images.shape[1:]} and type {images.dtype}"
+        raise InputError(f"Images must be {size} bytes, but {found}.", field="images")
 
 
 def standardize(values: Array, train: int, names: Sequence[str]) -> tuple[Array, dict[str, dict[str, float]]]:
@@ -66,9 +63,8 @@ def standardize(values: Array, train: int, names: Sequence[str]) -> tuple[Array,
     constant = np.flatnonzero((rows == rows[:1]).all(axis=0))
     if constant.size:
         name = names[constant[0]]
-        raise InputError(
-            f"The column '{name}' is constant over all {len(rows):,} training rows. Drop it.", field=name
-        )
+        message = f"The column '{name}' is constant over all {len(rows):,} training rows. Drop it."
+        raise InputError(message, field=name)
     mean, scale = rows.mean(axis=0), rows.std(axis=0)
     statistics = {"mean": mean, "scale": scale}
     by_name = {key: dict(zip(names, each.tolist(), strict=True)) for key, each in statistics.items()}
@@ -76,28 +72,21 @@ def standardize(values: Array, train: int, names: Sequence[str]) -> tuple[Array,
 
 
 def build_image_problem(
-    name: str,
-    kind: Kind,
+    dataset: Dataset,
     images: Array,
     targets: Array,
     train: int,
-    target_names: tuple[str, ...],
+    names: Sequence[str],
     provenance: Mapping[str, Any],
 ) -> Problem:
     """Build a problem of eight clients by projection; the first `train` rows train, the others test.
 
     images (N, H, W, channels) uint8; targets (N, C) in their own units.
     """
-    scaled, statistics = standardize(targets, train, target_names)
+    scaled, statistics = standardize(targets, train, names)
     rows = Split(images, scaled)
     splits = split_by_projection(rows.take(slice(train)), rows.take(slice(train, None)), IMAGE_CLIENTS)
-    return Problem(name, kind, *splits, target_names, {**provenance, **statistics})
-
-
-def reject_larger(name: str, options: Options) -> None:
-    """Reject --larger: the paper enlarges two image datasets only."""
-    if options.larger:
-        raise InputError(f"The dataset '{name}' has no larger training set. Remove --larger.", field="larger")
+    return Problem(dataset.name, dataset.kind, *splits, tuple(names), {**provenance, **statistics})
 
 
 def combine_checksums(files: Sequence[Path], root: Path) -> dict[str, str]:
@@ -120,6 +109,5 @@ def import_optional(module: str, package: str, title: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(
-            f"Reading {title} needs {package}: pip install 'fedgram[data]'.", field=package
-        ) from None
+        message = f"Reading {title} needs {package}: pip install 'fedgram[data]'."
+        raise InputError(message, field=package) from None

@@ -17,19 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
-from fedgram.data.datasets.preprocessing import reject_larger
 from fedgram.data.problem import Problem, Split
 
-NAME = "beijing-stations"
 FILE = "beijing_stations.csv.gz"
 INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")
 TARGETS = ("PM2.5", "NO2")
 TEST_START = "2016-03-01"
 
 
-def load(files: Sequence[Path], options: Options) -> Problem:
+def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
     """Load 3,600 training and 2,400 test rows of 12 clients: inputs (N, 8) float32, targets (N, 2)."""
-    reject_larger(NAME, options)
     packed = (resources("fedgram.data.datasets") / "embedded" / FILE).read_bytes()
     rows = list(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
     stations = np.array([row["station"] for row in rows])
@@ -47,19 +44,4 @@ def load(files: Sequence[Path], options: Options) -> Problem:
 
     columns = dict(zip((*INPUTS, *TARGETS), zip(mean.tolist(), deviation.tolist(), strict=True), strict=True))
     provenance = make_provenance((), options, embedded=FILE, mean_and_deviation=columns)
-    return Problem(NAME, "REAL", split(~is_test), split(is_test), TARGETS, provenance)
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="Beijing air quality, 12 stations, 500 rows each",
-        license="CC BY 4.0",
-        citation="Chen (2017), UCI Machine Learning Repository, dataset 501; Zhang et al. (2017), "
-        "Proc. R. Soc. A 473: 20170457",
-        published="https://archive.ics.uci.edu/dataset/501",
-        find=lambda folder, options: (),
-        load=load,
-    ),
-)
+    return Problem(dataset.name, dataset.kind, split(~is_test), split(is_test), TARGETS, provenance)

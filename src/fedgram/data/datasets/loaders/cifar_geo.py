@@ -36,14 +36,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
@@ -56,22 +49,9 @@ from fedgram.data.datasets.preprocessing import (
 from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import partition_at_random
 
-NAME = "cifar-geo"
 TARGETS = ("dx", "dy", "log scale")
 LARGER_TRAIN_ROWS = 40_000
 SIDE, CANVAS = 32, 40  # pixels
-ARCHIVE = "cifar-10-python.tar.gz"
-# Unpacked files come before archives.
-FORMS = (
-    "cifar-10-batches-py/data_batch_?",
-    "cifar-10-batches-bin/data_batch_?.bin",
-    "data_batch_?.bin",
-    "data_batch_?.bin.xz",
-    "cifar10_data_batch_?.bin",
-    "cifar10_data_batch_?.bin.xz",
-    ARCHIVE,
-    "cifar-10-binary.tar.gz",
-)
 _BATCH = re.compile(r".*data_batch_\d(\.bin)?")
 RECORD = 1 + 3 * SIDE * SIDE  # bytes of a binary record: the label, then planes of red, green and blue
 MEANS = np.array([[-3.0, -3.0, -0.1], [3.0, -3.0, -0.3], [-3.0, 3.0, -0.3], [3.0, 3.0, -0.1]])
@@ -86,12 +66,9 @@ SPREADS = np.array(
 ONE_LAW_LOW, ONE_LAW_HIGH = (-6.0, -6.0, -0.5), (6.0, 6.0, 0.1)
 
 
-def find(folder: Path, options: Options) -> Sequence[Path]:
-    """Find the batch files in the first available form, or an archive of them."""
-    return find_files(folder, FORMS, NAME, "the training batches of CIFAR-10", missing=ARCHIVE)
-
-
-def load(files: Sequence[Path], options: Options, train: int | None = None, test: int = TEST_ROWS) -> Problem:
+def load(
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int | None = None, test: int = TEST_ROWS
+) -> Problem:
     """Load images (N, 40, 40, 3) and targets (N, 3) of 4 clients, or 8 in the larger variant.
 
     By default there are as many training images as in the paper.
@@ -99,17 +76,17 @@ def load(files: Sequence[Path], options: Options, train: int | None = None, test
     train = train or (LARGER_TRAIN_ROWS if options.larger else TRAIN_ROWS)
     images = read_images(files)
     rng = np.random.default_rng(options.seed)
-    images = images[sample_rows(rng, len(images), train + test, NAME)]
+    images = images[sample_rows(dataset, rng, len(images), train + test)]
     provenance = make_provenance(files, options)
     if options.larger:
         transforms = rng.uniform(ONE_LAW_LOW, ONE_LAW_HIGH, (len(images), 3))
         canvases = transform_images(images, transforms)
-        return build_image_problem(NAME, "REAL", canvases, transforms, train, TARGETS, provenance)
-    return _build_designed(images, train, rng, provenance)
+        return build_image_problem(dataset, canvases, transforms, train, TARGETS, provenance)
+    return _build_designed(dataset, images, train, rng, provenance)
 
 
 def _build_designed(
-    images: Array, train: int, rng: np.random.Generator, provenance: dict[str, Any]
+    dataset: Dataset, images: Array, train: int, rng: np.random.Generator, provenance: dict[str, Any]
 ) -> Problem:
     """Build four clients with their own laws; the first `train` of the images (N, 32, 32, 3) train."""
     clients = len(MEANS)
@@ -123,8 +100,8 @@ def _build_designed(
         {f"client {m + 1}": rows.take((client == m) & part) for m in range(clients)}
         for part in (is_train, ~is_train)
     )
-    laws = {"means": MEANS.tolist(), "spreads": SPREADS.tolist()}
-    return Problem(NAME, "REAL", train_rows, test_rows, TARGETS, {**provenance, **statistics, "laws": laws})
+    provenance |= {**statistics, "laws": {"means": MEANS.tolist(), "spreads": SPREADS.tolist()}}
+    return Problem(dataset.name, dataset.kind, train_rows, test_rows, TARGETS, provenance)
 
 
 def draw_transforms(rng: np.random.Generator, client: Array) -> Array:
@@ -186,10 +163,8 @@ def _decode(name: str, content: bytes) -> Array:
 
 def _decode_binary(content: bytes) -> Array:
     if len(content) % RECORD or not content:
-        raise InputError(
-            f"Its {len(content):,} bytes are not a whole number of records of {RECORD:,} bytes.",
-            field="images",
-        )
+        message = f"Its {len(content):,} bytes are not a whole number of records of {RECORD:,} bytes."
+        raise InputError(message, field="images")
     return np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)[:, 1:]
 
 
@@ -209,24 +184,3 @@ class _BatchUnpickler(pickle.Unpickler):
         if module.partition(".")[0] == "numpy" and name in known:
             return known[name]
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no batch of CIFAR-10 does")
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="CIFAR-geo: CIFAR-10 images, shifted and zoomed",
-        license="CIFAR-10 states none; cite it",
-        citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        published="https://www.cs.toronto.edu/~kriz/cifar.html",
-        find=find,
-        load=load,
-        downloads=(
-            Download(
-                f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}",
-                ARCHIVE,
-                "md5:c58f30108f718f92721af3b95e74349a",
-            ),
-        ),
-    ),
-)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -22,54 +21,32 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.loaders.sprites import FACTORS, SIDE, TARGETS
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     build_image_problem,
     gather_images,
-    reject_larger,
     sample_rows,
 )
-from fedgram.data.problem import Kind, Problem
+from fedgram.data.problem import Problem
 
-OFFICIAL = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
-PACKED = "dsprites_rerendered_60k.npz"
 BLOCK = 8_192  # images read at a time: 32 MB
 
 
-def find(folder: Path, options: Options, *, name: str, file: str) -> Sequence[Path]:
-    """Find the npz file."""
-    return find_files(folder, [file], name, "the images with their latents")[:1]
-
-
 def load(
-    files: Sequence[Path],
-    options: Options,
-    *,
-    name: str = "dsprites",
-    kind: Kind = "REAL",
-    train: int = TRAIN_ROWS,
-    test: int = TEST_ROWS,
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS
 ) -> Problem:
     """Load images (N, 64, 64, 1) of 0 and 255 and targets posX, posY, scale (N, 3) of 8 clients."""
-    reject_larger(name, options)
     with translate_read_errors(files[0], "a dSprites npz"):
         latents = _read_latents(files[0])
-    rows = sample_rows(np.random.default_rng(options.seed), len(latents), train + test, name)
+    rows = sample_rows(dataset, np.random.default_rng(options.seed), len(latents), train + test)
     with translate_read_errors(files[0], "a dSprites npz"):
         white = gather_images(_read_blocks(files[0], len(latents)), rows, (SIDE, SIDE)) > 0
     targets = latents[rows][:, [FACTORS.index(target) for target in TARGETS]]
     images = np.uint8(255) * white[..., None]
-    return build_image_problem(name, kind, images, targets, train, TARGETS, make_provenance(files, options))
+    return build_image_problem(dataset, images, targets, train, TARGETS, make_provenance(files, options))
 
 
 def _read_latents(path: Path) -> Array:
@@ -77,10 +54,8 @@ def _read_latents(path: Path) -> Array:
     with path.open("rb") as file, np.load(file) as arrays:
         latents = np.asarray(arrays["latents_values"], dtype=np.float64)
     if latents.ndim != 2 or latents.shape[1] != len(FACTORS):
-        raise InputError(
-            f"latents_values must have the columns {', '.join(FACTORS)}, but has shape {latents.shape}.",
-            field="latents_values",
-        )
+        message = f"latents_values must have the columns {', '.join(FACTORS)}, but has shape {latents.shape}."
+        raise InputError(message, field="latents_values")
     return latents
 
 
@@ -102,39 +77,5 @@ def _check_header(file: IO[bytes], name: str, expected: tuple[int, ...]) -> None
     np.lib.format.read_magic(file)
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     if shape != expected or fortran_order or dtype != np.uint8:
-        raise InputError(
-            f"{name} must be uint8 of shape {expected}, but it is {dtype} of shape {shape}.", field=name
-        )
-
-
-DATASETS = (
-    Dataset(
-        name="dsprites",
-        kind="REAL",
-        title="dSprites",
-        license="Apache 2.0",
-        citation="Matthey, Higgins, Hassabis and Lerchner, dSprites: Disentanglement testing Sprites, 2017",
-        published="https://github.com/google-deepmind/dsprites-dataset",
-        find=partial(find, name="dsprites", file=OFFICIAL),
-        load=load,
-        downloads=(
-            Download(
-                f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{OFFICIAL}",
-                OFFICIAL,
-                # The publisher gives no checksum; independent projects have recorded this one.
-                "md5:7da33b31b13a06f4b04a70402ce90c2e",
-            ),
-        ),
-    ),
-    Dataset(
-        name="dsprites-rerendered",
-        kind="RE-RENDERED",
-        title="Imitation of 60,000 dSprites",
-        license="made for this project",
-        citation="none; after Matthey et al., dSprites, 2017",
-        published="not published",
-        find=partial(find, name="dsprites-rerendered", file=PACKED),
-        load=partial(load, name="dsprites-rerendered", kind="RE-RENDERED"),
-        obtain=f"'{PACKED}' is not published. Use the similar dataset 'sprites', which needs no files.",
-    ),
-)
+        message = f"{name} must be uint8 of shape {expected}, but it is {dtype} of shape {shape}."
+        raise InputError(message, field=name)

@@ -15,19 +15,16 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
-from fedgram.data.datasets.preprocessing import reject_larger
 from fedgram.data.problem import Problem, Split
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
 
-NAME = "gaussian"
 WIDTH = 8
 TEST_ROWS = 250  # of each client
 
 
-def load(files: Sequence[Path], options: Options) -> Problem:
+def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
     """Load three clients of unequal size with two targets; their means and covariances differ."""
-    reject_larger(NAME, options)
     return generate(prescribe_moments(), options)
 
 
@@ -60,8 +57,8 @@ def generate(moments: Moments, options: Options, width: int = WIDTH) -> Problem:
         fresh = rng.standard_normal((TEST_ROWS, targets))
         train[client] = _add_inputs(mean + exact @ root.T, rotation, rng)
         test[client] = _add_inputs(mean + fresh @ root.T, rotation, rng)
-    settings = {"width": width, "prescribed": moments.document()}
-    return Problem(NAME, "GENERATED", train, test, moments.targets, make_provenance((), options, **settings))
+    provenance = make_provenance((), options, width=width, prescribed=moments.document())
+    return Problem("gaussian", "GENERATED", train, test, moments.targets, provenance)
 
 
 def _whiten(draws: Array) -> Array:
@@ -76,17 +73,3 @@ def _add_inputs(targets: Array, rotation: Array, rng: np.random.Generator) -> Sp
     noise = rng.standard_normal((len(targets), len(rotation) - targets.shape[1]))
     inputs = np.concatenate([targets, noise], axis=1) @ rotation.T
     return Split(inputs.astype(np.float32), targets)
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="GENERATED",
-        title="Gaussian targets with prescribed client moments",
-        license="part of fedgram",
-        citation="none: generated from a seed",
-        published="generated on the fly",
-        find=lambda folder, options: (),
-        load=load,
-    ),
-)

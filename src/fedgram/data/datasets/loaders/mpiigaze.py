@@ -23,14 +23,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
@@ -39,37 +32,30 @@ from fedgram.data.datasets.preprocessing import (
     combine_checksums,
     gather_images,
     read_tar_members,
-    reject_larger,
     sample_rows,
 )
 from fedgram.data.problem import Problem
 
-NAME = "mpiigaze"
 TARGETS = ("pitch", "yaw")
 SHAPE = (36, 60)
 ARCHIVE = "MPIIGaze.tar.gz"
-FOLDERS = ("MPIIGaze/Data/Normalized", "Data/Normalized", "Normalized")
 _DAY_FILE = re.compile(r".*/Normalized/(p\d\d/day\d\d)\.mat")
 
 
-def find(folder: Path, options: Options) -> Sequence[Path]:
-    """Find the files of all days, or the archive of them."""
-    patterns = [*(f"{place}/p??/day??.mat" for place in FOLDERS), ARCHIVE]
-    return find_files(folder, patterns, NAME, f"the folder '{FOLDERS[0]}', or its archive", missing=ARCHIVE)
-
-
-def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
+def load(
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS
+) -> Problem:
     """Load images (N, 36, 60, 1) and targets pitch and yaw (N, 2) of 8 clients."""
-    reject_larger(NAME, options)
     days = [eyes for _, eyes in sorted(_read_days(files), key=lambda day: day[0])]
     if not days:
         raise InputError(f"'{files[0]}' has no Normalized/pXX/dayYY.mat.", field=str(files[0]))
     gaze = np.concatenate([directions for _, directions in days])
-    rows = sample_rows(np.random.default_rng(options.seed), len(gaze), train + test, NAME)
-    images = gather_images((block for block, _ in days), rows, SHAPE)
-    return build_image_problem(
-        NAME, "REAL", images[..., None], gaze_angles(gaze[rows]), train, TARGETS, _provenance(files, options)
-    )
+    rows = sample_rows(dataset, np.random.default_rng(options.seed), len(gaze), train + test)
+    images = gather_images((block for block, _ in days), rows, SHAPE)[..., None]
+    is_archive = files[0].name == ARCHIVE
+    sources = files if is_archive else combine_checksums(files, files[0].parent.parent)
+    provenance = make_provenance(sources, options)
+    return build_image_problem(dataset, images, gaze_angles(gaze[rows]), train, TARGETS, provenance)
 
 
 def gaze_angles(gaze: Array) -> Array:
@@ -112,25 +98,3 @@ def _read_eye(day: dict[str, Any], eye: str) -> tuple[Array, Array]:
     if gaze.shape != (len(images), 3):
         raise InputError(f"data.{eye}.gaze must have 3 columns and a row for each image.", field="gaze")
     return images, gaze
-
-
-def _provenance(files: Sequence[Path], options: Options) -> dict[str, Any]:
-    if files[0].name == ARCHIVE:
-        return make_provenance(files, options)
-    return {**make_provenance((), options), "files": combine_checksums(files, files[0].parent.parent)}
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="MPIIGaze, normalized eye images",
-        license="CC BY-NC-SA 4.0, for non-commercial scientific use",
-        citation="Zhang, Sugano, Fritz and Bulling, Appearance-Based Gaze Estimation in the Wild, CVPR 2015",
-        published="https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/"
-        "gaze-based-human-computer-interaction/appearance-based-gaze-estimation-in-the-wild",
-        find=find,
-        load=load,
-        downloads=(Download(f"http://datasets.d2.mpi-inf.mpg.de/MPIIGaze/{ARCHIVE}", ARCHIVE),),
-    ),
-)

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,87 +23,31 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
-from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, reject_larger
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
+from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS
+from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
 
 TRAIN_ROWS, TEST_ROWS = 4_000, 2_000
 COLUMNS = ("continuous_observations", "continuous_actions")
-VARIANTS = ("ppo_stoch", "tqc_det", "tqc_stoch")  # the first is the default, the most similar to JAT
+WIDTHS = {"swimmer": (8, 2), "hopper": (11, 3), "halfcheetah": (17, 6), "walker": (17, 6)}
+"""Numbers of observations and actions of each environment."""
 
 
-@dataclass(frozen=True)
-class Environment:
-    """An environment with D observations and C actions, and JAT's first file of training episodes.
-
-    JAT publishes no checksum, but the revision in the file's URL fixes its content.
-    """
-
-    name: str
-    observations: int
-    actions: int
-    jat_revision: str
-    jat_file: str
-
-
-ENVIRONMENTS = (
-    Environment(
-        "swimmer", 8, 2, "bb2a30f396f5aff8c251c017eba2db57815f36b4",
-        "mujoco-swimmer/train-00000-of-00001-69ddb327f3417d6e.parquet",
-    ),
-    Environment(
-        "hopper", 11, 3, "a13c778bf88cc9e33e8482fe4dc197e459bcd9ab",
-        "mujoco-hopper/train-00000-of-00001-c3171ebcb257ae3b.parquet",
-    ),
-    Environment(
-        "halfcheetah", 17, 6, "97100f8505d4aba50f1d265eb5beaf71dbe3ea81",
-        "mujoco-halfcheetah/train-00000-of-00002-8c263be2db3712c6.parquet",
-    ),
-    Environment(
-        "walker", 17, 6, "2ba91202d429d2d06c3f16e0158dbcb1c4821552",
-        "mujoco-walker/train-00000-of-00002-e9a5a483750835a3.parquet",
-    ),
-)  # fmt: skip
-
-
-def find_jat(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
-    """Find JAT's first file of training episodes."""
-    pattern, what = f"mujoco-{environment.name}/train-00000-of-*.parquet", "JAT's training episodes"
-    return find_files(folder, [pattern], environment.name, what, missing=environment.jat_file)[:1]
-
-
-def find_rollouts(folder: Path, options: Options, *, environment: Environment) -> Sequence[Path]:
-    """Find the rollouts of one variant."""
-    file = f"mujoco_{environment.name}_{options.variant or VARIANTS[0]}.parquet"
-    return find_files(folder, [file], f"{environment.name}-rollouts", "the generated rollouts")
-
-
-def load(
-    files: Sequence[Path], options: Options, *, name: str, kind: Kind, environment: Environment
-) -> Problem:
+def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
     """Load 4,000 training transitions of 4 clients, and test ones: inputs (N, D) float32, targets (N, C)."""
-    reject_larger(name, options)
-    rows = read_transitions(files[0], environment, TRAIN_ROWS + TEST_ROWS)
+    widths = WIDTHS[dataset.name.removesuffix("-rollouts")]
+    rows = read_transitions(files[0], widths, TRAIN_ROWS + TEST_ROWS)
     if len(rows) < TRAIN_ROWS:
-        raise InputError(
-            f"The dataset '{name}' needs {TRAIN_ROWS:,} transitions, but '{files[0]}' has {len(rows):,}.",
-            field=str(files[0]),
-        )
+        needs = f"The dataset '{dataset.name}' needs {TRAIN_ROWS:,} transitions"
+        raise InputError(f"{needs}, but '{files[0]}' has {len(rows):,}.", field=str(files[0]))
     train, test = rows.take(slice(TRAIN_ROWS)), rows.take(slice(TRAIN_ROWS, None))
-    targets = tuple(f"action {c + 1}" for c in range(environment.actions))
+    targets = tuple(f"action {c + 1}" for c in range(widths[1]))
     splits = split_by_projection(train, test, TABULAR_CLIENTS)
-    return Problem(name, kind, *splits, targets, make_provenance(files, options))
+    return Problem(dataset.name, dataset.kind, *splits, targets, make_provenance(files, options))
 
 
-def read_transitions(path: Path, environment: Environment, wanted: int) -> Split:
+def read_transitions(path: Path, widths: tuple[int, int], wanted: int) -> Split:
     """Read the first `wanted` transitions, or all if there are fewer, in stored order and scale."""
     observations: list[Array] = []
     actions: list[Array] = []
@@ -113,7 +55,7 @@ def read_transitions(path: Path, environment: Environment, wanted: int) -> Split
     with translate_read_errors(path, f"a Parquet file of episodes ({COLUMNS[0]}, {COLUMNS[1]})"):
         for episode in _read_episodes(path):
             observed, acted = (np.asarray(values, dtype=np.float32) for values in episode)
-            _check_episode(f"Episode {len(actions) + 1}", environment, observed, acted)
+            _check_episode(f"Episode {len(actions) + 1}", widths, observed, acted)
             observations.append(observed)
             actions.append(acted)
             count += len(acted)
@@ -136,9 +78,9 @@ def _read_episodes(path: Path) -> Iterator[tuple[Any, ...]]:
             yield episode
 
 
-def _check_episode(where: str, environment: Environment, observed: Array, acted: Array) -> None:
+def _check_episode(where: str, widths: tuple[int, int], observed: Array, acted: Array) -> None:
     """Check that there is one finite observation per action, both of the expected width."""
-    shapes = (len(acted), environment.observations), (len(acted), environment.actions)
+    shapes = tuple((len(acted), width) for width in widths)
     if (observed.shape, acted.shape) != shapes:
         raise InputError(
             f"{where} has observations of shape {observed.shape} and actions of shape {acted.shape}, not "
@@ -147,45 +89,7 @@ def _check_episode(where: str, environment: Environment, observed: Array, acted:
         )
     is_bad = ~(np.isfinite(observed).all(axis=1) & np.isfinite(acted).all(axis=1))
     if is_bad.any():
-        step = int(is_bad.argmax()) + 1
+        place = f"in transition {int(is_bad.argmax()) + 1}"
         raise InputError(
-            f"{where} has a value that is not finite, in transition {step}. Drop the episode.",
-            field=COLUMNS[0],
+            f"{where} has a value that is not finite, {place}. Drop the episode.", field=COLUMNS[0]
         )
-
-
-def _jat_dataset(environment: Environment) -> Dataset:
-    repository = "https://huggingface.co/datasets/jat-project/jat-dataset"
-    url = f"{repository}/resolve/{environment.jat_revision}/{environment.jat_file}"
-    return Dataset(
-        name=environment.name,
-        kind="REAL",
-        title=f"MuJoCo {environment.name}, expert episodes of JAT",
-        license="Apache 2.0",
-        citation="Gallouédec et al., Jack of All Trades, Master of Some, arXiv:2402.09844, 2024; "
-        "Todorov et al., MuJoCo, IROS 2012",
-        published=repository,
-        find=partial(find_jat, environment=environment),
-        load=partial(load, name=environment.name, kind="REAL", environment=environment),
-        downloads=(Download(url, environment.jat_file),),
-    )
-
-
-def _rollouts_dataset(environment: Environment) -> Dataset:
-    name = f"{environment.name}-rollouts"
-    return Dataset(
-        name=name,
-        kind="GENERATED",
-        title=f"MuJoCo {environment.name}, rollouts of public MIT-licensed expert policies; not JAT",
-        license="made for this project",
-        citation="Todorov et al., MuJoCo, IROS 2012",
-        published="not published",
-        find=partial(find_rollouts, environment=environment),
-        load=partial(load, name=name, kind="GENERATED", environment=environment),
-        obtain=f"Roll out your own policy in JAT's layout as mujoco_{environment.name}_VARIANT.parquet, or "
-        f"use the published '{environment.name}'.",
-        variants=VARIANTS,
-    )
-
-
-DATASETS = (*map(_jat_dataset, ENVIRONMENTS), *map(_rollouts_dataset, ENVIRONMENTS))

@@ -20,14 +20,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Download,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
@@ -38,20 +31,15 @@ from fedgram.data.datasets.preprocessing import (
 )
 from fedgram.data.problem import Problem
 
-NAME = "3dshapes"
-FILE = "3dshapes.h5"
 FACTORS = ("floor hue", "wall hue", "object hue", "scale", "shape", "orientation")
 TARGETS = ("object hue", "scale", "orientation")
 SHAPE = (64, 64, 3)
 LARGER_TRAIN_ROWS = 48_000
 
 
-def find(folder: Path, options: Options) -> Sequence[Path]:
-    """Find the h5 file."""
-    return find_files(folder, [FILE], NAME, "the published file")[:1]
-
-
-def load(files: Sequence[Path], options: Options, train: int | None = None, test: int = TEST_ROWS) -> Problem:
+def load(
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int | None = None, test: int = TEST_ROWS
+) -> Problem:
     """Load images (N, 64, 64, 3) and targets object hue, scale, orientation (N, 3) of 8 clients.
 
     By default there are as many training rows as in the paper.
@@ -59,11 +47,11 @@ def load(files: Sequence[Path], options: Options, train: int | None = None, test
     train = train or (LARGER_TRAIN_ROWS if options.larger else TRAIN_ROWS)
     with _open(files[0]) as file:
         labels = _read_labels(file)
-    rows = sample_rows(np.random.default_rng(options.seed), len(labels), train + test, NAME)
+    rows = sample_rows(dataset, np.random.default_rng(options.seed), len(labels), train + test)
     with _open(files[0]) as file:
         images = _read_images(file, rows)
     targets = labels[rows][:, [FACTORS.index(target) for target in TARGETS]]
-    return build_image_problem(NAME, "REAL", images, targets, train, TARGETS, make_provenance(files, options))
+    return build_image_problem(dataset, images, targets, train, TARGETS, make_provenance(files, options))
 
 
 @contextmanager
@@ -77,10 +65,8 @@ def _read_labels(file: Any) -> Array:
     """Read the values of the six factors, (N, 6)."""
     labels = np.asarray(_member(file, "labels"), dtype=np.float64)
     if labels.ndim != 2 or labels.shape[1] != len(FACTORS):
-        raise InputError(
-            f"labels must have the columns {', '.join(FACTORS)}, but has shape {labels.shape}.",
-            field="labels",
-        )
+        message = f"labels must have the columns {', '.join(FACTORS)}, but has shape {labels.shape}."
+        raise InputError(message, field="labels")
     if len(labels) != len(_member(file, "images")):
         raise InputError(f"It has {len(labels):,} labels but {len(file['images']):,} images.", field="labels")
     return labels
@@ -108,25 +94,3 @@ def _member(file: Any, name: str) -> Any:
     if name not in file:
         raise InputError(f"It has no '{name}'.", field=name)
     return file[name]
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="3D Shapes",
-        license="Apache 2.0",
-        citation="Burgess and Kim, 3D Shapes Dataset, 2018",
-        published="https://github.com/google-deepmind/3d-shapes",
-        find=find,
-        load=load,
-        downloads=(
-            Download(
-                f"https://storage.googleapis.com/3d-shapes/{FILE}",
-                FILE,
-                # The publisher gives no checksum; independent projects have recorded this one.
-                "sha256:0a0f6ed98baff276a50f3a081a7434d788da63cb135a98189b2a5b5769be1785",
-            ),
-        ),
-    ),
-)

@@ -21,12 +21,10 @@ from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     build_image_problem,
-    reject_larger,
     sample_rows,
 )
 from fedgram.data.problem import Problem
 
-NAME = "sprites"
 SIDE = 64
 FACTORS = ("color", "shape", "scale", "orientation", "posX", "posY")
 TARGETS = ("posX", "posY", "scale")
@@ -76,11 +74,7 @@ def _heart_height(cosine: Array) -> Array:
     return 4 + cosine * (19 + cosine * (-2 + cosine * (-8 - 8 * cosine)))
 
 
-SHAPES: dict[int, Callable[[Array, Array], Array]] = {
-    1: is_in_square,
-    2: is_in_ellipse,
-    3: is_in_heart,
-}
+SHAPES: dict[int, Callable[[Array, Array], Array]] = {1: is_in_square, 2: is_in_ellipse, 3: is_in_heart}
 """Test of each shape, by the value of its factor."""
 
 
@@ -105,29 +99,14 @@ def _window(position: Array, axis: int) -> Array:
     return first + np.expand_dims(np.arange(2 * REACH + 2), axis=(0, 3 - axis))
 
 
-def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
+def load(
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS
+) -> Problem:
     """Load images (N, 64, 64, 1) of 0 and 255 and targets posX, posY, scale (N, 3) of 8 clients."""
-    reject_larger(NAME, options)
     sizes = [len(values) for values in VALUES]
-    rows = sample_rows(np.random.default_rng(options.seed), int(np.prod(sizes)), train + test, NAME)
+    rows = sample_rows(dataset, np.random.default_rng(options.seed), int(np.prod(sizes)), train + test)
     classes = np.unravel_index(rows, sizes)
     latents = np.stack([values[c] for values, c in zip(VALUES, classes, strict=True)], axis=1)
     targets = latents[:, [FACTORS.index(target) for target in TARGETS]]
     images = render(latents)[..., None]
-    return build_image_problem(
-        NAME, "GENERATED", images, targets, train, TARGETS, make_provenance((), options)
-    )
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="GENERATED",
-        title="Sprites: our own renderer of the dSprites factors",
-        license="Apache-2.0, part of fedgram",
-        citation="none; the factors are those of Matthey et al., dSprites, 2017",
-        published="generated on the fly",
-        find=lambda folder, options: (),
-        load=load,
-    ),
-)
+    return build_image_problem(dataset, images, targets, train, TARGETS, make_provenance((), options))

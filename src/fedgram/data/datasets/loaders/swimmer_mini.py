@@ -17,19 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
-from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, reject_larger
+from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS
 from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
 
-NAME = "swimmer-mini"
 FILE = "swimmer_mini.npz"
 TARGETS = ("torque 1", "torque 2")
 TRAIN_EPISODES = 4
 
 
-def load(files: Sequence[Path], options: Options) -> Problem:
+def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
     """Load 4,000 training and 1,000 test rows of 4 clients: inputs (N, 8) float32, targets (N, 2)."""
-    reject_larger(NAME, options)
     with (resources("fedgram.data.datasets") / "embedded" / FILE).open("rb") as file, np.load(file) as arrays:
         observations, actions = arrays["observations"], arrays["actions"]
         returns = arrays["returns"].tolist()
@@ -39,18 +37,4 @@ def load(files: Sequence[Path], options: Options) -> Problem:
     )
     provenance = make_provenance((), options, embedded=FILE, returns=returns)
     splits = split_by_projection(train, test, TABULAR_CLIENTS)
-    return Problem(NAME, "GENERATED", *splits, TARGETS, provenance)
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="GENERATED",
-        title="Swimmer transitions of our own",
-        license="Apache-2.0, part of fedgram",
-        citation="none: made by tools/make_swimmer_mini.py",
-        published="part of fedgram",
-        find=lambda folder, options: (),
-        load=load,
-    ),
-)
+    return Problem(dataset.name, dataset.kind, *splits, TARGETS, provenance)

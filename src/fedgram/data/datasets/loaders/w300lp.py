@@ -24,25 +24,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import (
-    Dataset,
-    Options,
-    find_files,
-    make_provenance,
-    translate_read_errors,
-)
+from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     build_image_problem,
     combine_checksums,
     import_optional,
-    reject_larger,
     sample_rows,
 )
 from fedgram.data.problem import Problem
 
-NAME = "300w-lp"
 TARGETS = ("pitch", "yaw", "roll")
 SETS = ("AFW", "HELEN", "IBUG", "LFPW")
 FOLDERS = ("300W_LP", "300W-LP", "300W-LP/300W_LP", ".")
@@ -50,16 +42,14 @@ SIDE = 64
 MARGIN = 0.25  # of the landmarks' square, on each side
 
 
-def find(folder: Path, options: Options) -> Sequence[Path]:
+def find(dataset: Dataset, folder: Path, options: Options) -> Sequence[Path]:
     """Find all images of the four sets, each followed by its `.mat`."""
     for place in FOLDERS:
         images = sorted(image for name in SETS for image in (folder / place / name).glob("*.jpg"))
         if images:
             mats = {mat for name in SETS for mat in (folder / place / name).glob("*.mat")}
             return [path for image in images for path in (image, _find_mat(image, mats))]
-    return find_files(
-        folder, [f"{FOLDERS[0]}/{SETS[0]}/*.jpg"], NAME, "the images of AFW, HELEN, IBUG and LFPW"
-    )
+    raise dataset.missing(folder / FOLDERS[0] / SETS[0] / "*.jpg")
 
 
 def _find_mat(image: Path, mats: set[Path]) -> Path:
@@ -69,19 +59,18 @@ def _find_mat(image: Path, mats: set[Path]) -> Path:
     return mat
 
 
-def load(files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS) -> Problem:
+def load(
+    dataset: Dataset, files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS
+) -> Problem:
     """Load images (N, 64, 64, 3) and targets pitch, yaw and roll (N, 3) of 8 clients."""
-    reject_larger(NAME, options)
     pillow = import_optional("PIL.Image", "Pillow", "300W-LP")
-    rows = sample_rows(np.random.default_rng(options.seed), len(files) // 2, train + test, NAME)
+    rows = sample_rows(dataset, np.random.default_rng(options.seed), len(files) // 2, train + test)
     pairs = [(files[2 * row], files[2 * row + 1]) for row in rows]
     with ThreadPoolExecutor() as pool:  # decoding releases Python's lock
         images, poses = zip(*pool.map(partial(_read_face, pillow), pairs), strict=True)
-    provenance = {
-        **make_provenance((), options),
-        "files": combine_checksums([path for pair in pairs for path in pair], files[0].parent.parent),
-    }
-    return build_image_problem(NAME, "REAL", np.stack(images), np.stack(poses), train, TARGETS, provenance)
+    checksums = combine_checksums([path for pair in pairs for path in pair], files[0].parent.parent)
+    provenance = make_provenance(checksums, options)
+    return build_image_problem(dataset, np.stack(images), np.stack(poses), train, TARGETS, provenance)
 
 
 def _read_face(pillow: Any, pair: tuple[Path, Path]) -> tuple[Array, Array]:
@@ -116,19 +105,3 @@ def compute_face_box(landmarks: Array) -> tuple[int, int, int, int]:
     left, upper = np.rint((low + high) / 2 - half).astype(int)
     side = max(int(np.rint(2 * half)), 1)
     return int(left), int(upper), int(left) + side, int(upper) + side
-
-
-DATASETS = (
-    Dataset(
-        name=NAME,
-        kind="REAL",
-        title="300W-LP, faces across large poses",
-        license="for research only",
-        citation="Zhu, Lei, Liu, Shi and Li, Face Alignment Across Large Poses: A 3D Solution, CVPR 2016",
-        published="http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/3DDFA/main.htm",
-        find=find,
-        load=load,
-        obtain="Follow the link to 300W-LP.zip (2.8 GB) on http://www.cbsr.ia.ac.cn/users/xiangyuzhu/projects/"
-        "3DDFA/main.htm and unpack it, into the folder 300W_LP of the data directory.",
-    ),
-)
