@@ -13,6 +13,7 @@ import pytest
 from fedgram.display.plotting import render
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.studies.registry import STUDIES, figures_of
+from fedgram.runs.measure import direction_error
 from fedgram.theory.geometry import psd
 
 FOLDER = Path(__file__).parents[2] / "results"
@@ -41,6 +42,8 @@ def test_errors_are_those_of_the_grams(results):
         for name in ("barycenter", "centralized", "within"):
             expected = psd.relative_error(result.grams, getattr(result, name))
             np.testing.assert_allclose(result.error[name], expected, rtol=1e-12)
+            turned = direction_error(result.grams, getattr(result, name))
+            np.testing.assert_allclose(result.direction_error[name], turned, rtol=1e-9, atol=1e-14)
         np.testing.assert_allclose(psd.trace(result.centralized - result.barycenter), result.gap_terms.sum())
 
 

@@ -465,7 +465,7 @@ def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name,
 
     tabular = draw("beijing", "swimmer")
     assert [axis.get_title("left") for axis in tabular.axes] == [SETTINGS[each].title for each in TABULAR]
-    assert "Not run: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
+    assert "Not shown: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
     both = draw("beijing", "dsprites")
     assert len(both.axes) == len(SETTINGS)
     assert "Not run:" not in both.get_supxlabel()

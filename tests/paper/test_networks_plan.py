@@ -6,16 +6,17 @@ from math import isclose
 import pytest
 
 from fedgram import InputError
-from fedgram.paper.launch.costs import (
+from fedgram.paper.launch.jobs import make_jobs
+from fedgram.paper.launch.launch import run
+from fedgram.paper.launch.plan import (
     RESMLP_STEP,
     RESNET18_STEP,
+    Request,
     count_steps,
     estimate_cost,
     estimate_step_time,
+    plan_experiments,
 )
-from fedgram.paper.launch.jobs import make_jobs
-from fedgram.paper.launch.launch import run
-from fedgram.paper.launch.plan import Request, plan_experiments
 from fedgram.paper.networks.cohorts import ALIGNED, Condition
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES, get_scale

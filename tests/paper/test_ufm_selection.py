@@ -19,15 +19,14 @@ verdicts = partial(verdicts_of, EXPERIMENT)
 MEDIANS = {"selection-gram-median", "selection-head-median"}
 
 
-def test_every_claim_is_measured_and_only_the_grid_is_complete(results):
-    found = verdicts(results)
-    assert found.pop("selection-smallest-weight") == "match"
-    assert set(found.values()) == {"partial"}
+def test_every_claim_is_measured_and_partial(results):
+    assert set(verdicts(results).values()) == {"partial"}
 
 
 def test_claims_that_few_instances_can_show_hold(results):
     found = verdicts(results, complete=True)
-    assert {name for name, verdict in found.items() if verdict == "miss"} <= {"selection-instances", *MEDIANS}
+    # Medians of four instances are no draws of medians of 128.
+    assert {name for name, verdict in found.items() if verdict == "miss"} <= MEDIANS
 
 
 def test_counts_are_those_of_the_paper(results):
@@ -36,6 +35,7 @@ def test_counts_are_those_of_the_paper(results):
     assert sum(each["instances"] for each in settings if "size" in each) == 768
     assert len({str(each["seed"]) for each in settings}) == len(full) == 13
     assert len(WEIGHTS) == 24
+    assert min(WEIGHTS) == pytest.approx(1.78e-6, rel=2e-3)
     assert tuple(by_size(results)) == tuple(sorted(SELECTION_SIZES))
     for table in by_size(results).values():
         kinds, counts = np.unique(table["kind"], return_counts=True)
@@ -71,21 +71,14 @@ def test_newton_steps_reach_the_head_at_the_end_of_the_path(targets, width):
         assert psd.relative_error(proximal_path(loss, WEIGHTS)[-1].head, head) < 5e-9
 
 
-def wide(results):
-    """Redrawn suites whose smallest and largest medians lie around those of the paper."""
-    suites = np.repeat([2e-7, 7e-7], len(SELECTION_SIZES))
-    return results | {"redraws": results["redraws"] | {"gram_error": suites, "selection_error": suites}}
-
-
 LARGEST = "targets8_width16_batch0"
 
 
 @pytest.mark.parametrize(
     ("part", "column", "wrong", "claim"),
     [
-        ("all", "weight", lambda x: x / 2, "selection-smallest-weight"),
-        (LARGEST, "gram_error", lambda x: x**1.1, "selection-gram-slope"),
-        (LARGEST, "selection_error", lambda x: x**0.9, "selection-head-slope"),
+        (LARGEST, "gram_error", lambda x: x**1.2, "selection-gram-slope"),
+        (LARGEST, "selection_error", lambda x: x**0.8, "selection-head-slope"),
         (LARGEST, "gram_error", lambda x: x + 1e-12, "selection-exact"),
         (LARGEST, "gram_error", lambda x: x + 1e-2, "selection-unregularised-gram"),
         ("all", "selection_error", lambda x: 1.1 * x, "selection-unregularised-head"),
@@ -93,12 +86,12 @@ LARGEST = "targets8_width16_batch0"
         ("redraws", "selection_error", lambda x: 3 * x, "selection-head-median"),
     ],
 )
-def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
-    right = wide(results)
-    names = [part] if part != "all" else [name for name in right if name != "redraws"]
-    changed = right | {name: right[name] | {column: wrong(right[name][column])} for name in names}
-    assert verdicts(right, complete=True)[claim] == "match"
-    assert verdicts(changed, complete=True)[claim] == "miss"
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_wrong_number_misses_its_claim_also_at_quick_scale(results, part, column, wrong, claim, complete):
+    names = [part] if part != "all" else [name for name in results if name != "redraws"]
+    changed = results | {name: results[name] | {column: wrong(results[name][column])} for name in names}
+    assert verdicts(results, complete=complete)[claim] != "miss" or (complete and claim in MEDIANS)
+    assert verdicts(changed, complete=complete)[claim] == "miss"
 
 
 def test_figure_has_six_panels_with_a_slot_for_zero(results):

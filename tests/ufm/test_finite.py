@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -29,6 +30,7 @@ from fedgram.ufm.finite import (
 )
 from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
 from tests.helpers.instances import transport
+from tests.helpers.unconstrained import hessian, next_gram, psi
 
 
 def clients_of(family: str, count: int = 4, seed: int = 0) -> Clients:
@@ -84,7 +86,7 @@ def test_psi_is_half_the_squared_gradients(family: str) -> None:
     gram = psd.gram(head)
     gradients = 2 * theory.slope(gram[:, None], clients.covariance, PENALTY) @ head[:, None]
     squares = np.einsum("nm,nm->n", clients.client_weights, psd.frobenius(gradients) ** 2)
-    value = theory.psi(gram, clients.covariance, clients.client_weights, PENALTY)
+    value = psi(gram, clients.covariance, clients.client_weights, PENALTY)
     np.testing.assert_allclose(value, squares / 2, rtol=1e-13)
 
 
@@ -94,7 +96,7 @@ def test_psi_gradient_against_differences(family: str) -> None:
     arguments = (clients.covariance, clients.client_weights, PENALTY)
     gram, move = within_gram(clients), symmetric_normal((4, 3, 3))
     gradient = theory.psi_gradient(gram, *arguments)
-    quotient = directional(lambda g: theory.psi(g, *arguments), gram, move, 1e-6)
+    quotient = directional(lambda g: psi(g, *arguments), gram, move, 1e-6)
     np.testing.assert_allclose(np.sum(gradient * move, axis=(-1, -2)), quotient, rtol=1e-6)
 
 
@@ -103,7 +105,7 @@ def test_hessian_is_the_derivative_of_the_mean_slope_and_has_an_inverse(family: 
     clients = clients_of(family)
     within = average(clients.client_weights, clients.covariance)
     move = symmetric_normal((4, 3, 3))
-    curved = theory.hessian(within, move, PENALTY)
+    curved = hessian(within, move, PENALTY)
     derivative = theory.slope_derivative(phi(within, PENALTY), within, move, PENALTY)
     np.testing.assert_allclose(curved, derivative, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(theory.inverse_hessian(within, curved, PENALTY), move, atol=1e-13)
@@ -112,7 +114,7 @@ def test_hessian_is_the_derivative_of_the_mean_slope_and_has_an_inverse(family: 
 def gram_times_hessian(within: Array) -> Array:
     """T = S_{G_within} ∘ H in the orthonormal basis of Sym(3): (N, 3, 3) -> (N, 6, 6)."""
     gram, basis = phi(within, PENALTY)[:, None], symmetric_basis(3)
-    curved = theory.hessian(within[:, None], basis, PENALTY)
+    curved = hessian(within[:, None], basis, PENALTY)
     return np.einsum("aij,nbij->nab", basis, gram @ curved + curved @ gram)
 
 
@@ -172,7 +174,7 @@ def test_wide_heads_have_the_same_gram_map() -> None:
     update = update_of(clients_of("generic"), 0.2, 7)
     wide = instances.initial_heads(np.random.default_rng(1), 4, features=8)
     gram = psd.gram(wide)
-    np.testing.assert_allclose(psd.gram(update.next_head(wide)), update.next_gram(gram), rtol=1e-12)
+    np.testing.assert_allclose(psd.gram(update.next_head(wide)), next_gram(update, gram), rtol=1e-12)
     np.testing.assert_allclose(
         update.linearize(wide)[1], update.linearize(psd.sqrt(gram))[1], rtol=1e-9, atol=1e-12
     )
@@ -193,8 +195,8 @@ def test_jacobian_against_differences(family: str, rate: float, steps: int) -> N
     update, basis = update_of(clients, rate, steps), symmetric_basis(3)
     gram = within_gram(clients)
     image, jacobian = update.linearize(psd.sqrt(gram))
-    np.testing.assert_allclose(image, update.next_gram(gram), rtol=1e-12, atol=1e-14)
-    columns = [directional(update.next_gram, gram, direction, 1e-6) for direction in basis]
+    np.testing.assert_allclose(image, next_gram(update, gram), rtol=1e-12, atol=1e-14)
+    columns = [directional(partial(next_gram, update), gram, direction, 1e-6) for direction in basis]
     quotient = np.einsum("aij,bnij->nab", basis, columns)
     np.testing.assert_allclose(jacobian, quotient, rtol=1e-6, atol=1e-7)
 
@@ -267,7 +269,7 @@ def test_a_round_is_a_gradient_step_on_a_modified_objective(family: str, steps: 
 
     def modified(eta: float) -> Callable[[Array], Array]:
         def objective(w: Array) -> Array:
-            spread = theory.psi(psd.gram(w), clients.covariance, clients.client_weights, PENALTY)
+            spread = psi(psd.gram(w), clients.covariance, clients.client_weights, PENALTY)
             return profiled_objective(w, within, PENALTY) - eta * (steps - 1) * spread / 2
 
         return objective
@@ -298,7 +300,7 @@ def test_the_gram_map_is_its_second_order_expansion(family: str, steps: int) -> 
     def error(h: float) -> Array:
         second = h**2 * (1 - 1 / steps) * turned + 4 * h**2 * mean @ gram @ mean
         return psd.frobenius(
-            update_of(clients, h / steps, steps).next_gram(gram) - (gram - 2 * h * first + second)
+            next_gram(update_of(clients, h / steps, steps), gram) - (gram - 2 * h * first + second)
         )
 
     np.testing.assert_allclose(order_of(error), 3.0, atol=0.05)
@@ -330,7 +332,7 @@ def test_the_derivative_of_the_gram_map_is_its_first_order_expansion(family: str
 def test_one_step_leaves_the_within_gram_in_place(family: str, rate: float) -> None:
     clients = clients_of(family)
     update, gram = update_of(clients, rate, 1), within_gram(clients)
-    np.testing.assert_allclose(update.next_gram(gram), gram, atol=1e-15)
+    np.testing.assert_allclose(next_gram(update, gram), gram, atol=1e-15)
     np.testing.assert_allclose(newton(update).gram, gram, rtol=1e-11, atol=1e-12)
 
 
@@ -351,7 +353,7 @@ def test_iteration_and_newton_agree(family: str, rate: float, steps: int) -> Non
     assert solved.converged.all()
     assert (solved.rounds < 15).all()
     np.testing.assert_allclose(solved.gram, run.gram, atol=1e-10)
-    np.testing.assert_allclose(update.next_gram(solved.gram), solved.gram, atol=RESIDUAL)
+    np.testing.assert_allclose(next_gram(update, solved.gram), solved.gram, atol=RESIDUAL)
 
 
 def test_rounds_that_run_out_are_flagged() -> None:
@@ -400,7 +402,7 @@ def test_rounds_near_the_fixed_point_contract_as_the_theorem_says(family: str) -
     gram = fixed + 0.1 * smallest * symmetric_normal((4, 3, 3)) / 3
     start = psd.frobenius(gram - fixed)
     for count in range(1, 200):
-        gram = update.next_gram(gram)
+        gram = next_gram(update, gram)
         assert (psd.frobenius(gram - fixed) <= rate**count * start).all()
 
 

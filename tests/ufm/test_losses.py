@@ -9,8 +9,9 @@ from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import conditional_solution, local_optimum, phi, profiled_objective
 from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import random_covariances, targets_with_moments
-from fedgram.ufm.joint import CorrectedJoint, Joint, Sample
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled, two_sided, two_sided_transposed
+from tests.helpers.unconstrained import CorrectedJoint
 
 TARGETS, WIDTH, COUNT, CLIENTS = 3, 4, 9, 3
 PENALTY = Penalty(features=0.3, head=0.2)

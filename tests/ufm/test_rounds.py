@@ -13,8 +13,9 @@ from fedgram.theory.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.rounds import aligned, exact, proximal, run_rounds, together, unregularized
-from fedgram.ufm.solvers import adam, gradient_descent, lbfgs
+from fedgram.ufm.rounds import exact, proximal, run_rounds, together, unregularized
+from fedgram.ufm.solvers import adam, lbfgs
+from tests.helpers.unconstrained import aligned, gradient_descent
 
 
 @pytest.fixture(scope="module")

@@ -19,17 +19,17 @@ from fedgram.ufm.instances import (
     selection_instances,
     targets_with_moments,
 )
-from fedgram.ufm.joint import CorrectedJoint, Joint, Sample
+from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.solvers import (
     TOLERANCE,
     adam,
     adam_path,
-    gradient_descent,
     lbfgs,
     proximal_path,
     trust_exact,
 )
+from tests.helpers.unconstrained import CorrectedJoint, gradient_descent
 
 
 def one_client(targets=3, width=5, seed=0):

@@ -23,8 +23,7 @@ Data = Annotated[
 Client = Annotated[str | None, table_option(help="Column with the client (site) of each row.")]
 Site = Annotated[str | None, table_option(help="Client (site) of all rows, if no column has it.")]
 Targets = Annotated[
-    str | None,
-    table_option(help="Target columns, separated by commas. Quote a name that contains a comma."),
+    str | None, table_option(help="Target columns, separated by commas. Quote a name that contains a comma.")
 ]
 Where = Annotated[str | None, table_option(help="Keep only rows that match this SQL condition.")]
 DropMissing = Annotated[

@@ -52,8 +52,7 @@ app.add_typer(reproduce_app, name="reproduce")
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer instances: under a minute instead of six.")]
 Scale = Annotated[
-    str,
-    typer.Option(help="paper; reduced (a tenth of the epochs, one seed); or smoke (a minute on a CPU)."),
+    str, typer.Option(help="paper; reduced (a tenth of the epochs, one seed); or smoke (a minute on a CPU).")
 ]
 Engine = Annotated[str, typer.Option(help="local, or ray for all GPUs of a Ray cluster.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")]
@@ -103,13 +102,9 @@ def networks(
 
     The command prints the cost before it starts, and skips settings without data.
     """
-    from fedgram.paper.launch.plan import Request
-    from fedgram.paper.networks.scales import get_scale
-
-    request = Request(
-        out, get_scale(scale), split_values(*setting or ()), parse_seeds(seeds) if seeds else (),
-        split_values(*procedure or ()), device, engine, data_dir,
-    )  # fmt: skip
+    chosen = {"settings": split_values(*setting or ()), "procedures": split_values(*procedure or ())}
+    numbers = parse_seeds(seeds) if seeds else ()
+    request = _request(out, scale, **chosen, seeds=numbers, device=device, engine=engine, data_dir=data_dir)
     _exit_with(_run_networks(names, request), as_json)
 
 
@@ -124,10 +119,7 @@ def run_all(
     as_json: JsonLines = False,
 ) -> None:
     """Run all experiments, first those on the unconstrained feature model, then those with networks."""
-    from fedgram.paper.launch.plan import Request
-    from fedgram.paper.networks.scales import get_scale
-
-    request = Request(out, get_scale(scale), device=device, engine=engine, data_dir=data_dir)
+    request = _request(out, scale, device=device, engine=engine, data_dir=data_dir)
     exact = _run_ufm(["ufm"], out, quick)
     _exit_with([*exact, *_run_networks(["dnn", "beyond"], request)], as_json)
 
@@ -141,11 +133,8 @@ def list_experiments(
 ) -> None:
     """List all experiments with their cost and their finished runs."""
     from fedgram.paper import printing
-    from fedgram.paper.launch.plan import Request
-    from fedgram.paper.networks.scales import get_scale
 
-    request = Request(out, get_scale(scale), data_dir=data_dir)
-    experiments = printing.list_experiments(out, printing.list_rows(request))
+    experiments = printing.list_experiments(_request(out, scale, data_dir=data_dir))
     if as_json:
         print_json({"experiments": experiments})
     else:
@@ -163,6 +152,13 @@ def report(
 
     summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
+
+
+def _request(out: Path, scale: str, **more: Any) -> Request:
+    from fedgram.paper.launch.plan import Request
+    from fedgram.paper.networks.scales import get_scale
+
+    return Request(out, get_scale(scale), **more)
 
 
 def _run_ufm(names: Sequence[str], out: Path, quick: bool, fresh: bool = False) -> list[Outcome]:
@@ -199,24 +195,19 @@ def _expand(names: Sequence[str], command: str) -> list[str]:
     experiments = list(dict.fromkeys(each for name in names for each in registry.expand_name(name)))
     for name in experiments:
         if (name in registry.MODULES) != (command == "ufm"):
-            raise InputError(
-                f"'{name}' is no experiment of '{command}'. Run 'fedgram reproduce {name}'.",
-                field="name",
-            )
+            message = f"'{name}' is no experiment of '{command}'. Run 'fedgram reproduce {name}'."
+            raise InputError(message, field="name")
     return experiments
 
 
 def _exit_with(outcomes: Sequence[Outcome | StudyOutcome], as_json: bool) -> None:
     """Print outcomes, and exit with 1 if a claim is missed."""
-    from fedgram.paper import printing
-    from fedgram.paper.ufm.runner import Outcome
+    from fedgram.paper.printing import print_outcome
 
     for outcome in outcomes:
         if as_json:
             print_json(outcome.document())
-        elif isinstance(outcome, Outcome):
-            printing.print_outcome(outcome)
         else:
-            printing.print_network_outcome(outcome)
+            print_outcome(outcome)
     if any(judged.verdict == "miss" for outcome in outcomes for judged in outcome.judged):
         raise typer.Exit(1)

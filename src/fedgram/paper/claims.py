@@ -10,16 +10,24 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import stdtr
 
-ROUNDING = 1e-13  # larger numbers are not zero up to rounding
+ROUNDING = 1e-14  # larger numbers are not zero up to rounding, unless the paper's own is nearly as large
+SLACK = 10.0  # rounding may be this many times the paper's: it depends on the order of additions
 ORDER = 10**0.5  # numbers within this factor have the same order
+FACTORS = (1.25, 1.5, 2.0, ORDER)
+"""Factors at which agreement with the paper is counted."""
+FAR = 3.0  # a part of the runs decides against a claim only beyond this many tolerances
+FALSE_ALARMS = 0.01  # share of "draw" comparisons that miss although both numbers have one distribution
+Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Claim:
     """One number or statement of the paper, and how to compare ours with it.
 
-    value: a number, (low, high) for a range, or None for a statement; tolerance: relative; note: why the
+    value: a number, (low, high) for a range, or None for a statement; tolerance: relative; factor: of
+    "order"; data: 'tabular' or 'images' if the paper says it of these settings alone; note: why the
     comparison differs from the one that the claim suggests.
     """
 
@@ -30,6 +38,8 @@ class Claim:
     comparison: str
     value: float | tuple[float, float] | None = None
     tolerance: float = 0.0
+    factor: float = ORDER
+    data: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -46,14 +56,14 @@ class Claim:
 class Measurement:
     """Our measurement of one claim.
 
-    value: a number, (low, high), or whether a statement is true. spread: an interval (low, high) of our own
-    random draws for each number of the claim, where the paper's draws cannot be repeated. run, needed: runs
-    at the paper's scale; fewer than needed make the verdict partial, none makes it not comparable.
-    stand_ins: runs on other data than the paper's. about: a remark.
+    value: a number, (low, high), or whether a statement is true. redraws: for each number of a "draw", its
+    values in further draws of ours at the paper's size. run, needed: runs at the paper's scale; fewer than
+    needed make the verdict partial, none makes it not comparable. stand_ins: runs on other data than the
+    paper's. about: a remark.
     """
 
     value: float | bool | tuple[float, float]
-    spread: tuple[tuple[float, float], ...] = ()
+    redraws: tuple[Numbers, ...] = ()
     run: int = 1
     needed: int = 1
     stand_ins: int = 0
@@ -88,7 +98,7 @@ def format_value(value: Any) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
+def _numbers(value: Any) -> Numbers:
     """Number of a value, or both ends of its range."""
     return value if isinstance(value, tuple) else (value,)
 
@@ -113,25 +123,57 @@ def _bound(claim: Claim, ours: Any) -> bool:
 
 
 def _order(claim: Claim, ours: Any) -> bool:
-    return all(paper / ORDER <= mine <= paper * ORDER for paper, mine in _pairs(claim, ours))
+    factor = claim.factor
+    return all(paper / factor <= mine <= paper * factor for paper, mine in _pairs(claim, ours))
 
 
 def _rounding(claim: Claim, ours: Any) -> bool:
-    return bool(max(abs(number) for number in _numbers(ours)) <= ROUNDING)
+    printed = 0.0 if claim.value is None else abs(_numbers(claim.value)[0])
+    return bool(max(abs(number) for number in _numbers(ours)) <= max(ROUNDING, SLACK * printed))
 
 
 def _always(claim: Claim, ours: Any) -> bool:
     return bool(ours) is True
 
 
-Verdict = Literal["match", "miss", "partial", "not comparable", "not run"]
+def _draw(claim: Claim, ours: Any) -> bool:
+    raise ValueError(f"Claim {claim.id} needs redraws: its comparison is 'draw'.")
+
+
+def compatibility(claim: Claim, measured: Measurement) -> float:
+    """p-value that the paper's numbers and ours are draws from the distribution of our redraws.
+
+    Each number has the two-sided p-value of Student's t against K redraws, t = (x - mean) / (s √(1 + 1/K)),
+    of logarithms if all numbers are positive, after the claim's tolerance. The smallest of n counts as
+    1 - (1 - p)^n. A partial value of ours is not of the paper's size, and only the paper's is compared.
+    """
+    found = []
+    for (paper, ours), redraws in zip(_pairs(claim, measured.value), measured.redraws, strict=True):
+        tested = (paper,) if measured.partial else (paper, ours)
+        found += [_p_value(number, np.array(redraws), claim.tolerance) for number in tested]
+    return float(1 - (1 - np.min(found)) ** len(found))  # NaN stays NaN
+
+
+def _p_value(number: float, redraws: Any, tolerance: float) -> float:
+    slack = tolerance * abs(number)
+    if number > 0 and (redraws > 0).all():
+        number, redraws, slack = np.log(number), np.log(redraws), np.log1p(tolerance)
+    count, away = len(redraws), abs(number - redraws.mean()) - slack
+    if away <= 0:
+        return 1.0
+    unit = redraws.std(ddof=1) * np.sqrt(1 + 1 / count)
+    return float(2 * stdtr(count - 1, -away / unit)) if unit else 0.0
+
+
+Verdict = Literal["match", "compatible", "miss", "partial", "not comparable", "not run"]
 
 
 @dataclass(frozen=True)
 class Judged:
     """A claim with our value, the verdict and a reason.
 
-    agrees: whether our runs agree with the paper so far; None if none can be compared.
+    agrees: whether our runs agree with the paper so far; None if none can be compared. ratio: ours over the
+    paper's, for one positive number that depends on training.
     """
 
     claim: Claim
@@ -139,6 +181,7 @@ class Judged:
     ours: str = "-"
     reason: str = ""
     agrees: bool | None = None
+    ratio: float | None = None
 
     def document(self) -> dict[str, Any]:
         """Entry of `fedgram reproduce --json`."""
@@ -157,30 +200,31 @@ class Judged:
 
 
 def judge(claim: Claim, measured: Measurement | None) -> Judged:
-    """Compare a claim with our measurement; partial runs get a verdict on the part."""
+    """Compare a claim with our measurement.
+
+    A part of the runs is partial, or a miss if it decides against the claim.
+    """
     if measured is None:
         return Judged(claim, "not run")
     if not measured.run:
         return Judged(claim, "not comparable", format_value(measured.value), measured.about)
-    spread = "; ".join(format_value(interval) for interval in measured.spread)
-    if spread:
-        holds = _in_spread(claim, measured.spread)
-    elif measured.partial and _is_proportional_count(claim, measured):
-        holds = True
-    else:
-        holds = _is_true(claim, measured)
-    verdict: Verdict = "partial" if measured.partial else "match" if holds else "miss"
+    chance = compatibility(claim, measured) if claim.comparison == "draw" else None
+    holds = _is_true(claim, measured) if chance is None else chance >= FALSE_ALARMS
+    missed = _decides_against(claim, measured, holds) if measured.partial else not holds
+    match: Verdict = "match" if chance is None else "compatible"
+    verdict: Verdict = "miss" if missed else "partial" if measured.partial else match
     reasons = (
         f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
         _stand_ins(measured),
         measured.about,
-        _so_far(claim, measured, holds) if measured.partial else "",
-        f"our own draws spread over {spread}" if spread else "",
+        _so_far(claim, holds, missed) if measured.partial and chance is None else "",
+        "" if chance is None else f"{_likely(measured, holds)}p = {chance:.2g}",
         "" if measured.partial else claim.note,
     )
-    reason = "; ".join(filter(None, reasons))
-    undecided = measured.partial and bool(measured.spread) and not holds
-    return Judged(claim, verdict, format_value(measured.value), reason, None if undecided else holds)
+    ratio = _ratio(claim, measured.value)
+    return Judged(
+        claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)), holds, ratio
+    )
 
 
 def judge_all(claims: list[Claim], measured: Mapping[str, Measurement | None]) -> list[Judged]:
@@ -196,18 +240,25 @@ def _is_true(claim: Claim, measured: Measurement) -> bool:
     if not (measured.partial and isinstance(claim.value, tuple)):
         return COMPARISONS[claim.comparison](claim, measured.value)
     low, high = claim.value
-    wider = (low / ORDER, high * ORDER) if claim.comparison == "order" else (low, high)
+    wider = (low / claim.factor, high * claim.factor) if claim.comparison == "order" else (low, high)
     return _inside(replace(claim, value=wider), measured.value)
 
 
-def _is_proportional_count(claim: Claim, measured: Measurement) -> bool:
-    """Whether the claim is a count, and ours is proportional to the part that was run.
+def _decides_against(claim: Claim, measured: Measurement, holds: bool) -> bool:
+    """Whether a part of the runs decides against the claim.
 
-    A number up to 1 is a share, not a count.
+    A counterexample in a part is one in the whole. Medians may still move: only far ones decide.
     """
-    if claim.comparison != "equal" or max(_numbers(claim.value)) <= 1:
+    if claim.comparison == "overall":
         return False
-    return measured.value * measured.needed == claim.value * measured.run  # type: ignore[operator]
+    far = replace(claim, tolerance=FAR * claim.tolerance, factor=ORDER * claim.factor)
+    return not holds and (claim.comparison == "draw" or not _is_true(far, measured))
+
+
+def _ratio(claim: Claim, ours: Any) -> float | None:
+    """Ours over the paper's number, for a comparison by order of one number."""
+    single = claim.comparison == "order" and isinstance(claim.value, float)
+    return float(ours) / claim.value if single and isinstance(claim.value, float) else None
 
 
 def _stand_ins(measured: Measurement) -> str:
@@ -217,39 +268,43 @@ def _stand_ins(measured: Measurement) -> str:
     return f"{'all' if every else f'{measured.stand_ins:,} of them'} on stand-in data"
 
 
-def _so_far(claim: Claim, measured: Measurement, holds: bool) -> str:
+def _likely(measured: Measurement, holds: bool) -> str:
+    if not holds:
+        return "incompatible, "
+    return "the paper's number is compatible with further draws, " if measured.partial else ""
+
+
+def _so_far(claim: Claim, holds: bool, missed: bool) -> str:
     """Verdict on a part of the runs."""
-    if isinstance(claim.value, tuple) and not measured.spread:
+    if isinstance(claim.value, tuple):
         about = "within an order of" if claim.comparison == "order" else "inside"
-        return f"{about if holds else 'outside'} the paper's range"
-    if measured.spread and not holds:
-        return "so few draws do not decide"  # extremes and counts of fewer draws have another spread
+        return f"{about if holds else 'far outside' if missed else 'outside'} the paper's range"
+    if missed:
+        return "far outside so far" if claim.comparison in ("equal", "order") else "a counterexample"
     return f"{'agrees' if holds else 'disagrees'} so far"
-
-
-def _in_spread(claim: Claim, spread: tuple[tuple[float, float], ...]) -> bool:
-    """Whether each number of the claim is in its interval, up to the paper's digits."""
-    pairs = zip(_numbers(claim.value), spread, strict=True)
-    return all(
-        low - claim.tolerance * abs(number) <= number <= high + claim.tolerance * abs(number)
-        for number, (low, high) in pairs
-    )
 
 
 COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
     "equal": _equal,
+    "draw": _draw,
     "range": _inside,
     "bound": _bound,
     "order": _order,
     "rounding": _rounding,
     "always": _always,
+    "overall": _always,
 }
 MEANINGS = {
     "equal": "the same up to the claim's tolerance",
+    "draw": (
+        "the paper's number and ours are compatible with one distribution, that of our further draws; "
+        f"false alarms: {FALSE_ALARMS:.0%} of such claims"
+    ),
     "range": "inside the paper's range",
     "bound": "at most the paper's number",
-    "order": "within a factor of √10 of the paper's number",
-    "rounding": f"zero up to rounding, below {ROUNDING:g}",
-    "always": "a statement without a number that must be true",
+    "order": "within a factor of the paper's number: √10, or less for quantities that are bounded",
+    "rounding": f"zero up to rounding: at most {ROUNDING:g}, or {SLACK:g} times the paper's",
+    "always": "a statement that must be true of every run",
+    "overall": "a statement about medians over all runs that must be true",
 }
 """Condition of each comparison on our number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # saves the search for a place above ticks, a tenth of the time of a figure
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.7,
@@ -63,11 +65,16 @@ def log_slope(x: Array, y: Array) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def draw_range_band(axis: Any, x: Any, samples: list[Array], color: Any, **keywords: Any) -> None:
-    """Draw the median with a band from minimum to maximum: one array of samples for each x."""
-    low, high = [each.min() for each in samples], [each.max() for each in samples]
-    axis.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
-    axis.plot(x, [np.median(each) for each in samples], color=color, **keywords)
+def draw_range_band(
+    axis: Any, x: Iterable[float], samples: Iterable[Array], color: Any, **keywords: Any
+) -> None:
+    """Draw medians with a band from minimum to maximum: samples (n,) for each x, skipped if n = 0."""
+    drawn = [(place, values) for place, values in zip(x, samples, strict=True) if values.size]
+    if drawn:
+        places, kept = zip(*drawn, strict=True)
+        low, high = [values.min() for values in kept], [values.max() for values in kept]
+        axis.fill_between(places, low, high, color=color, alpha=0.18, lw=0)
+        axis.plot(places, [np.median(values) for values in kept], color=color, **keywords)
 
 
 def mark_not_run(axis: Any, *, shared: bool = True) -> None:

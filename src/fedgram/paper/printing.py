@@ -6,25 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from fedgram.display.console import make_console, plain_table
 from fedgram.paper.claims import Judged, Verdict
-from fedgram.paper.launch.costs import estimate_cost
 from fedgram.paper.launch.launch import StudyOutcome
-from fedgram.paper.launch.plan import ExperimentPlan, Request, plan_experiments
+from fedgram.paper.launch.plan import ExperimentPlan, Request, estimate_cost, plan_experiments
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
-from fedgram.paper.networks.studies.registry import STUDIES
+from fedgram.paper.networks.studies.registry import STUDIES, Study
 from fedgram.paper.registry import GROUPS, MODULES, load_experiment
+from fedgram.paper.ufm.experiment import Experiment
 from fedgram.paper.ufm.runner import SCALES, Outcome, folder_of
 from fedgram.runs.procedure import BIAS_RULES
 
 STYLES: dict[Verdict, str] = {
     "match": "green",
+    "compatible": "green",
     "miss": "bold red",
     "partial": "yellow",
     "not comparable": "dim",
@@ -33,36 +34,65 @@ STYLES: dict[Verdict, str] = {
 COLUMNS = ("name", "what", "where", "cost", "finished")
 
 
-def print_outcome(outcome: Outcome) -> None:
-    """Print the claims of one UFM experiment with our values and verdicts."""
-    console = make_console()
-    console.print(f"\n{outcome.experiment.name}: {outcome.experiment.title} ({outcome.experiment.where})")
-    console.print(f"GENERATED data, {outcome.scale} scale")
-    print_judged(console, outcome.judged)
+console = make_console()
+
+Group = tuple[str, int, str]
+"""Setting, E and procedure."""
+
+Rows = Sequence[tuple[Group, list[Result]]]
+"""Runs of each group."""
+
+
+def print_outcome(outcome: Outcome | StudyOutcome) -> None:
+    """Print the claims of one experiment with our values and verdicts, or a summary if it has none."""
+    if isinstance(outcome, Outcome):
+        _print_title(outcome.experiment, f"GENERATED data, {outcome.scale} scale")
+        _print_judged(outcome.judged)
+    else:
+        _print_title(outcome.plan.study, _describe_runs(outcome))
+        if outcome.judged:
+            _print_judged(outcome.judged)
+        else:
+            _print_summary(outcome.results)
+        for reason in outcome.plan.reasons:
+            console.print(reason, soft_wrap=True)
     console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
 
 
-def print_judged(console: Console, claims: Sequence[Judged]) -> None:
+def _print_title(experiment: Experiment | Study, about: str) -> None:
+    console.print(f"\n{experiment.name}: {experiment.title} ({experiment.where})")
+    console.print(about, soft_wrap=True)
+
+
+def _describe_runs(outcome: StudyOutcome) -> str:
+    """Data, scale, and finished runs among the requested ones and, if different, among all."""
+    plan, done = outcome.plan, {run.key for run in outcome.results}
+    asked = f"finished: {sum(key in done for key in plan.wanted):,} of {len(plan.wanted):,} runs asked for"
+    in_all = "" if len(plan.wanted) == plan.total else f", {len(done):,} of {plan.total:,} in all"
+    return f"{outcome.data} data; {plan.scale.description}; {asked}{in_all}"
+
+
+def _print_judged(claims: Sequence[Judged]) -> None:
     """Print claims with our values, and the number of each verdict."""
     table = plain_table()
     for heading in ("claim", "paper", "ours", "verdict"):
-        table.add_column(
-            heading, justify="right" if heading in ("paper", "ours") else "left", overflow="fold"
-        )
+        is_number = heading in ("paper", "ours")
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for judged in claims:
-        verdict = judged.verdict + (f": {judged.reason}" if judged.reason else "")
-        table.add_row(
-            judged.claim.says, judged.claim.paper, judged.ours, verdict, style=STYLES[judged.verdict]
+        verdict, style = (
+            judged.verdict + (f": {judged.reason}" if judged.reason else ""),
+            STYLES[judged.verdict],
         )
+        table.add_row(judged.claim.says, judged.claim.paper, judged.ours, verdict, style=style)
     console.print(table)
     counts = Counter(judged.verdict for judged in claims)
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
 
 
-def list_experiments(out: Path, networks: Iterable[Sequence[str]]) -> list[dict[str, str]]:
-    """List all experiments, by the headings of their columns; `networks` are rows of `list_rows`."""
-    exact = [_exact_row(name, out) for name in MODULES]
-    return [dict(zip(COLUMNS, row, strict=True)) for row in (*exact, *networks)]
+def list_experiments(request: Request) -> list[dict[str, str]]:
+    """List all experiments, by the headings of their columns."""
+    rows = [*(_exact_row(name, request.out) for name in MODULES), *list_rows(request)]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 def _exact_row(name: str, out: Path) -> tuple[str, ...]:
@@ -73,7 +103,6 @@ def _exact_row(name: str, out: Path) -> tuple[str, ...]:
 
 def print_list(experiments: Iterable[dict[str, str]]) -> None:
     """Print all experiments with their cost and progress."""
-    console = make_console()
     table = plain_table()
     for heading in COLUMNS:
         table.add_column(heading, no_wrap=heading == "name")
@@ -82,15 +111,6 @@ def print_list(experiments: Iterable[dict[str, str]]) -> None:
     console.print(table)
     groups = "; ".join(f"'{name}' runs {len(members)} experiments" for name, members in GROUPS.items())
     console.print(f"{groups}.", soft_wrap=True)
-
-
-console = make_console()
-
-Group = tuple[str, int, str]
-"""Setting, E and procedure."""
-
-Rows = Sequence[tuple[Group, list[Result]]]
-"""Runs of each group."""
 
 
 def cost_lines(plans: Sequence[ExperimentPlan]) -> list[str]:
@@ -108,30 +128,6 @@ def cost_lines(plans: Sequence[ExperimentPlan]) -> list[str]:
     ]
 
 
-def print_network_outcome(outcome: StudyOutcome) -> None:
-    """Print the claims of one network experiment, or a summary of results if it has none."""
-    study = outcome.plan.study
-    console.print(f"\n{study.name}: {study.title} ({study.where})")
-    console.print(
-        f"{outcome.data} data; {outcome.plan.scale.description}; {_finished(outcome)}",
-        soft_wrap=True,
-    )
-    if outcome.judged:
-        print_judged(console, outcome.judged)
-    else:
-        _print_summary(outcome.results)
-    for reason in outcome.plan.reasons:
-        console.print(reason, soft_wrap=True)
-    console.print(f"Files: {outcome.files[-1].parent}", soft_wrap=True)
-
-
-def _finished(outcome: StudyOutcome) -> str:
-    """Number of finished runs among the requested ones and, if different, among all."""
-    plan, done = outcome.plan, {run.key for run in outcome.results}
-    asked = f"finished: {sum(key in done for key in plan.wanted):,} of {len(plan.wanted):,} runs asked for"
-    return asked if len(plan.wanted) == plan.total else f"{asked}, {len(done):,} of {plan.total:,} in all"
-
-
 def list_rows(request: Request) -> list[tuple[str, ...]]:
     """List network experiments: name, title, place, cost with available settings, and finished runs."""
     results = Results.load(request.results_folder)
@@ -141,21 +137,19 @@ def list_rows(request: Request) -> list[tuple[str, ...]]:
 def _list_row(plan: ExperimentPlan) -> tuple[str, ...]:
     study, settings = plan.study, {name for name, _ in plan.study.varieties}
     available = len(settings - {name for name, _ in plan.not_run})
-    finished = len(plan.wanted) - len(plan.missing)
-    return (
-        study.name,
-        study.title,
-        study.where,
-        f"{plan.remaining}; {available} of {len(settings)} settings available",
-        f"{finished:,} of {plan.total:,} runs",
-    )
+    cost = f"{plan.remaining}; {available} of {len(settings)} settings available"
+    finished = f"{len(plan.wanted) - len(plan.missing):,} of {plan.total:,} runs"
+    return study.name, study.title, study.where, cost, finished
 
 
 def _print_summary(results: Results) -> None:
     """Print medians over seeds of every budget and procedure, one table for each dataset."""
+    groups: dict[Group, list[Result]] = {}
+    for run in results:
+        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
+    ordered = sorted(groups.items(), key=lambda entry: (ALL.index(entry[0][0]), *entry[0][1:]))
     tables: dict[str, tuple[list[str], Rows]] = {}
-    groups = sorted(_groups(results).items(), key=_place)
-    for setting, rows in groupby(groups, key=lambda entry: entry[0][0]):
+    for setting, rows in groupby(ordered, key=lambda entry: entry[0][0]):
         found = list(rows)
         settings, _ = tables.setdefault(found[0][1][0].dataset, ([], found))
         settings.append(setting)  # at smoke scale several settings share their runs
@@ -175,23 +169,10 @@ def _summary(settings: Sequence[str], rows: Rows) -> Table:
     table = plain_table(title=title, title_justify="left", title_style="", collapse_padding=True)
     for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
         is_text = heading == "procedure"
-        table.add_column(
-            heading, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
-        )
+        side: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=not is_text)
     for (_, epochs, procedure), runs in rows:
         numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
         medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))
         table.add_row(str(epochs), procedure, str(len(runs)), *medians)
     return table
-
-
-def _groups(results: Results) -> dict[Group, list[Result]]:
-    groups: dict[Group, list[Result]] = {}
-    for run in results:
-        groups.setdefault((run.setting, run.epochs, run.procedure.name), []).append(run)
-    return groups
-
-
-def _place(entry: tuple[Group, list[Result]]) -> tuple[int, int, str]:
-    setting, epochs, procedure = entry[0]
-    return ALL.index(setting), epochs, procedure

@@ -19,15 +19,6 @@ KEY = b"fedgram"
 """Key of our JSON document in a file's metadata."""
 
 
-def has_pyarrow() -> bool:
-    """Whether tables can be written and read here."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def digest(table: Mapping[str, Array]) -> str:
     """SHA-256 over names, shapes and values of all columns."""
     content = hashlib.sha256()
@@ -40,7 +31,7 @@ def digest(table: Mapping[str, Array]) -> str:
 
 def write_table(path: Path, table: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Write columns of equal length atomically, with the settings that made them as metadata."""
-    pyarrow = _import_pyarrow()
+    pyarrow = import_pyarrow()
     columns = pyarrow.table(dict(table))
     # Measured on 257 runs: 1.46 MB in all, against 2.06 MB with dictionaries, statistics and Arrow's schema.
     options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
@@ -61,7 +52,7 @@ def read_arrow(path: Path) -> tuple[Any, dict[str, Any]]:
     InputError
         If pyarrow is missing, or the file is damaged.
     """
-    pyarrow = _import_pyarrow()
+    pyarrow = import_pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             table, metadata = file.read(), file.metadata.metadata or {}
@@ -82,7 +73,8 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """Import pyarrow, or explain how to install it."""
     try:
         import pyarrow
         import pyarrow.parquet

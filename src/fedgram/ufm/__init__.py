@@ -1,9 +1,8 @@
 """The unconstrained feature model: losses with derivatives, solvers, rounds, finite steps, instances.
 
-- `profiled.Profiled`, `joint.Joint` and `joint.CorrectedJoint`: a client's loss, eqs. (6), (1) and (13);
-  `solvers` minimizes them.
-- `rounds.run_rounds` with local training `exact`, `proximal`, `unregularized`, `together` or `aligned`.
+- `profiled.Profiled` and `joint.Joint`: a client's loss, eqs. (6) and (1); `solvers` minimizes them.
+- `rounds.run_rounds` with local training `exact`, `proximal`, `unregularized` or `together`.
 - `finite.ProfiledUpdate`: rounds of finitely many head steps; `iterate` and `newton` find their fixed point.
-- `displacement`: first-order theory of that fixed point, with `psi` of eq. (19) (Theorem 2).
+- `displacement`: first-order theory of that fixed point, with ψ of eq. (19) (Theorem 2).
 - `instances` and `finite_instances`: the clients of the paper's checks.
 """

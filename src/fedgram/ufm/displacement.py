@@ -33,20 +33,11 @@ def slope_derivative(gram: Array, covariance: Array, direction: Array, penalty: 
     return 0.5 * penalty.features * (half + transpose(half))
 
 
-def psi(gram: Array, covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19): the weighted squared norm of the local head gradients.
-
-    gram (..., C, C), covariance (..., M, C, C), client_weights (..., M) -> (...).
-    """
-    gram = gram[..., None, :, :]
-    local = slope(gram, covariance, penalty)
-    return 2.0 * psd.trace(average(client_weights, local @ gram @ local))
-
-
 def psi_gradient(gram: Array, covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """∇ψ(G) = 2 Σ_m p_m (Λ_m² + DΛ_m(G)[G Λ_m + Λ_m G]), by the product rule and self-adjointness.
+    """∇ψ(G) = 2 Σ_m p_m (Λ_m² + DΛ_m(G)[G Λ_m + Λ_m G]) of ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19).
 
-    gram (..., C, C), covariance (..., M, C, C), client_weights (..., M) -> (..., C, C).
+    ψ is the weighted squared norm of the local head gradients. gram (..., C, C), covariance (..., M, C, C),
+    client_weights (..., M) -> (..., C, C).
     """
     gram = gram[..., None, :, :]
     local = slope(gram, covariance, penalty)
@@ -54,17 +45,11 @@ def psi_gradient(gram: Array, covariance: Array, client_weights: Array, penalty:
     return 2.0 * psd.symmetric(average(client_weights, local @ local + moved))
 
 
-def hessian(within: Array, direction: Array, penalty: Penalty) -> Array:
-    """H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2).
-
-    within Σ_within and symmetric direction X (..., C, C) -> (..., C, C).
-    """
-    curvature, basis = _curvature(within, penalty)
-    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
-
-
 def inverse_hessian(within: Array, gradient: Array, penalty: Penalty) -> Array:
-    """H⁻¹[Y]: within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C)."""
+    """H⁻¹[Y] of H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2).
+
+    within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C).
+    """
     curvature, basis = _curvature(within, penalty)
     return basis @ ((transpose(basis) @ gradient @ basis) / curvature) @ transpose(basis)
 

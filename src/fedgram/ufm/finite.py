@@ -66,7 +66,10 @@ class ProfiledUpdate:
         covariance = psd.check_psd(self.covariance, "covariance")
         weights = normalize_weights(self.client_weights, covariance.shape[-3])
         rate = np.asarray(self.rate, dtype=np.float64)
-        _check_schedule(rate, self.steps)
+        if not (np.isfinite(rate).all() and (rate > 0).all()):
+            raise InputError("Every learning rate must be a finite positive number.", field="rate")
+        if self.steps < 1:
+            raise InputError(f"steps must be at least 1, not {self.steps}.", field="steps")
         _check_active(covariance, self.penalty)
         batch = np.broadcast_shapes(covariance.shape[:-3], weights.shape[:-1], rate.shape)
         fill = {
@@ -93,10 +96,6 @@ class ProfiledUpdate:
     def next_head(self, head: Array) -> Array:
         """Φ(W) = Σ_m p_m GD_η^E[F_m](W): head (..., C, P) -> (..., C, P)."""
         return average(self.client_weights, self.client_heads(head))
-
-    def next_gram(self, gram: Array) -> Array:
-        """Φ^G(G) = Φ(W) Φ(W)ᵀ for any factor W of G: gram (..., C, C) -> (..., C, C)."""
-        return psd.gram(self.next_head(psd.factor(gram)))
 
     def push_forward(self, head: Array, tangents: Array) -> tuple[Array, Array]:
         """Φ(W) and DΦ(W)[V]: head (..., C, P), D tangents (..., D, C, P) -> the same shapes.
@@ -164,21 +163,14 @@ def return_errors(update: ProfiledUpdate, head: Array) -> ReturnErrors:
     )
 
 
-def _check_schedule(rate: Array, steps: int) -> None:
-    if not (np.isfinite(rate).all() and (rate > 0).all()):
-        raise InputError("Every learning rate must be a finite positive number.", field="rate")
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, not {steps}.", field="steps")
-
-
 def _check_active(covariance: Array, penalty: Penalty) -> None:
     smallest = float(np.linalg.eigvalsh(covariance)[..., 0].min(initial=np.inf))
     if smallest <= penalty.threshold:
-        raise InputError(
+        message = (
             f"Finite steps need fully active clients, but a target variance of {smallest:.6g} does not "
-            f"exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties.",
-            field="covariance",
+            f"exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties."
         )
+        raise InputError(message, field="covariance")
 
 
 # Absolute change of the server Gram in a round below which a fixed point counts as found.

@@ -15,7 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
-from fedgram.ufm.instances import WEAK, random_covariances, random_orthogonal
+from fedgram.ufm.instances import WEAK, assemble, random_covariances, random_orthogonal
 
 PENALTY = WEAK
 CLIENTS, TARGETS = 4, 3
@@ -74,7 +74,7 @@ def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
     spectrum[..., 0] = PENALTY.threshold * rng.uniform(1.01, 1.2, (instances, CLIENTS))
     frame = rng.standard_normal((instances, CLIENTS, TARGETS, TARGETS))
     frame[..., 0] = random_orthogonal(rng, (instances, 1), TARGETS)[..., 0] + 0.03 * frame[..., 0]
-    return Clients(_assemble(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
+    return Clients(assemble(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
 
 
 def commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
@@ -103,14 +103,9 @@ FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] =
 def _commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
     instances = len(eigenvalues)
     basis = random_orthogonal(rng, (instances,), TARGETS)
-    covariance = _assemble(basis[:, None], eigenvalues)
+    covariance = assemble(basis[:, None], eigenvalues)
     return CommutingClients(covariance, _client_weights(rng, instances), basis, eigenvalues)
 
 
 def _client_weights(rng: np.random.Generator, instances: int) -> Array:
     return rng.dirichlet(np.full(CLIENTS, 2.0), instances)
-
-
-def _assemble(basis: Array, spectrum: Array) -> Array:
-    """U diag(λ) Uᵀ: basis (..., C, C), spectrum (..., C) -> (..., C, C)."""
-    return psd.symmetric((basis * spectrum[..., None, :]) @ transpose(basis))

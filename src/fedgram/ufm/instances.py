@@ -168,9 +168,12 @@ def random_covariances(
     rng: np.random.Generator, shape: tuple[int, ...], size: int, interval: tuple[float, float]
 ) -> Array:
     """Draw matrices (*shape, size, size) with Haar eigenbases and eigenvalues uniform in the interval."""
-    basis = random_orthogonal(rng, shape, size)
-    values = rng.uniform(*interval, (*shape, 1, size))
-    return psd.symmetric((basis * values) @ transpose(basis))
+    return assemble(random_orthogonal(rng, shape, size), rng.uniform(*interval, (*shape, size)))
+
+
+def assemble(basis: Array, eigenvalues: Array) -> Array:
+    """U diag(λ) Uᵀ: basis (..., C, C), eigenvalues (..., C) -> (..., C, C)."""
+    return psd.symmetric((basis * eigenvalues[..., None, :]) @ transpose(basis))
 
 
 def least_commutator(covariance: Array) -> Array:
@@ -198,4 +201,4 @@ def _rotate(degrees: float, values: tuple[float, float]) -> Array:
     """R_θ diag(values) R_θᵀ for the planar rotation through θ degrees, (2, 2)."""
     angle = np.deg2rad(degrees)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    return psd.symmetric((rotation * np.array(values)) @ rotation.T)
+    return assemble(rotation, np.array(values))

@@ -8,18 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import regularized_gram
-from fedgram.ufm.profiled import (
-    Profiled,
-    fit_gradient,
-    fit_hessian,
-    two_sided,
-    two_sided_transposed,
-)
+from fedgram.ufm.profiled import Profiled, two_sided, two_sided_transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,37 +128,6 @@ class Joint:
     def _residual(self, head: Array, bias: Array, features: Array) -> Array:
         """R = W H + b 1ᵀ - Y, (..., C, K)."""
         return head @ features - self._remaining(bias)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CorrectedJoint(Joint):
-    """`Joint` + γ C_m(W), eq. (13); deficit γ (Σ_cen - Σ_m) (..., C, C)."""
-
-    deficit: Array
-
-    @cached_property
-    def profile(self) -> Profiled:
-        """Eq. (6) with T = Σ_m + γ (Σ_cen - Σ_m), because F is affine in T."""
-        covariance = self.sample.covariance + self.deficit
-        return Profiled(covariance, self.penalty, self.broadcast, self.proximal)
-
-    def value(self, point: Array) -> Array:
-        """Loss, (...)."""
-        return super().value(point) + correction_value(self.head(point), self.deficit, self.penalty)
-
-    def gradient(self, point: Array) -> Array:
-        """Gradient of `Joint` plus γ ∇C_m in its head part, (..., n)."""
-        gradient = super().gradient(point)
-        correction = fit_gradient(self.head(point), self.deficit, self.penalty)
-        gradient[..., self._blocks[0]] += self.profile.start(correction)
-        return gradient
-
-    def hessian(self, point: Array) -> Array:
-        """Hessian as a matrix (..., n, n)."""
-        hessian = super().hessian(point)
-        head = self._blocks[0]
-        hessian[..., head, head] += fit_hessian(self.head(point), self.deficit, self.penalty)
-        return hessian
 
 
 @dataclass(frozen=True, eq=False)

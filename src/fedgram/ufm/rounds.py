@@ -14,7 +14,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average
-from fedgram.theory.select import align, closest_head
+from fedgram.theory.select import closest_head
 from fedgram.ufm.solvers import Loss, Solution, trust_exact
 
 Local = Callable[[Array], Array]
@@ -70,13 +70,3 @@ def unregularized(clients: Sequence[Loss], solver: Callable[[Loss, Array], Solut
 def together(clients: Loss, solver: Callable[[Loss, Array], Solution]) -> Local:
     """As `unregularized`, for one loss with leading axes (..., M) and a solver that keeps them."""
     return lambda broadcast: solver(clients, clients.start(broadcast[..., None, :, :])).head
-
-
-def aligned(local: Local) -> Local:
-    """Rotate the heads of `local` toward the broadcast."""
-
-    def train(broadcast: Array) -> Array:
-        heads = local(broadcast)
-        return align(heads, np.broadcast_to(broadcast[..., None, :, :], heads.shape)).head
-
-    return train

@@ -77,14 +77,6 @@ def adam_path(loss: Loss, start: Array, rate: float = 0.02) -> Iterator[Array]:
         point = point - rate / (1 - 0.9**step) * first / size
 
 
-def gradient_descent(loss: Loss, start: Array, steps: int, rate: float) -> Solution:
-    """Gradient descent with a fixed rate from points (..., n); on `Profiled`, E profiled steps."""
-    point = start
-    for _ in range(steps):
-        point = point - rate * loss.gradient(point)
-    return _solution(loss, point, steps, "all steps taken")
-
-
 def _scipy(loss: Loss, start: Array, method: str, **keywords: Any) -> Solution:
     found = minimize(loss.excess, start, jac=loss.gradient, method=method, **keywords)
     return _solution(loss, found.x, found.nit, found.message)

@@ -13,7 +13,7 @@ from fedgram.data.problem import Kind
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS
-from fedgram.runs import Runs, Setup, StoredRun
+from fedgram.runs import Runs, StoredRun
 from fedgram.runs.expectation import references
 from fedgram.runs.measure import measure
 from fedgram.runs.store import find_checkpoints
@@ -32,10 +32,12 @@ def collect(root: Path, scale: Scale, known: Container[RunKey] = ()) -> Results:
     for folder in sorted(root.glob("*/")):
         larger = folder.name.endswith(LARGER)
         for run in Runs(folder):
-            unfinished = any(find_checkpoints(run.folder.parents[1]))
-            if run.complete and _has_settings(run, scale) and not unfinished:
+            epochs, rounds = run.setup.settings.epochs, run.setup.settings.rounds
+            is_finished = run.complete and not any(find_checkpoints(run.folder.parents[1]))
+            if is_finished and run.setup.settings == scale.settings(epochs, rounds):
+                identity = run.setup.data.name, run.setup.backbone, run.setup.procedure, run.setup.seed
                 names = find_settings(run.setup.data.name, scale)
-                new = [name for name in names if _make_key(run.setup, name, larger) not in known]
+                new = [name for name in names if RunKey(name, *identity, epochs, rounds, larger) not in known]
                 results += make_results(run, new, scale, larger)
     return Results(results)
 
@@ -52,32 +54,15 @@ def find_settings(dataset: str, scale: Scale) -> list[str]:
     return [name for name in ALL if dataset in {source.dataset for source in SETTINGS[name].sources}]
 
 
-def _has_settings(run: StoredRun, scale: Scale) -> bool:
-    settings = run.setup.settings
-    return settings == scale.settings(settings.epochs, settings.rounds)
-
-
-def _make_key(setup: Setup, setting: str, larger: bool) -> RunKey:
-    settings = setup.settings
-    return RunKey(
-        setting, setup.data.name, setup.backbone, setup.procedure, setup.seed,
-        settings.epochs, settings.rounds, larger,
-    )  # fmt: skip
-
-
 def make_results(run: StoredRun, settings: Sequence[str], scale: Scale, larger: bool) -> list[Result]:
     """Measure a complete run once, as one of each setting."""
-    result = make_result(run, settings[0], scale, larger) if settings else None
-    return [replace(result, setting=name) for name in settings] if result else []
-
-
-def make_result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Result:
-    """Measure a complete run as one of a setting."""
+    if not settings:
+        return []
     found, setup, account = measure(run), run.setup, run.account
     grams = references(found.prediction)
     objective = np.stack([each.shared_objective for each in run.rounds()])
-    return Result(
-        setting=setting,
+    result = Result(
+        setting=settings[0],
         dataset=setup.data.name,
         kind=cast(Kind, setup.data.kind),
         backbone=setup.backbone,
@@ -110,3 +95,4 @@ def make_result(run: StoredRun, setting: str, scale: Scale, larger: bool) -> Res
         hardware=account.hardware,
         models_in_stack=account.stack * objective.shape[1],
     )
+    return [replace(result, setting=name) for name in settings]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,28 +86,18 @@ def make_jobs(keys: Iterable[RunKey], sources: Mapping[Variety, Source], scale: 
         stack = replace(key, setting="", procedure=Procedure(), seed=0)  # the part that its runs share
         settings[stack][key.setting] = None
         seeds[stack][key.procedure].add(key.seed)
-    return [
-        Job(
-            settings=tuple(names),
-            source=sources[next(iter(names)), stack.larger],
-            backbone=stack.backbone,
-            epochs=stack.epochs,
-            rounds=stack.rounds,
-            larger=stack.larger,
-            procedures=tuple(procedures),
-            seeds=common,
-            scale=scale,
-        )
-        for stack, names in settings.items()
-        for common, procedures in _group_by_seeds(seeds[stack]).items()
-    ]
-
-
-def _group_by_seeds(seeds: Mapping[Procedure, set[int]]) -> dict[tuple[int, ...], list[Procedure]]:
-    groups: dict[tuple[int, ...], list[Procedure]] = defaultdict(list)
-    for procedure, its_seeds in seeds.items():
-        groups[tuple(sorted(its_seeds))].append(procedure)
-    return groups
+    jobs = []
+    for stack, names in settings.items():
+        by_seeds: dict[tuple[int, ...], list[Procedure]] = defaultdict(list)
+        for procedure, its_seeds in seeds[stack].items():
+            by_seeds[tuple(sorted(its_seeds))].append(procedure)
+        for common, procedures in by_seeds.items():
+            jobs.append(Job(
+                settings=tuple(names), source=sources[next(iter(names)), stack.larger], scale=scale,
+                backbone=stack.backbone, epochs=stack.epochs, rounds=stack.rounds, larger=stack.larger,
+                procedures=tuple(procedures), seeds=common,
+            ))  # fmt: skip
+    return jobs
 
 
 def run_job(job: Job, context: JobContext) -> JobOutcome:
@@ -142,7 +133,11 @@ def run_on_ray(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, 
     RAY_ADDRESS selects the cluster; the default is this machine. All machines must see the folder of runs and
     the data directory under the same paths.
     """
-    ray = _import_ray()
+    try:
+        ray: Any = import_module("ray")
+    except ImportError:
+        message = "--engine ray needs Ray. Install it with pip install 'fedgram[cluster]'."
+        raise InputError(message, field="engine") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     needs = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
@@ -158,15 +153,6 @@ def run_on_ray(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, 
             if isinstance(error.cause, InputError):
                 raise error.cause from None
             raise
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        message = "--engine ray needs Ray. Install it with pip install 'fedgram[cluster]'."
-        raise InputError(message, field="engine") from None
-    return ray
 
 
 ENGINES: dict[str, Engine] = {"local": run_locally, "ray": run_on_ray}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +14,13 @@ from fedgram._util.locks import wait_for_lock
 from fedgram._util.version import __version__
 from fedgram.display.plotting import pyplot
 from fedgram.paper.claims import Judged, judge_all, load_claims
-from fedgram.paper.launch.costs import Cost, estimate_cost
 from fedgram.paper.launch.jobs import JobContext, OnEpoch, OnWarning, find_engine, make_jobs
-from fedgram.paper.launch.plan import ExperimentPlan, Request, plan_experiments
+from fedgram.paper.launch.plan import Cost, ExperimentPlan, Request, estimate_cost, plan_experiments
 from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results, file_name
 from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import Study
-from fedgram.paper.storage import has_pyarrow
+from fedgram.paper.storage import import_pyarrow
 
 CPU_HOURS = 1800
 """Hours of two CPU cores per hour of one H200, measured with ResMLP."""
@@ -73,42 +72,25 @@ class StudyOutcome:
         }
 
 
-class ResultStore:
-    """Results of a scale on disk, or in memory if pyarrow is missing.
+def add_results(folder: Path, new: Sequence[Result]) -> Results:
+    """Save new results and return all; reads the files again because other processes may add to them."""
+    if not new:
+        return Results.load(folder)
+    with wait_for_lock(folder):
+        results = Results.load(folder).merge(new)
+        results.save(folder)
+    return results
 
-    Without pyarrow the runs are still on disk. The same command collects them on a machine with pyarrow.
-    """
 
-    def __init__(self, request: Request, on_warning: OnWarning) -> None:
-        self.request, self.on_disk, self.results = request, has_pyarrow(), Results()
-        if not self.on_disk:
-            on_warning(
-                "Results are not saved because pyarrow is missing. The runs are saved; the same command "
-                "collects them on a machine with pyarrow."
-            )
+def load_and_collect(request: Request) -> Results:
+    """Load the results, and add complete runs that are not among them."""
+    results, scale = Results.load(request.results_folder), request.scale
+    if not request.runs_folder.exists():
+        return results
+    from fedgram.paper.launch.collect import collect  # needs safetensors
 
-    def add(self, new: Iterable[Result]) -> Results:
-        """Save new results and return all; reads the files again because other processes may add to them."""
-        folder, new = self.request.results_folder, list(new)
-        if not self.on_disk:
-            self.results = self.results.merge(new)
-        elif not new:
-            self.results = Results.load(folder)
-        else:
-            with wait_for_lock(folder):
-                self.results = Results.load(folder).merge(new)
-                self.results.save(folder)
-        return self.results
-
-    def load(self) -> Results:
-        """Load the results, and add complete runs that are not among them."""
-        results, scale = self.add(()), self.request.scale
-        if not self.request.runs_folder.exists():
-            return results
-        from fedgram.paper.launch.collect import collect  # needs safetensors
-
-        known = {run.key for run in results if run.scale == scale.name}
-        return self.add(collect(self.request.runs_folder, scale, known))
+    known = {run.key for run in results if run.scale == scale.name}
+    return add_results(request.results_folder, collect(request.runs_folder, scale, known))
 
 
 def run(
@@ -123,9 +105,9 @@ def run(
 
     `on_start` receives the plans before training starts. Results are saved after every job.
     """
-    pyplot()  # fail before the training if matplotlib is missing
-    engine, store = find_engine(request.engine), ResultStore(request, on_warning)
-    results = store.load()
+    pyplot()  # fail before the training if matplotlib or pyarrow is missing
+    import_pyarrow()
+    engine, results = find_engine(request.engine), load_and_collect(request)
     plans = plan_experiments(studies, request, results)
     missing = dict.fromkeys(key for plan in plans for key in plan.missing)
     on_start(plans)
@@ -134,7 +116,7 @@ def run(
     jobs = make_jobs(missing, sources, request.scale)
     context = JobContext(request.runs_folder, request.data_folder, request.device, on_epoch, on_warning)
     for number, (job, outcome) in enumerate(engine(jobs, context), start=1):
-        results = store.add(outcome.results)
+        results = add_results(request.results_folder, outcome.results)
         if outcome.data_error:
             plans = [plan.exclude(job, outcome.data_error) for plan in plans]
         on_warning(f"{number} of {len(jobs)}: {job.name}: {outcome}.")
@@ -168,9 +150,8 @@ def finish(plan: ExperimentPlan, results: Results, request: Request) -> StudyOut
 
 def _draw(study: str, results: Results, folder: Path) -> list[Path]:
     """Draw the figures of an experiment as PNG and PDF."""
-    figures = registry.figures_of(study, results)
     paths = []
-    for name, figure in figures.items():
+    for name, figure in registry.figures_of(study, results).items():
         for suffix in ("png", "pdf") if figure is not None else ():
             paths.append(folder / f"figure{name and f'-{name}'}.{suffix}")
             write_bytes(paths[-1], registry.render_styled(figure, suffix))

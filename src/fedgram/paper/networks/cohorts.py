@@ -93,10 +93,7 @@ ALIGNMENT_CORRECTED = Cohort(ALIGNED, THREE, _each("corrected", "proximal+correc
 MISMATCHED = Cohort(
     ALIGNED, FIVE, tuple(Condition(words, rounds=1) for words in ("independent", "aligned+independent"))
 )
-START_PAIRS = {
-    "common": (Condition("ordinary"), Condition("aligned")),
-    "independent": MISMATCHED.conditions,
-}
+START_PAIRS = {"common": (Condition("ordinary"), Condition("aligned")), "independent": MISMATCHED.conditions}
 """Conditions without and with alignment, by the start of the clients' backbones.
 
 Both train the same first round. They differ in the alignment, and in rounding that grows over the epochs.

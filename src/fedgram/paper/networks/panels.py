@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, ellipse, mean_band, pyplot
-from fedgram.paper.networks.comparable import TITLES
+from fedgram.paper.networks.comparable import TITLES, describe_runs
 from fedgram.paper.networks.metrics import Reference
-from fedgram.paper.networks.provenance import describe_runs
 from fedgram.paper.networks.results import Result
 from fedgram.paper.plots import make_panels, mark_not_run
 from fedgram.theory.geometry import psd
@@ -117,11 +116,20 @@ def finish_figure(
         return None
     for axis in drawn:
         label_log_axes(axis)
+    for axis in figure.axes:
+        _fix_empty_labels(axis)
     if handles:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     lines = [fill(line, 125) for line in filter(None, [note, *describe_runs(shown)])]
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=6.5, color="0.35")
     return figure
+
+
+def _fix_empty_labels(axis: Any) -> None:
+    """Fix the place of empty axis labels; matplotlib would measure all ticks to place them."""
+    for scale in (axis.xaxis, axis.yaxis):
+        if not scale.get_label_text():
+            scale.set_label_coords(0.5, 0.5)
 
 
 def legend_line(label: str, color: str, style: str = "-", marker: str = "", face: str | None = None) -> Any:

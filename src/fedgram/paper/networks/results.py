@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 from math import isqrt
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -122,25 +122,8 @@ class Result:
         return self.error[self.target]
 
 
-class Results(Sequence[Result]):
+class Results(tuple[Result, ...]):
     """Results in a fixed order."""
-
-    def __init__(self, results: Iterable[Result] = ()) -> None:
-        self._results = tuple(results)
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    def __iter__(self) -> Iterator[Result]:
-        return iter(self._results)
-
-    @overload
-    def __getitem__(self, index: int) -> Result: ...
-    @overload
-    def __getitem__(self, index: slice) -> Results: ...
-    def __getitem__(self, index: int | slice) -> Result | Results:
-        found = self._results[index]
-        return found if isinstance(found, Result) else Results(found)
 
     def select(self, **wanted: Any) -> Results:
         """Select results whose fields (or `rounds`) have these values; a procedure may be text.
@@ -250,11 +233,9 @@ def _read(path: Path) -> Iterator[Result]:
         for start, end in zip(starts, [*starts[1:], len(table)], strict=True):
             yield _result({name: column.slice(start, end - start) for name, column in columns.items()})
     except (KeyError, TypeError):  # missing or unknown columns
-        raise InputError(
-            f"Another version of fedgram wrote '{path}'. Move it away; results are collected again from runs "
-            "that still exist.",
-            field="out",
-        ) from None
+        message = f"Another version of fedgram wrote '{path}'. Move it away;"
+        remedy = "results are collected again from runs that still exist."
+        raise InputError(f"{message} {remedy}", field="out") from None
 
 
 def _result(columns: dict[str, Any]) -> Result:

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedgram._util.errors import InputError
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.datasets.loaders import sprites, swimmer_mini
 from fedgram.data.problem import Problem, Split
 from fedgram.paper.networks.settings import TABULAR, Source
 from fedgram.runs.train_config import TrainConfig
@@ -58,14 +57,15 @@ class Scale:
 
     def source(self, setting: str) -> Source:
         """Dataset that replaces a setting's own at an embedded scale."""
-        return Source(swimmer_mini.NAME if setting in TABULAR else sprites.NAME)
+        return Source("swimmer-mini" if setting in TABULAR else "sprites")
 
     def problem(self, source: Source, folder: Path, larger: bool) -> Problem:
         """Load the data of a run; an embedded scale has a few rows, and twice as many for the larger set."""
         if not self.embedded:
             return registry.load(source.dataset, folder, source.options(larger))
-        if source.dataset == sprites.NAME:
-            problem = sprites.load((), Options(), TRAIN_IMAGES * (1 + larger), TEST_IMAGES)
+        if source.dataset == "sprites":
+            sprites, train = registry.dataset("sprites"), TRAIN_IMAGES * (1 + larger)
+            problem = sprites.load((), Options(), train=train, test=TEST_IMAGES)
             return _thin(problem, (slice(None), *(slice(None, None, PIXELS),) * 2), CLIENTS)
         return _thin(registry.load(source.dataset, folder), (slice(None, None, TRANSITIONS),))
 

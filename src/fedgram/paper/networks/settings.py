@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgram._util.errors import InputError
@@ -64,17 +64,9 @@ def _mujoco(name: str, title: str, inputs: int, targets: int) -> Setting:
     return Setting(name, title, "resmlp", (inputs,), targets, Size(4, 4_000), sources)
 
 
-def _image(
-    name: str,
-    title: str,
-    inputs: tuple[int, ...],
-    *stand_ins: str,
-    targets: int = 3,
-    clients: int = 8,
-    larger: Size | None = None,
-) -> Setting:
-    sources = (Source(name), *map(Source, stand_ins))
-    return Setting(name, title, "resnet18", inputs, targets, Size(clients, 12_000, 3_000), sources, larger)
+def _image(name: str, title: str, inputs: tuple[int, ...], targets: int = 3, clients: int = 8) -> Setting:
+    size = Size(clients, 12_000, 3_000)
+    return Setting(name, title, "resnet18", inputs, targets, size, (Source(name),))
 
 
 SETTINGS: dict[str, Setting] = {
@@ -87,9 +79,9 @@ SETTINGS: dict[str, Setting] = {
         _mujoco("walker", "Walker", 17, 6),
         _image("mpiigaze", "MPIIGaze", (36, 60, 1), targets=2),
         _image("300w-lp", "300W-LP", (64, 64, 3)),
-        _image("dsprites", "dSprites", (64, 64, 1), "sprites"),
-        _image("3dshapes", "3D Shapes", (64, 64, 3), larger=Size(8, 48_000)),
-        _image("cifar-geo", "CIFAR-geo", (40, 40, 3), clients=4, larger=Size(8, 40_000)),
+        replace(_image("dsprites", "dSprites", (64, 64, 1)), sources=(Source("dsprites"), Source("sprites"))),
+        replace(_image("3dshapes", "3D Shapes", (64, 64, 3)), larger=Size(8, 48_000)),
+        replace(_image("cifar-geo", "CIFAR-geo", (40, 40, 3), clients=4), larger=Size(8, 40_000)),
     )
 }
 """By name, in the paper's order."""
@@ -135,7 +127,5 @@ def check_settings(names: Iterable[str]) -> None:
     """Raise InputError for the name of an unknown setting."""
     for name in names:
         if name not in SETTINGS:
-            meant = suggest(name, SETTINGS)
-            raise InputError(
-                f"Unknown setting '{name}'{meant} Settings are {', '.join(SETTINGS)}.", field="setting"
-            )
+            message = f"Unknown setting '{name}'{suggest(name, SETTINGS)} Settings are {', '.join(SETTINGS)}."
+            raise InputError(message, field="setting")

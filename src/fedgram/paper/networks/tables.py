@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
+from fedgram.paper.claims import load_claims
 from fedgram.paper.networks import cohorts, metrics
 from fedgram.paper.networks.cohorts import (
     FIVE,
@@ -23,7 +24,7 @@ from fedgram.paper.networks.cohorts import (
     with_correction,
 )
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
-from fedgram.paper.networks.metrics import Metric
+from fedgram.paper.networks.metrics import Findings, Found, Metric, Value
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL
 from fedgram.runs.procedure import BIAS_RULES
@@ -67,21 +68,26 @@ FORMATS: dict[Style, Callable[[float], str]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a statistic of the samples from its runs."""
+    """A column: a statistic of the samples from its runs.
+
+    claim: part of the ids of its claims. sign: -1 if the claims count a fall as positive.
+    """
 
     title: str
     samples: Samples
     style: Style = "number"
     statistic: Callable[[Array], float] = np.median
+    claim: str = ""
+    sign: int = 1
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row: the runs behind each group of columns, and the paper's numbers for all columns."""
+    """A row: the runs behind each group of columns; claims: ids of its claims, with {} for the column."""
 
     label: str
     sources: tuple[tuple[Cohort, str | Condition], ...]
-    paper: tuple[float | None, ...]
+    claims: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,32 +112,54 @@ class SideBySide:
         """
         shown = ComparableRuns.from_results(results)
         groups = [self._matched(shown, number) for number in range(len(self.groups))]
-        return {row.label: self._cells(groups, row) for row in self.rows}
+        claims = load_claims() if shown.scale.name == "paper" else []
+        paper = {claim.id: claim.value for claim in claims if isinstance(claim.value, float)}
+        return {row.label: self._cells(groups, row, paper) for row in self.rows}
 
     def _matched(self, shown: ComparableRuns, group: int) -> ComparableRuns:
         """Keep the same settings and seeds in all rows of a group of columns, if these have one cohort."""
         of, conditions = zip(*(row.sources[group] for row in self.rows), strict=True)
         return shown.matched(conditions, of[0]) if len(set(of)) == 1 else shown
 
-    def _cells(self, shown: Sequence[ComparableRuns], row: Line) -> list[Cell]:
-        sources = zip(shown, self.groups, row.sources, strict=True)
-        places = [(its, column, *source) for its, group, source in sources for column in group]
-        return [_cell(*place, number) for place, number in zip(places, row.paper, strict=True)]
+    def _cells(self, shown: Sequence[ComparableRuns], row: Line, paper: Mapping[str, float]) -> list[Cell]:
+        cells = []
+        for its, group, (cohort, condition) in zip(shown, self.groups, row.sources, strict=True):
+            needed = len(cohort.settings) * len(its.scale.seeds(cohort.seeds))
+            for column in group:
+                samples = column.samples(its, cohort, condition)
+                ours = float(column.statistic(samples)) if len(samples) else None
+                number = paper.get(row.claims.format(column.claim))
+                number = None if number is None else column.sign * number
+                cells.append(Cell(number, ours, len(samples), needed, column.style))
+        return cells
+
+    def measure(self, shown: ComparableRuns, fair: bool = True) -> Found:
+        """Measure the claims of columns about single runs; fair: see `Findings.fair`."""
+        found: Found = {}
+        for row in self.rows:
+            for group, (cohort, condition) in zip(self.groups, row.sources, strict=True):
+                runs = Findings(cohort, shown)
+                for column in group:
+                    if isinstance(column.samples, PerRun):
+                        value = column.samples.over_rows(column.statistic)
+                        measured = runs.fair(condition, value) if fair else runs.over((condition,), value)
+                        found[row.claims.format(column.claim)] = measured
+        return found
 
 
-def _cell(
-    shown: ComparableRuns, column: Column, cohort: Cohort, condition: str | Condition, paper: float | None
-) -> Cell:
-    samples = column.samples(shown, cohort, condition)
-    ours = float(column.statistic(samples)) if len(samples) else None
-    needed = len(cohort.settings) * len(shown.scale.seeds(cohort.seeds))
-    comparable = paper if shown.scale.name == "paper" else None
-    return Cell(comparable, ours, len(samples), needed, column.style)
-
-
-def per_run(metric: Metric) -> Samples:
+@dataclass(frozen=True)
+class PerRun:
     """Quantity of every run of a condition."""
-    return lambda shown, cohort, condition: metrics.values(shown.everywhere(condition, cohort), metric)
+
+    metric: Metric
+
+    def __call__(self, shown: ComparableRuns, cohort: Cohort, condition: str | Condition) -> Array:
+        """Return the quantity of each run, (runs,)."""
+        return metrics.values(shown.everywhere(condition, cohort), self.metric)
+
+    def over_rows(self, statistic: Callable[[Array], float]) -> Value:
+        """Return the function from rows of single runs to a statistic of the quantity."""
+        return lambda rows: float(statistic(metrics.values([run for (run,) in rows], self.metric)))
 
 
 def gpu_seconds(shown: ComparableRuns, cohort: Cohort, condition: str | Condition) -> Array:
@@ -170,24 +198,26 @@ def _alone(setting: str, seeds: tuple[int, ...]) -> Cohort:
     return Cohort((setting,), seeds, ())
 
 
-ENDPOINT, TRAJECTORY = (
-    Column("endpoint e_F", per_run(metrics.endpoint)),
-    Column("trajectory e_F", per_run(metrics.trajectory)),
-)
-DELTA = Column("δ_last", per_run(metrics.last_delta))
-TURNED, FIRST, LAST = (
-    Column("corrected: round 1 d", per_run(metrics.direction("centralized", 1))),
-    Column("corrected: round 1 e_F", per_run(metrics.error("centralized", 1))),
-    Column("corrected: last e_F", per_run(metrics.endpoint)),
-)
+def _per_run(title: str, metric: Metric, claim: str) -> Column:
+    return Column(title, PerRun(metric), claim=claim)
+
+
+ENDPOINT = _per_run("endpoint e_F", metrics.endpoint, "endpoint")
+TRAJECTORY = _per_run("trajectory e_F", metrics.trajectory, "trajectory")
+DELTA = _per_run("δ_last", metrics.last_delta, "delta")
+GAP = _per_run("relative gap of the objective", metrics.objective_gap, "objective")
+TURNED = _per_run("corrected: round 1 d", metrics.direction("centralized", 1), "corrected-direction-1")
+FIRST = _per_run("corrected: round 1 e_F", metrics.error("centralized", 1), "corrected-1")
+LAST = _per_run("corrected: last e_F", metrics.endpoint, "corrected-8")
 ERRORS = (
-    Column("e_F to G⋆", per_run(metrics.error("barycenter"))),
-    Column("e_F to G_cen", per_run(metrics.error("centralized"))),
+    _per_run("e_F to G⋆", metrics.error("barycenter"), "barycenter"),
+    _per_run("e_F to G_cen", metrics.error("centralized"), "centralized"),
 )
+CLOSER = PerRun(lambda run: float(metrics.closer_in_direction(run)))
 DIRECTIONS = (
-    Column("d to G⋆", per_run(metrics.direction("barycenter"))),
-    Column("d to G_cen", per_run(metrics.direction("centralized"))),
-    Column("closer to G⋆", per_run(lambda run: float(metrics.closer_in_direction(run))), "percent", np.mean),
+    _per_run("d to G⋆", metrics.direction("barycenter"), "to-barycenter"),
+    _per_run("d to G_cen", metrics.direction("centralized"), "to-centralized"),
+    Column("closer to G⋆", CLOSER, "percent", np.mean, "closer"),
 )
 TARGETS = "Medians over runs. Without correction errors are to G⋆, with it to G_cen."
 TRAJECTORIES = f"{TARGETS} Trajectory errors are to the exact recursion from the same start."
@@ -198,101 +228,75 @@ SAME = (
 ROBUSTNESS = "Median direction errors, and the share of runs closer in direction to G⋆ than to G_cen."
 SELECTION = SideBySide(
     "Selection and moment correction", "Table 4", f"{TRAJECTORIES} {SAME}",
-    ((ENDPOINT, TRAJECTORY, DELTA), (TURNED, FIRST, LAST)),
-    (
-        Line("ordinary", ((cohorts.MAIN, "ordinary"), (cohorts.MAIN, "corrected")),
-            (1.63e-2, 3.44e-2, 1.85e-1, 8.35e-2, 3.08e-1, 5.06e-3)),
-        Line("proximal", ((cohorts.MAIN, "proximal"), (cohorts.MAIN, "proximal+corrected")),
-            (2.90e-4, 3.39e-4, 4.47e-3, 4.21e-3, 2.29e-2, 7.08e-5)),
+    ((ENDPOINT, TRAJECTORY, DELTA), (TURNED, FIRST, replace(LAST, claim="corrected-endpoint"))),
+    tuple(
+        Line(name, ((cohorts.MAIN, name), (cohorts.MAIN, with_correction(name))), f"main-{name}-{{}}")
+        for name in ("ordinary", "proximal")
     ),
-)  # fmt: skip
-WEIGHT_NUMBERS = (
-    (1.91e-1, 1.43e-5, 1.71e-2), (1.19e-1, 1.49e-5, 7.38e-3), (3.73e-2, 1.53e-5, 9.14e-4),
-    (5.33e-3, 4.05e-5, 3.08e-4), (3.31e-2, 1.40e-3, 4.17e-3), (1.32e-1, 1.81e-2, 4.26e-2),
-    (3.56e-1, 1.57e-1, 3.80e-1),
 )  # fmt: skip
 WEIGHT = SideBySide(
     "Proximal weight and local fitting", "Table 5", f"{TARGETS} {SAME}",
-    ((DELTA, Column("relative gap of the objective", per_run(metrics.objective_gap)), ENDPOINT),),
+    ((DELTA, GAP, ENDPOINT),),
     tuple(
-        Line(f"ρ = {weight:g}", ((cohorts.RHO, proximal(weight)),), numbers)
-        for weight, numbers in zip(WEIGHTS, WEIGHT_NUMBERS, strict=True)
+        Line(f"ρ = {weight:g}", ((cohorts.RHO, proximal(weight)),), f"rho-{weight:g}-{{}}")
+        for weight in WEIGHTS
     ),
 )  # fmt: skip
 ALIGNMENT = SideBySide(
     "Alignment, proximal and ordinary training", "Table 6", f"{TRAJECTORIES} {SAME}",
     ((DELTA, TRAJECTORY, ENDPOINT), (FIRST, LAST)),
     tuple(
-        Line(name, ((cohorts.ALIGNMENT, name), (cohorts.ALIGNMENT_CORRECTED, with_correction(name))), numbers)
-        for name, numbers in (
-            ("ordinary", (1.87e-1, 6.75e-2, 1.86e-2, 5.20e-1, 7.07e-3)),
-            ("proximal", (6.35e-3, 3.63e-4, 3.24e-4, 2.38e-2, 7.06e-5)),
-            ("aligned", (1.54e-4, 1.12e-4, 1.10e-4, 8.38e-5, 6.27e-5)),
-        )
+        Line(name, ((cohorts.ALIGNMENT, name), (cohorts.ALIGNMENT_CORRECTED, with_correction(name))),
+             f"alignment-{name}-{{}}")
+        for name in ("ordinary", "proximal", "aligned")
     ),
 )  # fmt: skip
-MISMATCH_NUMBERS = (
-    (0.157, 0.154),
-    (0.101, 0.105),
-    (0.177, 0.181),
-    (0.236, 0.237),
-    (0.046, 0.060),
-    (0.070, 0.083),
-)
 MISMATCH = SideBySide(
     "Cost of mismatched coordinates in one averaging", "Table 7",
     "Median share of the objective that alignment removes, by the clients' initial backbones, over pairs of "
     "runs.",
-    (tuple(Column(start, removed_share(start), "percent") for start in START_PAIRS),),
+    (tuple(Column(start, removed_share(start), "percent", claim=start) for start in START_PAIRS),),
     tuple(
-        Line(TITLES[setting], ((_alone(setting, FIVE), ""),), numbers)
-        for setting, numbers in zip(cohorts.ALIGNED, MISMATCH_NUMBERS, strict=True)
+        Line(TITLES[setting], ((_alone(setting, FIVE), ""),), f"mismatched-{{}}-{setting}")
+        for setting in cohorts.ALIGNED
     ),
 )  # fmt: skip
 ARCHITECTURE = SideBySide(
     "Architecture and data size", "Table 8", ROBUSTNESS, (DIRECTIONS,),
     (
-        Line("residual CNN", ((cohorts.ARCHITECTURE, cohorts.CNN),), (1.45e-2, 5.24e-1, 1.0)),
-        Line("residual CNN, corrected", ((cohorts.ARCHITECTURE, cohorts.CNN_CORRECTED),),
-            (5.05e-1, 1.93e-3, 0.0)),
-        Line("ResNet-34", ((cohorts.ARCHITECTURE, cohorts.RESNET34),), (1.29e-2, 5.19e-1, 1.0)),
-        Line("larger data, E = 1000", ((cohorts.LARGER_DATA, cohorts.LARGER),), (9.55e-3, 5.63e-1, 1.0)),
+        Line("residual CNN", ((cohorts.ARCHITECTURE, cohorts.CNN),), "cnn-{}"),
+        Line("residual CNN, corrected", ((cohorts.ARCHITECTURE, cohorts.CNN_CORRECTED),), "cnn-corrected-{}"),
+        Line("ResNet-34", ((cohorts.ARCHITECTURE, cohorts.RESNET34),), "resnet34-{}"),
+        Line("larger data, E = 1000", ((cohorts.LARGER_DATA, cohorts.LARGER),), "larger-{}"),
     ),
 )  # fmt: skip
 FULL_MODEL = SideBySide(
     "Full-model averaging", "Table 8", ROBUSTNESS, (DIRECTIONS,),
     (
-        Line("E = 400", ((cohorts.FULL_MODEL, cohorts.FULL_SHORT),), (4.41e-1, 1.82e-1, 0.27)),
-        Line("E = 4000", ((cohorts.FULL_MODEL, cohorts.FULL),), (2.14e-2, 6.20e-1, 1.0)),
-        Line("E = 4000, corrected", ((cohorts.FULL_MODEL, cohorts.FULL_CORRECTED),), (6.22e-1, 8.08e-3, 0.0)),
+        Line("E = 400", ((cohorts.FULL_MODEL, cohorts.FULL_SHORT),), "full-400-{}"),
+        Line("E = 4000", ((cohorts.FULL_MODEL, cohorts.FULL),), "full-4000-{}"),
+        Line("E = 4000, corrected", ((cohorts.FULL_MODEL, cohorts.FULL_CORRECTED),), "full-corrected-{}"),
     ),
 )  # fmt: skip
 CHANGES = (
-    Column("change of train MSE", change_of(metrics.train_mse), "percent"),
-    Column("change of test MSE", change_of(metrics.test_mse), "percent"),
+    Column("change of train MSE", change_of(metrics.train_mse), "percent", claim="train", sign=-1),
+    Column("change of test MSE", change_of(metrics.test_mse), "percent", claim="test", sign=-1),
 )
 PREDICTION = SideBySide(
     "Geometry and prediction under one recipe", "Table 9",
     "Medians; changes are against ordinary training of the same setting and seed.",
     ((*ERRORS, *CHANGES),),
     tuple(
-        Line(name, ((cohorts.PREDICTION, name),), numbers)
-        for name, numbers in (
-            ("ordinary", (1.37e-2, 5.04e-1, None, None)),
-            ("proximal", (1.54e-4, 4.96e-1, -0.002, -0.001)),
-            ("proximal+corrected", (6.23e-1, 7.03e-5, -0.020, -0.015)),
-        )
+        Line(name, ((cohorts.PREDICTION, name),), f"prediction-{name.removeprefix('proximal+')}-{{}}")
+        for name in ("ordinary", "proximal", "proximal+corrected")
     ),
 )  # fmt: skip
 SELECTING = ("ordinary", "proximal", "aligned", "solved")
 BOTH = (*SELECTING, *map(with_correction, SELECTING))
 ENDPOINTS = SideBySide(
     "Endpoints in every setting", "ours", f"{TARGETS} The paper gives no numbers by setting.",
-    tuple((Column(name, per_run(metrics.endpoint)),) for name in BOTH),
-    tuple(
-        Line(TITLES[each], tuple((_alone(each, THREE), name) for name in BOTH), (None,) * len(BOTH))
-        for each in ALL
-    ),
+    tuple((Column(name, PerRun(metrics.endpoint)),) for name in BOTH),
+    tuple(Line(TITLES[each], tuple((_alone(each, THREE), name) for name in BOTH)) for each in ALL),
 )  # fmt: skip
 COSTS = SideBySide(
     "GPU-seconds of a run", "ours",
@@ -302,8 +306,7 @@ COSTS = SideBySide(
     f"{3600 * PAPER_HOURS / PAPER_RUNS:,.0f} s a run on average, images included.",
     tuple((Column(name, gpu_seconds, "seconds"),) for name in SELECTING),
     tuple(
-        Line(label, tuple((Cohort(settings, THREE, ()), name) for name in SELECTING),
-             (None,) * len(SELECTING))
+        Line(label, tuple((Cohort(settings, THREE, ()), name) for name in SELECTING))
         for label, settings in (("all settings", ALL), *((TITLES[each], (each,)) for each in ALL))
     ),
 )  # fmt: skip
@@ -315,11 +318,7 @@ def _test_errors(rule: str) -> SideBySide:
         "Test MSE, median over runs and the last half of their rounds. The figure has the range: where it "
         "is wide, some rounds are outliers. Centralized training has no clients: every rule is the same.",
         tuple((Column(name, late_test_mse(rule), "plain"),) for name in PREDICTING),
-        tuple(
-            Line(TITLES[each], tuple((_alone(each, THREE), name) for name in PREDICTING),
-                (None,) * len(PREDICTING))
-            for each in ALL
-        ),
+        tuple(Line(TITLES[each], tuple((_alone(each, THREE), name) for name in PREDICTING)) for each in ALL),
     )  # fmt: skip
 
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 VERDICTS = {
     "match": "matched",
+    "compatible": "compatible",
     "miss": "missed",
     "partial": "partial",
     "not comparable": "not comparable",
     "not run": "not run",
 }
+RARE = ("compatible", "not comparable")
 AGREEMENT = {True: "agrees so far", False: "disagrees so far", None: "undecided"}
 
 Document = Mapping[str, Any]
@@ -28,9 +30,9 @@ class Tile(NamedTuple):
 
 
 def count_verdicts(claims: Iterable[Document]) -> dict[str, int]:
-    """Count claims by verdict; 'not comparable' only if there are such claims."""
+    """Count claims by verdict; 'compatible' and 'not comparable' only if there are such claims."""
     found = Counter(claim["verdict"] for claim in claims)
-    return {name: found[name] for name in VERDICTS if found[name] or name != "not comparable"}
+    return {name: found[name] for name in VERDICTS if found[name] or name not in RARE}
 
 
 def list_counts(claims: Iterable[Document]) -> str:
@@ -44,7 +46,7 @@ def summarize(claims: Sequence[Document]) -> str:
     counts = count_verdicts(claims)
     agree = sum(claim["verdict"] == "partial" and claim.get("agrees") is True for claim in claims)
     parts = [f"{counts['match']:,} of {len(claims):,} claims matched"]
-    parts += [f"{counts['miss']:,} missed"] if counts["miss"] else []
+    parts += [f"{counts[name]:,} {VERDICTS[name]}" for name in ("compatible", "miss") if counts.get(name)]
     parts += [f"{counts['partial']:,} partial" + (f" ({agree:,} agree so far)" if agree else "")]
     parts += [f"{counts[name]:,} {name}" for name in ("not comparable", "not run") if name in counts]
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Coverage of the paper's network experiments (its Tables 2 and 3)."""
+"""Coverage of the paper's network experiments and datasets (its Tables 1 to 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgram.data.problem import Kind
 from fedgram.paper.networks import cohorts
-from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, Cohort, Condition, proximal
+from fedgram.paper.networks.cohorts import BUDGETS, Cohort, Condition
 from fedgram.paper.networks.comparable import KINDS, ComparableRuns
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
@@ -24,41 +24,42 @@ STATES = {
 
 @dataclass(frozen=True)
 class ComparisonColumn:
-    """A comparison: some conditions of a cohort."""
+    """A comparison: all conditions of a cohort, or `only` some."""
 
     heading: str
     cohort: Cohort
-    conditions: tuple[str | Condition, ...]
+    only: tuple[str | Condition, ...] = ()
 
-
-def _column(heading: str, cohort: Cohort, *conditions: str | Condition) -> ComparisonColumn:
-    return ComparisonColumn(heading, cohort, conditions)
+    @property
+    def conditions(self) -> tuple[str | Condition, ...]:
+        """Conditions that it compares."""
+        return self.only or self.cohort.conditions
 
 
 MAIN = (
-    _column("ordinary", cohorts.MAIN, "ordinary"),
-    _column("proximal", cohorts.MAIN, "proximal"),
-    _column("corrected", cohorts.MAIN, "corrected"),
-    _column("corrected proximal", cohorts.MAIN, "proximal+corrected"),
-    _column("aligned", cohorts.ALIGNMENT, "aligned"),
-    _column("corrected aligned", cohorts.ALIGNMENT_CORRECTED, "aligned+corrected"),
+    ComparisonColumn("ordinary", cohorts.MAIN, ("ordinary",)),
+    ComparisonColumn("proximal", cohorts.MAIN, ("proximal",)),
+    ComparisonColumn("corrected", cohorts.MAIN, ("corrected",)),
+    ComparisonColumn("corrected proximal", cohorts.MAIN, ("proximal+corrected",)),
+    ComparisonColumn("aligned", cohorts.ALIGNMENT, ("aligned",)),
+    ComparisonColumn("corrected aligned", cohorts.ALIGNMENT_CORRECTED, ("aligned+corrected",)),
     # The paper averages one run with and without alignment; we train two.
-    _column("independent start", cohorts.MISMATCHED, cohorts.MISMATCHED.conditions[-1]),
-    _column("solved (ours)", cohorts.SOLVED, *(Condition("solved", budget) for budget in BUDGETS)),
-    _column("predict (ours)", cohorts.BETTER_PREDICTION, *cohorts.BETTER_PREDICTION.conditions),
+    ComparisonColumn("independent start", cohorts.MISMATCHED, cohorts.MISMATCHED.conditions[-1:]),
+    ComparisonColumn("solved (ours)", cohorts.SOLVED, tuple(Condition("solved", each) for each in BUDGETS)),
+    ComparisonColumn("predict (ours)", cohorts.BETTER_PREDICTION),
 )
 SUPPLEMENTARY = (
-    _column("means", cohorts.MEANS, "centered"),
-    _column("E", cohorts.EPOCHS, *(Condition("ordinary", budget) for budget in BUDGETS)),
-    _column("ρ", cohorts.RHO, *map(proximal, WEIGHTS)),
-    _column("CNN", cohorts.ARCHITECTURE, cohorts.CNN),
-    _column("CNN + C", cohorts.ARCHITECTURE, cohorts.CNN_CORRECTED),
-    _column("RN34", cohorts.ARCHITECTURE, cohorts.RESNET34),
-    _column("data", cohorts.LARGER_DATA, cohorts.LARGER),
-    _column("full E = 4000", cohorts.FULL_MODEL, cohorts.FULL),
-    _column("full E = 400", cohorts.FULL_MODEL, cohorts.FULL_SHORT),
-    _column("full + C", cohorts.FULL_MODEL, cohorts.FULL_CORRECTED),
-    _column("predict", cohorts.PREDICTION, *cohorts.PREDICTION.conditions),
+    ComparisonColumn("means", cohorts.MEANS, ("centered",)),
+    ComparisonColumn("E", cohorts.EPOCHS),
+    ComparisonColumn("ρ", cohorts.RHO),
+    ComparisonColumn("CNN", cohorts.ARCHITECTURE, (cohorts.CNN,)),
+    ComparisonColumn("CNN + C", cohorts.ARCHITECTURE, (cohorts.CNN_CORRECTED,)),
+    ComparisonColumn("RN34", cohorts.ARCHITECTURE, (cohorts.RESNET34,)),
+    ComparisonColumn("data", cohorts.LARGER_DATA),
+    ComparisonColumn("full E = 4000", cohorts.FULL_MODEL, (cohorts.FULL,)),
+    ComparisonColumn("full E = 400", cohorts.FULL_MODEL, (cohorts.FULL_SHORT,)),
+    ComparisonColumn("full + C", cohorts.FULL_MODEL, (cohorts.FULL_CORRECTED,)),
+    ComparisonColumn("predict", cohorts.PREDICTION),
 )
 
 
@@ -68,18 +69,15 @@ def describe_coverage(results: Results) -> list[dict[str, Any]]:
     by_setting = {
         name: Results(run for run in results if run.setting == name and run.scale != "smoke") for name in ALL
     }
+    kinds = {name: list_kinds(own) for name, own in by_setting.items()}
     tables = {"Main experiments, alignment, and ours": MAIN, "Supplementary experiments": SUPPLEMENTARY}
     return [
         {
             "title": title,
             "headings": [column.heading for column in columns],
             "rows": [
-                {
-                    "title": SETTINGS[name].title,
-                    "kinds": list_kinds(own),
-                    "backbone": SETTINGS[name].backbone,
-                    "cells": [find_state(own, name, column) for column in columns],
-                }
+                vars(SETTINGS[name])
+                | {"kinds": kinds[name], "cells": [find_state(own, name, column) for column in columns]}
                 for name, own in by_setting.items()
             ],
         }
@@ -109,3 +107,19 @@ def find_state(results: Results, setting: str, column: ComparisonColumn) -> tupl
 def _count(results: Results, setting: str, column: ComparisonColumn) -> int:
     comparable, seeds = ComparableRuns.from_results(results), column.cohort.seeds
     return sum(len(comparable.runs(setting, condition, seeds)) for condition in column.conditions)
+
+
+def describe_datasets(results: Results) -> list[dict[str, Any]]:
+    """Template values of the table of datasets: the paper's sizes (Table 1) beside ours."""
+    own = Results(run for run in results if run.scale != "smoke" and not run.larger)
+    rows = []
+    for name, setting in SETTINGS.items():
+        run = next(iter(ComparableRuns.from_results(own.select(setting=name)).by_key.values()), None)
+        paper = setting.targets, setting.size.clients, setting.size.rows, setting.size.test_rows
+        ours: tuple[int | None, ...] = (None,) * len(paper)
+        if run:
+            ours = run.grams.shape[-1], len(run.client_grams), run.train_rows, run.test_rows
+        row = {"title": setting.title, "kinds": list_kinds([run] if run else [])}
+        row |= {"dataset": run.dataset if run else "not run", "shape": " × ".join(map(str, setting.inputs))}
+        rows.append(row | {"cells": list(zip(paper, ours, strict=True))})
+    return rows

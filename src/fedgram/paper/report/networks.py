@@ -13,8 +13,7 @@ from fedgram._util.text import pluralize
 from fedgram.display.plotting import render
 from fedgram.display.run_figure import plot_comparison
 from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.networks.comparable import TITLES, ComparableRuns
-from fedgram.paper.networks.provenance import describe_epochs
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns, describe_epochs
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
@@ -69,9 +68,8 @@ class NetworkChapter:
     def has_only_baseline(self) -> bool:
         """Whether no claim can be measured because a procedure was not run at all."""
         trained = {run.procedure for found in self.results.values() for run in found}
-        asked = {
-            Procedure.parse(each.procedure) for cohort in self.study.cohorts for each in cohort.conditions
-        }
+        conditions = [each for cohort in self.study.cohorts for each in cohort.conditions]
+        asked = {Procedure.parse(condition.procedure) for condition in conditions}
         unmeasured = {claim["verdict"] for claim in self.claims} == {"not run"}
         return bool(trained) and unmeasured and trained < asked
 
@@ -82,9 +80,8 @@ class NetworkChapter:
         sources = {variety: Source("any") for variety in self.study.varieties}
         asked = Counter(key.procedure.name for key in self.study.keys(SCALES[scale], sources))
         found = Counter(run.procedure.name for run in self.results[scale])
-        return (
-            " and ".join(f"{found[name]:,} of {number:,} {name}" for name, number in asked.items()) + " runs"
-        )
+        counts = [f"{found[name]:,} of {number:,} {name}" for name, number in asked.items()]
+        return f"{' and '.join(counts)} runs"
 
     def _shared(self, scale: str) -> str:
         """Name the runs that a larger scale has too: a tenth of the epochs may be a sweep's budget."""
@@ -132,6 +129,7 @@ def describe_chapter(chapter: NetworkChapter, results: Results) -> dict[str, Any
     runs = [run for found in chapter.results.values() for run in found]
     judged_at = next(iter(chapter.results), None)
     by_scale = chapter.results or {"": Results()}
+    drawn = _select_drawn(by_scale)
     return {
         "name": study.name,
         "title": study.title,
@@ -142,10 +140,10 @@ def describe_chapter(chapter: NetworkChapter, results: Results) -> dict[str, Any
         "scales": [
             {
                 "title": SCALES[scale].description if scale else "",
-                "figures": _describe_figures(study.name, found),
+                "figures": _describe_figures(study.name, drawn[scale]),
                 "tables": _describe_tables(study.name, results.select(scale=scale)),
             }
-            for scale, found in by_scale.items()
+            for scale in by_scale
         ],
         "claims": make_rows(chapter.claims),
         "claims_title": f"{len(chapter.claims)} claims"
@@ -154,15 +152,19 @@ def describe_chapter(chapter: NetworkChapter, results: Results) -> dict[str, Any
     }
 
 
+def _select_drawn(by_scale: Mapping[str, Results]) -> dict[str, Results]:
+    """Runs to draw at each scale, the largest first: a smaller one shows the settings that it adds."""
+    drawn: dict[str, Results] = {}
+    for scale, found in by_scale.items():
+        known = {run.setting for larger in drawn.values() for run in larger}
+        drawn[scale] = Results(run for run in found if run.setting not in known)
+    return drawn
+
+
 def _describe_figures(study: str, results: Results) -> list[dict[str, Any]]:
     figures = registry.figures_of(study, results) if results else {}
-    return [
-        {
-            "caption": CAPTIONS[name or study],
-            "png": None if figure is None else encode_png(registry.render_styled(figure)),
-        }
-        for name, figure in figures.items()
-    ]
+    images = {name: figure and encode_png(registry.render_styled(figure)) for name, figure in figures.items()}
+    return [{"caption": CAPTIONS[name or study], "png": png} for name, png in images.items()]
 
 
 def encode_png(content: bytes) -> str:

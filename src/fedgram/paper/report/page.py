@@ -11,11 +11,11 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_bytes
-from fedgram.paper.claims import MEANINGS, judge_all, load_claims
+from fedgram.paper.claims import FACTORS, MEANINGS, judge_all, load_claims
+from fedgram.paper.networks.agreement import measure_agreement
 from fedgram.paper.registry import MODULES, load_experiment
 from fedgram.paper.report.claims import group_tiles, list_counts, make_rows, summarize_all
-from fedgram.paper.report.coverage import STATES, describe_coverage
-from fedgram.paper.report.datasets import describe_datasets
+from fedgram.paper.report.coverage import STATES, describe_coverage, describe_datasets
 from fedgram.paper.report.networks import (
     NetworkChapter,
     describe_chapter,
@@ -68,6 +68,8 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
         summary=summary,
         tiles=group_tiles(*claims),
         meanings=MEANINGS,
+        factors=FACTORS,
+        agreement=measure_agreement(results),
         contents=[*map(_network_entry, networks), *map(_entry, chapters)],
         states=STATES,
         coverage=describe_coverage(results),

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
-from fedgram.paper.claims import ROUNDING, Measurement
+from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import log_slope, make_panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size, make_table
@@ -36,6 +36,8 @@ from fedgram.ufm.solvers import adam
 
 INSTANCES = 16
 ROUNDS = 18
+ROUNDING = 1e-13  # smaller errors and commutators are rounding
+LEVEL = {"adam": 3, "proximal": 16}  # rounds from which the error no longer falls
 WEIGHTS = np.array([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 
 
@@ -126,7 +128,6 @@ def measure(results: Results) -> Found:
     commutators = np.concatenate([table["commutator"] for table in tables])
     counted = partial(Measurement, run=_instances(tables, "exact"), needed=INSTANCES * len(BARYCENTER_SIZES))
     return {
-        "barycenter-instances": counted(_instances(tables, "exact")),
         "barycenter-noncommuting": counted(bool((commutators > ROUNDING).all())),
         "barycenter-exact": counted(float(curves[:, -1].max())),
         "barycenter-geometric": counted(all(_halves(curve) for curve in curves)),
@@ -137,12 +138,15 @@ def measure(results: Results) -> Found:
 def _measure_plateaus(tables: list[Table]) -> Found:
     """Plateaus of trained clients, in the sizes that were trained."""
     counted = partial(Measurement, run=_instances(tables, "adam"), needed=INSTANCES * len(BARYCENTER_SIZES))
-    free = np.array([median_curve(table, "adam")[-1] for table in tables])
-    level = np.array([[median_curve(table, "proximal", each)[-1] for each in WEIGHTS] for table in tables])
+    adam = np.array([median_curve(table, "adam") for table in tables])
+    near = np.array([[median_curve(table, "proximal", each) for each in WEIGHTS] for table in tables])
+    free, level, late = adam[..., -1], near[..., -1], adam[..., LEVEL["adam"] :]
     slopes = [log_slope(WEIGHTS, each) for each in level]
     closer = level[:, WEIGHTS <= 1e-3] < free[:, None]
     return {
         "barycenter-plateau-slope": counted(extent(np.array(slopes))),
+        "barycenter-proximal-levels": counted(extent(level / near[..., LEVEL["proximal"]])),
+        "barycenter-adam-levels": counted(float((late.max(axis=-1) / late.min(axis=-1)).max())),
         "barycenter-unregularised": counted(extent(free)),
         "barycenter-ordering": counted(bool(closer.all())),
     }

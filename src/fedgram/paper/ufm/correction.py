@@ -24,7 +24,16 @@ from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, make_table
+from fedgram.paper.ufm.experiment import (
+    Experiment,
+    Found,
+    Results,
+    Scale,
+    concatenate,
+    extent,
+    make_table,
+    redraws_of,
+)
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
@@ -63,14 +72,14 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
     """Parts; the quick scale has fewer instances and redraws."""
     instances, groups, redrawn, checked = {
         "full": (PER_SIZE, 16, REDRAWN, IDENTITIES),
-        "quick": (8, 1, 4, 48),
+        "quick": (8, 8, 8, 48),
     }[scale]
     solved = partial(proximal_round, strengths=[1.0, 0.5], proximal_weights=PROXIMAL_WEIGHTS)
     return {
         "rounds": partial(exact_rounds, seed=0, instances=instances, deficits=DEFICITS, rounds=18),
         "returns": partial(corrected_returns, seed=0, instances=instances),
         "commutators": partial(commutators, seed=0, instances=instances),
-        "gap_redraws": partial(relative_gaps, seed=1, instances=groups * instances),
+        "gap_redraws": partial(relative_gaps, seed=1, instances=groups * PER_SIZE),
         "fixed": partial(solved, first_seed=55, seeds=1),
         "fixed_redraws": partial(solved, first_seed=1000, seeds=redrawn),
         "identities": partial(identities, seed=2, instances=checked),
@@ -204,12 +213,11 @@ def _measure_recovery(errors: Array, redrawn_gaps: Array) -> Found:
     """Limits of the medians: the gap without correction, proportional to the deficit with it."""
     sizes, _, _, instances = errors.shape
     settled, run = np.median(errors[:, :, -1], axis=-1), sizes * instances
-    redrawn = np.median(redrawn_gaps.reshape(sizes, -1, instances), axis=-1)
-    spread = extent(redrawn.min(axis=0)), extent(redrawn.max(axis=0))
+    again = np.median(redrawn_gaps.reshape(sizes, -1, PER_SIZE), axis=-1)
+    redrawn = redraws_of(again.min(axis=0), again.max(axis=0))
     slopes = np.array([log_slope(np.array(DEFICITS[1:-1]), left) for left in settled[:, 1:-1]])
     return {
-        "correction-instances": _of_all(run, run),
-        "correction-plateau": _of_all(extent(settled[:, 0]), run, spread),
+        "correction-plateau": _of_all(extent(settled[:, 0]), run, redrawn),
         "correction-deficit-slope": _of_all(extent(slopes), run),
     }
 
@@ -230,20 +238,20 @@ def _measure_returns(table: Table, shared_error: float) -> Found:
 
 
 def _of_all(
-    value: float | tuple[float, float], run: int, spread: tuple[tuple[float, float], ...] = ()
+    value: float | tuple[float, float], run: int, redrawn: tuple[tuple[float, ...], ...] = ()
 ) -> Measurement:
     """A number over all instances of the six sizes."""
-    return Measurement(value, spread, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
+    return Measurement(value, redrawn, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
 
 
 def _measure_fixed(table: Table, redraws: Table) -> Found:
     """Numerical solves of the full and of half the correction."""
-    # The distance of returned heads is the accuracy of the solver, not of the draw: it has no spread.
+    # The distance of returned heads is the accuracy of the solver, not of the draw.
     full = table["strength"] == 1.0
     measured = {"correction-fixed-heads": Measurement(float(table["head_distance"][full][0]))}
     for claim, (strength, column) in FIXED.items():
         ours, others = (each[column][each["strength"] == strength] for each in (table, redraws))
-        measured[claim] = Measurement(float(ours[0]), (extent(others),), run=len(others), needed=REDRAWN)
+        measured[claim] = Measurement(float(ours[0]), redraws_of(others))
     return measured
 
 
@@ -251,7 +259,6 @@ def _measure_identities(table: Table) -> Found:
     """The corrected profile equals the pooled one, in value and in gradient."""
     value, gradient, run = float(table["value"].max()), float(table["gradient"].max()), len(table["value"])
     return {
-        "correction-identities": Measurement(run, run=run, needed=IDENTITIES),
         "correction-identity-value": Measurement(value, run=run, needed=IDENTITIES),
         "correction-identity-gradient": Measurement(gradient, run=run, needed=IDENTITIES),
     }

@@ -64,6 +64,11 @@ def extent(values: Array) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
+def redraws_of(*samples: Iterable[float]) -> tuple[tuple[float, ...], ...]:
+    """Further draws of each number of a claim, as a `Measurement` takes them."""
+    return tuple(tuple(map(float, each)) for each in samples)
+
+
 def largest(values: Array | list[Array]) -> float:
     """Largest absolute value."""
     return float(np.abs(values).max())

@@ -19,10 +19,19 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, ORANGE
-from fedgram.paper.claims import ROUNDING, Measurement
+from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, make_table
+from fedgram.paper.ufm.experiment import (
+    Experiment,
+    Found,
+    Results,
+    Scale,
+    concatenate,
+    extent,
+    make_table,
+    redraws_of,
+)
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.weights import average
@@ -42,6 +51,7 @@ from fedgram.ufm.finite_instances import (
 RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
 STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 2000]
 HORIZONS = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
+ROUNDING = 1e-13  # smaller differences of normalized distances are rounding
 
 # Medians of the first two differ by a thousandth: a broad curve under a thin one shows both.
 FAMILY_STYLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -171,32 +181,29 @@ def measure(results: Results) -> Found:
         "finite-head-motion": Measurement(bool((sweep_["head_motion"][sweep_["steps"] > 1] > 1e-12).all())),
         "finite-commuting-selection": Measurement(float(commuting_["selection_error"].max())),
         "finite-commuting-distance": Measurement(float(commuting_["to_star"].max())),
-        "finite-coordinates": Measurement(len(ratio)),
         "finite-signs": Measurement(bool((ratio > 0).all()) and set(np.sign(moved["predicted"])) == {-1, 1}),
         "finite-ratios": Measurement(
             _small_step_ratios(moved)[0],
-            _spread_of_extents(np.array(_small_step_ratios(results["displacement_redraws"]))),
+            _redrawn_extents(np.array(_small_step_ratios(results["displacement_redraws"]))),
         ),
     } | _measure_stability(results["stability"])  # fmt: skip
 
 
 def _measure_redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array) -> Found:
-    """Claims that depend on the draw of three instances, with the spread over groups of three."""
+    """Claims that depend on the draw of three instances, with further groups of three."""
     plateau = _by_instance(sweep_, "to_star", long)
     selection = _by_instance(sweep_, "selection_error", checked)
     groups = {name: redrawn[name].reshape(-1, 3) for name in redrawn if name != "group"}
     first = (sweep_["rate"] == 0.02) & (sweep_["steps"] == 1)
     last = sweep_["rate"] * sweep_["steps"] >= 20
     return {
-        "finite-plateau": Measurement(extent(plateau), _spread_of_extents(groups["to_star"])),
-        "finite-local-selection": Measurement(
-            extent(selection), _spread_of_extents(groups["selection_error"])
-        ),
+        "finite-plateau": Measurement(extent(plateau), _redrawn_extents(groups["to_star"])),
+        "finite-local-selection": Measurement(extent(selection), _redrawn_extents(groups["selection_error"])),
         "finite-rounds-small": Measurement(
-            float(np.median(sweep_["rounds"][first])), (extent(np.median(groups["rounds_short"], axis=1)),)
+            float(np.median(sweep_["rounds"][first])), redraws_of(np.median(groups["rounds_short"], axis=1))
         ),
         "finite-rounds-large": Measurement(
-            float(np.median(sweep_["rounds"][last])), (extent(np.median(groups["rounds_long"], axis=1)),)
+            float(np.median(sweep_["rounds"][last])), redraws_of(np.median(groups["rounds_long"], axis=1))
         ),
     }
 
@@ -218,7 +225,6 @@ def _measure_stability(records: Table) -> Found:
             chosen &= records["h"] <= 1e-3
         slopes.append(log_slope(records["h"][chosen], error[chosen]))
     return {
-        "finite-records": Measurement(len(error)),
         "finite-stable": Measurement(bool((records["radius"] < 1).all())),
         "finite-slope": Measurement(float(np.median(slopes))),
     }
@@ -230,9 +236,9 @@ def _by_instance(table: Table, name: str, chosen: Array) -> Array:
     return np.array([np.median(table[name][chosen & (table["instance"] == i)]) for i in instances])
 
 
-def _spread_of_extents(groups: Array) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Spreads of the smallest and of the largest member over groups (G, members)."""
-    return extent(groups.min(axis=1)), extent(groups.max(axis=1))
+def _redrawn_extents(groups: Array) -> tuple[tuple[float, ...], ...]:
+    """Smallest and largest member of further groups (G, members)."""
+    return redraws_of(groups.min(axis=1), groups.max(axis=1))
 
 
 def _medians(table: Table, name: str) -> tuple[Array, Array, Array]:

@@ -22,7 +22,16 @@ from fedgram.display.plotting import GREY, TERM_COLORS
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import TERM_MARKERS, TERM_NAMES, draw_median_band, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, extent, largest
+from fedgram.paper.ufm.experiment import (
+    Experiment,
+    Found,
+    Results,
+    Scale,
+    concatenate,
+    extent,
+    largest,
+    redraws_of,
+)
 from fedgram.theory.explain import TERMS, Gap, explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
@@ -54,15 +63,13 @@ AXES = {"targets": "targets $C$", "clients": "clients $M$", "margin": r"margin b
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
-    """Parts; the quick scale has fewer instances and redraws."""
-    instances, redrawn, per_setting, minima = {
-        "full": (INSTANCES, 16 * INSTANCES, PER_SETTING, 64 * PER_SETTING),
-        "quick": (48, 48, 16, 16),
-    }[scale]
-    sweeps = {
-        name: partial(composition, seed=seed, settings=settings, instances=per_setting)
+    """Parts; the quick scale has fewer redraws."""
+    suites, sweeps, minima = {"full": (32, 32, 128), "quick": (4, 4, 16)}[scale]
+    swept = {
+        name: partial(composition, seed=seed, settings=settings, instances=PER_SETTING)
         for seed, (name, settings) in enumerate(SWEEPS.items(), start=1)
     }
+    every = [setting for settings in SWEEPS.values() for setting in settings]
     return {
         "controlled": partial(
             controlled, first_seed=55, seeds=SEEDS, means=MEAN_STRENGTHS, covariances=COVARIANCE_STRENGTHS
@@ -70,11 +77,14 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
         "controlled_redraws": partial(
             controlled, first_seed=1000, seeds=64 * SEEDS, means=[3.0], covariances=[1.0]
         ),
-        "suite": partial(suite, seed=0, instances=instances),
-        "equalized": partial(equalized, seed=0, instances=instances),
-        "suite_redraws": partial(suite, seed=4, instances=redrawn),
-        **sweeps,
-        "two_client_redraws": partial(composition, seed=5, settings=[(3, 2, 25.0)], instances=minima),
+        "suite": partial(suite, seed=0, instances=INSTANCES),
+        "equalized": partial(equalized, seed=0, instances=INSTANCES),
+        "suite_redraws": partial(suite, seed=4, instances=suites * INSTANCES),
+        **swept,
+        "sweep_redraws": partial(composition, seed=6, settings=every, instances=sweeps * PER_SETTING),
+        "two_client_redraws": partial(
+            composition, seed=5, settings=[(3, 2, 25.0)], instances=minima * PER_SETTING
+        ),
     }
 
 
@@ -202,6 +212,7 @@ def _measure_controlled(table: Table, redraws: Table) -> Found:
     return {
         "gap-mean-zero": Measurement(largest(means[0, :, mean])),
         "gap-mean-trace": _median_of_eight(means[-1, :, mean], apart[..., mean]),
+        "gap-mean-grows": Measurement(_rises(means[..., mean])),
         "gap-mean-sweep-constant": Measurement(largest(means[..., covariance:] - means[:1, :, covariance:])),
         "gap-covariance-trace": _median_of_eight(covariances[-1, :, covariance], base[..., covariance]),
         "gap-averaging-trace": _median_of_eight(covariances[-1, :, averaging], base[..., averaging]),
@@ -210,64 +221,64 @@ def _measure_controlled(table: Table, redraws: Table) -> Found:
         "gap-covariance-sweep-constant": Measurement(
             largest(covariances[..., mean] - covariances[:1, :, mean])
         ),
+        "gap-covariance-grows": Measurement(_rises(covariances[..., covariance:])),
     }
+
+
+def _rises(traces: Array) -> bool:
+    """Whether traces (strengths, ...) rise at every step."""
+    return bool((np.diff(traces, axis=0) > 0).all())
 
 
 def _measure_removed(table: Table) -> Found:
     """Remainder of the terms that equal moments remove."""
-    left = max(largest(column) for column in table.values())
-    return {"gap-removed": Measurement(left, run=len(table["mean"]), needed=INSTANCES)}
+    return {"gap-removed": Measurement(max(largest(column) for column in table.values()))}
 
 
 def _measure_semidefinite(table: Table, redraws: Table) -> Found:
     """Panel f: smallest eigenvalues of all terms, and the tiny ones of the mean term."""
-    smallest = by_term(table, "eigenvalue")
     tiny = table["eigenvalue_mean"] < TINY
     where = (table["clients"][tiny] == 2) & (table["targets"][tiny] >= 5)
-    run = len(tiny)
     return {
-        "gap-instances": Measurement(smallest.size, run=run, needed=INSTANCES),
-        "gap-smallest-eigenvalue": Measurement(min(float(smallest.min()), 0.0), run=run, needed=INSTANCES),
+        "gap-smallest-eigenvalue": Measurement(min(float(by_term(table, "eigenvalue").min()), 0.0)),
         "gap-tiny-count": _count_below(TINY, table, redraws),
         "gap-floor-count": _count_below(FLOOR, table, redraws),
-        "gap-tiny-where": Measurement(bool(where.all()), run=run, needed=INSTANCES),
+        "gap-tiny-where": Measurement(bool(where.all())),
     }
 
 
 def _measure_variance(table: Table, redraws: Table) -> Found:
     """Panel g: the averaging trace as a variance, between D and 2D."""
-    two, run = table["clients"] == 2, len(table["number"])
+    two = table["clients"] == 2
     ratio, again = (each["trace_averaging"] / each["dispersion"] for each in (table, redraws))
-    extents = np.array([extent(again[_suite(redraws) == k]) for k in np.unique(_suite(redraws))])
+    suites = [again[_suite(redraws) == number] for number in np.unique(_suite(redraws))]
     geodesic = table["first_to_star"][two] / table["geodesic"][two] - 1
     identity = table["variance"] / table["trace_averaging"] - 1
     return {
-        "gap-pairwise-bounds": Measurement(bool(table["bounds_hold"].all()), run=run, needed=INSTANCES),
+        "gap-pairwise-bounds": Measurement(bool(table["bounds_hold"].all())),
         "gap-variance-ratio": Measurement(
-            extent(ratio), (extent(extents[:, 0]), extent(extents[:, 1])), run, INSTANCES
+            extent(ratio), redraws_of([each.min() for each in suites], [each.max() for each in suites])
         ),
-        "gap-two-clients": Measurement(largest(ratio[two] - 1), run=run, needed=INSTANCES),
-        "gap-geodesic": Measurement(largest(geodesic), run=run, needed=INSTANCES),
-        "gap-variance-identity": Measurement(largest(identity), run=run, needed=INSTANCES),
-        "gap-scatter-identity": Measurement(largest(table["scatter_residual"]), run=run, needed=INSTANCES),
+        "gap-two-clients": Measurement(largest(ratio[two] - 1)),
+        "gap-geodesic": Measurement(largest(geodesic)),
+        "gap-variance-identity": Measurement(largest(identity)),
+        "gap-scatter-identity": Measurement(largest(table["scatter_residual"])),
     }
 
 
 def _measure_sweeps(results: Results) -> Found:
     """Panels c to e and h to j: one value per setting, over 256 instances of it."""
     eigenvalues = np.stack([_by_setting(results, f"eigenvalue_{term}") for term in TERMS], axis=-1)
-    worst, run = eigenvalues.min(axis=1), eigenvalues.shape[1]
+    worst = eigenvalues.min(axis=1)
     setting, term = np.unravel_index(worst.argmin(), worst.shape)
     two_clients = bool(_by_setting(results, "clients")[setting, 0] == 2)
-    minima = results["two_client_redraws"]["eigenvalue_mean"].reshape(-1, run).min(axis=1)
+    minima = results["two_client_redraws"]["eigenvalue_mean"].reshape(-1, PER_SETTING).min(axis=1)
     return {
-        "gap-sweeps-positive": Measurement(bool((worst > 0).all()), run=run, needed=PER_SETTING),
-        "gap-sweeps-minimum": Measurement(float(worst.min()), (extent(minima),), run, PER_SETTING),
-        "gap-sweeps-minimum-where": Measurement(
-            TERMS[term] == "mean" and two_clients, run=run, needed=PER_SETTING
-        ),
-        **{f"gap-share-{term}": _medians(_by_setting(results, f"share_{term}")) for term in TERMS},
-        "gap-relative": _medians(_by_setting(results, "relative")),
+        "gap-sweeps-positive": Measurement(bool((worst > 0).all())),
+        "gap-sweeps-minimum": Measurement(float(worst.min()), redraws_of(np.maximum(minima, FLOOR))),
+        "gap-sweeps-minimum-where": Measurement(TERMS[term] == "mean" and two_clients),
+        **{f"gap-share-{term}": _medians(results, f"share_{term}") for term in TERMS},
+        "gap-relative": _medians(results, "relative"),
     }
 
 
@@ -282,15 +293,14 @@ def _eights(table: Table, moved: str) -> Array:
 
 
 def _median_of_eight(values: Array, redrawn: Array) -> Measurement:
-    """Median over eight seeds, and its spread over groups (G, 8)."""
-    return Measurement(float(np.median(values)), (extent(np.median(redrawn, axis=1)),))
+    """Median over eight seeds, and over further groups (G, 8)."""
+    return Measurement(float(np.median(values)), redraws_of(np.median(redrawn, axis=1)))
 
 
 def _count_below(bound: float, table: Table, redraws: Table) -> Measurement:
-    """Number of smallest eigenvalues of the mean term below a bound, in our suite and in redrawn ones."""
+    """Number of smallest eigenvalues of the mean term below a bound, in our suite and in further ones."""
     count, again = (table["eigenvalue_mean"] < bound, redraws["eigenvalue_mean"] < bound)
-    spread = extent(np.bincount(_suite(redraws), weights=again))
-    return Measurement(int(count.sum()), (spread,), run=len(count), needed=INSTANCES)
+    return Measurement(int(count.sum()), redraws_of(np.bincount(_suite(redraws), weights=again)))
 
 
 def _suite(table: Table) -> Array:
@@ -300,17 +310,15 @@ def _suite(table: Table) -> Array:
 
 def _by_setting(results: Results, column: str) -> Array:
     """A column of all three sweeps as (settings, instances)."""
-    tables = [(results[name], len(np.unique(results[name][name]))) for name in SWEEPS]
+    tables = [(results[name], len(SWEEPS[name])) for name in SWEEPS]
     return np.concatenate([table[column].reshape(settings, -1) for table, settings in tables])
 
 
-def _medians(samples: Array) -> Measurement:
-    """Smallest and largest median over settings (settings, instances), with their bootstrap spread."""
-    rng, instances = np.random.default_rng(0), samples.shape[1]
-    drawn = (rng.integers(instances, size=samples.shape) for _ in range(200))
-    again = np.array([np.median(np.take_along_axis(samples, rows, axis=1), axis=1) for rows in drawn])
-    spread = extent(again.min(axis=1)), extent(again.max(axis=1))
-    return Measurement(extent(np.median(samples, axis=1)), spread, run=instances, needed=PER_SETTING)
+def _medians(results: Results, column: str) -> Measurement:
+    """Smallest and largest median over the settings, in our sweeps and in further ones."""
+    ours = _by_setting(results, column)
+    again = np.median(results["sweep_redraws"][column].reshape(len(ours), -1, PER_SETTING), axis=-1)
+    return Measurement(extent(np.median(ours, axis=1)), redraws_of(again.min(axis=0), again.max(axis=0)))
 
 
 def draw(results: Results) -> Any:

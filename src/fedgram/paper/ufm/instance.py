@@ -224,7 +224,7 @@ def measure(results: Results) -> Found:
         "instance-adam": Measurement(_falls(results["adam"]["error"])),
         "instance-variational": Measurement(float(psd.relative_error(minimizer, limit))),
         **_measure_selection(results["path"]),
-        **_measure_endpoints(results["rounds"]),
+        **_measure_endpoints(results["rounds"], gram_named(grams, "centralized")),
         **_measure_solves(results["path"], results["rounds"]),
         **_measure_gap(results["gap"]),
         **_measure_correction(results["correction"]),
@@ -241,24 +241,25 @@ def _measure_selection(path: Table) -> Found:
     }
 
 
-def _measure_endpoints(rounds: Table) -> Found:
+def _measure_endpoints(rounds: Table, centralized: Array) -> Found:
     large, small, free, exact = (
         rows_of(rounds, *procedure)["error"]
         for procedure in (("proximal", 1e-1), ("proximal", 1e-3), ("L-BFGS",), ("exact",))
     )
+    last = gram_at(rows_of(rounds, "proximal", 1e-3), -1)
     return {
         "instance-end-rho-1e-1": Measurement(float(large[-1])),
         "instance-end-rho-1e-3": Measurement(float(small[-1])),
         "instance-end-none": Measurement(float(free[-1])),
         "instance-end-exact": Measurement(float(exact[16:].max())),
         "instance-proximal-closer": Measurement(bool(small[-1] < free[-1])),
+        "instance-gap-remains": Measurement(float(psd.relative_error(last, centralized))),
     }
 
 
 def _measure_solves(path: Table, rounds: Table) -> Found:
     largest = max(path["gradient"].max(), rounds["gradient"][rounds["solves"] > 0].max())
     return {
-        "instance-solves": Measurement(len(path["gradient"]) + int(rounds["solves"].sum())),
         "instance-gradient": Measurement(float(largest)),
     }
 

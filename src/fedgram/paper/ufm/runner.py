@@ -191,8 +191,9 @@ def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) 
     with pyplot().rc_context(SETTINGS):
         figure = experiment.draw(results)
         figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
+    with pyplot().rc_context(SETTINGS | {"figure.constrained_layout.use": False}):  # lay out once
         for path in paths:
-            write_bytes(path, render(figure, path.suffix[1:], bbox_inches="tight"))
+            write_bytes(path, render(figure, path.suffix[1:], tight=True))
     return paths
 
 

@@ -35,6 +35,7 @@ from fedgram.paper.ufm.experiment import (
     extent,
     group_by_size,
     make_table,
+    redraws_of,
 )
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import phi
@@ -55,7 +56,7 @@ FLOOR = 1e-8  # exact optima, at 1e-15, are drawn here: seven empty decades woul
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
     """Parts, the longest first; the quick scale has four instances of each size."""
-    batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 2)}[scale]
+    batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 4)}[scale]
     sizes = {
         f"targets{targets}_width{width}_batch{batch}": partial(
             selection,
@@ -160,8 +161,6 @@ def measure(results: Results) -> Found:
     counted = partial(Measurement, run=run, needed=INSTANCES * len(SELECTION_SIZES))
     gram, head = (_medians(results["redraws"], tables, name) for name in ERRORS)
     return {
-        "selection-instances": counted(run),
-        "selection-smallest-weight": Measurement(float(by_weight(tables[0], "gram_error")[0].min())),
         "selection-gram-slope": counted(_slopes(tables, "gram_error")),
         "selection-head-slope": counted(_slopes(tables, "selection_error")),
         "selection-gram-median": counted(*gram),
@@ -183,11 +182,11 @@ def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
 
 def _medians(
     redrawn: Table, tables: list[Table], name: str
-) -> tuple[tuple[float, float], tuple[tuple[float, float], ...]]:
-    """Smallest and largest median over the sizes at the smallest weight, and their spread over suites."""
+) -> tuple[tuple[float, float], tuple[tuple[float, ...], ...]]:
+    """Smallest and largest median over the sizes at the smallest weight, in our suite and in further ones."""
     medians = np.array([np.median(by_weight(table, name)[1][:, -1]) for table in tables])
     others = redrawn[name].reshape(-1, len(SELECTION_SIZES))
-    return extent(medians), (extent(others.min(axis=1)), extent(others.max(axis=1)))
+    return extent(medians), redraws_of(others.min(axis=1), others.max(axis=1))
 
 
 def by_size(results: Results) -> dict[tuple[int, ...], Table]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram.display.plotting import GREY, INK
 from fedgram.paper.claims import ORDER
-from fedgram.paper.networks import cohorts, metrics, panels
+from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import ALIGNED, FIVE, START_PAIRS, THREE, with_correction
 from fedgram.paper.networks.comparable import ComparableRuns, Row
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
@@ -18,6 +18,7 @@ from fedgram.paper.plots import make_panels
 
 SELECTION = ("ordinary", "proximal", "aligned")
 CORRECTED = tuple(map(with_correction, ("aligned", "ordinary", "proximal")))
+ALIKE = 1.5  # the paper's largest factor is 1.30
 STARTS = {"common": panels.Look(INK, "o"), "independent": panels.Look(GREY, "^")}
 
 
@@ -26,15 +27,7 @@ def measure_alignment(shown: ComparableRuns) -> Found:
     found = Findings(cohorts.ALIGNMENT, shown)
     corrected = Findings(cohorts.ALIGNMENT_CORRECTED, shown)
     free = {"delta": metrics.last_delta, "trajectory": metrics.trajectory, "endpoint": metrics.endpoint}
-    measured: Found = {}
-    for name in SELECTION:
-        procedure = with_correction(name)
-        for what, metric in free.items():
-            measured[f"alignment-{name}-{what}"] = found.fair_median(name, metric)
-        measured[f"alignment-{name}-corrected-1"] = corrected.fair_median(
-            procedure, metrics.error("centralized", 1)
-        )
-        measured[f"alignment-{name}-corrected-8"] = corrected.fair_median(procedure, metrics.endpoint)
+    measured = tables.ALIGNMENT.measure(shown)
     for what, metric in free.items():
         measured[f"alignment-below-ordinary-{what}"] = found.always(
             metrics.smaller(metric), "aligned", "ordinary"
@@ -83,7 +76,17 @@ def _measure_mismatched(shown: ComparableRuns) -> Found:
         for setting in ALIGNED:
             one = Findings(cohorts.MISMATCHED.at(setting), shown)
             measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed, as_one=True)
-    return measured
+    four = (*START_PAIRS["common"], *START_PAIRS["independent"])
+    return measured | {"mismatched-similar": Findings(cohorts.MISMATCHED, shown).over(four, _removes_alike)}
+
+
+def _removes_alike(rows: list[Row]) -> bool:
+    """Whether the medians for both starts differ by less than a factor of 1.5 in every setting."""
+    removed = [
+        (_median_removed([row[:2] for row in group]), _median_removed([row[2:] for row in group]))
+        for group in metrics.by_setting(rows)
+    ]
+    return all(common < ALIKE * other and other < ALIKE * common for common, other in removed)
 
 
 def _median_removed(rows: list[Row]) -> float:

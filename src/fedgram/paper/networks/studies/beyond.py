@@ -39,8 +39,16 @@ def _draw_error_figure(shown: ComparableRuns, against: Against) -> Any:
     drawn = list[Result]()
     for setting, axis in axes.items():
         curves = {procedure: _by_budget(shown, setting, procedure) for procedure in panels.LOOKS}
-        _draw_errors(axis, curves, against)
-        drawn += [run for groups in curves.values() for group in groups for run in group]
+        for name, groups in curves.items():
+            places = [float(np.median([getattr(run, against) for run in group])) for group in groups]
+            errors = [metrics.values(group, metrics.endpoint) for group in groups]
+            look = panels.LOOKS[name]
+            draw_range_band(axis, places, errors, look.color, **look.open)
+            drawn += [run for group in groups for run in group]
+        if not any(curves.values()):
+            mark_not_run(axis)
+        axis.set(xscale="log", yscale="log")
+        axis.minorticks_off()
     if against == "epochs":
         panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
     figure.supylabel("$e_F$ to the target at the end", fontsize=8)
@@ -56,19 +64,6 @@ def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list
     conditions = {shown.scale.epochs(budget): Condition(procedure, budget) for budget in BUDGETS}
     groups = [shown.runs(setting, condition, THREE) for condition in conditions.values()]
     return [group for group in groups if group]
-
-
-def _draw_errors(axis: Any, curves: dict[str, list[list[Result]]], against: Against) -> None:
-    for name, groups in curves.items():
-        if groups:
-            x = [float(np.median([getattr(run, against) for run in group])) for group in groups]
-            look = panels.LOOKS[name]
-            errors = [metrics.values(group, metrics.endpoint) for group in groups]
-            draw_range_band(axis, x, errors, look.color, **look.open)
-    if not any(curves.values()):
-        mark_not_run(axis)
-    axis.set(xscale="log", yscale="log")
-    axis.minorticks_off()
 
 
 def draw_predictions(results: Results) -> Any:
@@ -126,10 +121,8 @@ def _draw_test_errors(axis: Any, groups: Tested) -> None:
 def _mark_empty_rows(axis: Any, groups: Tested) -> None:
     for place, group in enumerate(groups.values()):
         if not group:
-            across = axis.get_yaxis_transform()
-            axis.text(
-                0.5, place, "not run", transform=across, ha="center", va="center", color=GREY, fontsize=7
-            )
+            style = {"ha": "center", "va": "center", "color": GREY, "fontsize": 7}
+            axis.text(0.5, place, "not run", transform=axis.get_yaxis_transform(), **style)
 
 
 def _draw_row(axis: Any, place: float, errors: Array, look: tuple[str, str]) -> None:

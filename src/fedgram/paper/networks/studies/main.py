@@ -7,14 +7,12 @@ from typing import Any
 
 from fedgram._util.text import describe_seeds
 from fedgram.display.plotting import GREEN, INK
-from fedgram.paper.claims import Measurement
-from fedgram.paper.networks import cohorts, metrics, panels
+from fedgram.paper.networks import metrics, panels, tables
 from fedgram.paper.networks.cohorts import MAIN, with_correction
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row
 from fedgram.paper.networks.metrics import Findings, Found, Metric
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.scales import SCALES
-from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR
+from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.plots import mark_not_run, shades
 from fedgram.theory.penalty import Penalty
 
@@ -31,26 +29,9 @@ EXAMPLE = "mpiigaze"
 def measure_main(shown: ComparableRuns) -> Found:
     """Measure selection and moment correction, Table 4."""
     found = Findings(MAIN, shown)
-    measured: Found = {}
-    for name in ("ordinary", "proximal"):
-        procedure = with_correction(name)
-        measured |= {
-            f"main-{name}-endpoint": found.fair_median(name, metrics.endpoint),
-            f"main-{name}-trajectory": found.fair_median(name, metrics.trajectory),
-            f"main-{name}-delta": found.fair_median(name, metrics.last_delta),
-            f"main-{name}-corrected-direction-1": found.fair_median(
-                procedure, metrics.direction("centralized", 1)
-            ),
-            f"main-{name}-corrected-1": found.fair_median(procedure, metrics.error("centralized", 1)),
-            f"main-{name}-corrected-endpoint": found.fair_median(procedure, metrics.endpoint),
-        }
-    return measured | _measure_statements(found)
-
-
-def _measure_statements(found: Findings) -> Found:
     barycenter, centralized = metrics.error("barycenter"), metrics.error("centralized")
     four = tuple(condition.procedure for condition in MAIN.conditions)
-    return {
+    return tables.SELECTION.measure(shown) | {
         "main-proximal-closer": found.always(metrics.smaller(metrics.endpoint), "proximal", "ordinary"),
         "main-proximal-medians": found.over(four, _proximal_medians_smaller),
         "main-to-barycenter": found.always(_nearer(barycenter, centralized), "proximal"),
@@ -61,7 +42,6 @@ def _measure_statements(found: Findings) -> Found:
         "main-smallest-variance": found.over(
             ("ordinary",), lambda rows: min(run.least_variance for (run,) in rows)
         ),
-        "main-runs": Measurement(_runs_in_all()),
     }
 
 
@@ -90,17 +70,6 @@ def _improves_after_round_1(rows: list[Row]) -> bool:
     )
 
 
-def _runs_in_all() -> int:
-    """Number of different runs in all comparisons of the paper.
-
-    With mismatched coordinates there is one for each initialization, setting and seed.
-    """
-    sources = {(name, larger): SETTINGS[name].sources[0] for name in ALL for larger in (False, True)}
-    others = (cohort for cohort in cohorts.PAPER if cohort is not cohorts.MISMATCHED)
-    keys = {key for cohort in others for key in cohort.keys(SCALES["paper"], sources)}
-    return len(keys) + 2 * len(cohorts.MISMATCHED.settings) * len(cohorts.MISMATCHED.seeds)
-
-
 def draw_main(results: Results) -> dict[str, Any]:
     """Draw all figures of the main experiments: 3, 4 and 9 to 11 of the paper."""
     shown = ComparableRuns.from_results(results).same_seeds(
@@ -123,6 +92,8 @@ def draw_selection(shown: ComparableRuns, procedure: str, settings: Sequence[str
     from matplotlib import pyplot as plt
 
     groups = {setting: _with_and_without(shown, setting, procedure) for setting in settings}
+    if not any(groups.values()):
+        return None
     heights = [1.5 if runs else 0.7 for runs in groups.values()]
     figure, axes = plt.subplots(
         len(settings),

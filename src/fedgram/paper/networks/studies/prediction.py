@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY
-from fedgram.paper.networks import cohorts, metrics, panels
+from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import THREE
 from fedgram.paper.networks.comparable import ComparableRuns, Row
 from fedgram.paper.networks.metrics import Findings, Found, Metric
@@ -23,12 +23,7 @@ PREDICTION = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "prox
 def measure_prediction(shown: ComparableRuns) -> Found:
     """Measure training and test errors."""
     found = Findings(cohorts.PREDICTION, shown)
-    measured: Found = {}
-    for name, procedure in PREDICTION.items():
-        measured[f"prediction-{name}-barycenter"] = found.fair_median(procedure, metrics.error("barycenter"))
-        measured[f"prediction-{name}-centralized"] = found.fair_median(
-            procedure, metrics.error("centralized")
-        )
+    measured = tables.PREDICTION.measure(shown)
     for name in ("proximal", "corrected"):
         pair = PREDICTION[name], "ordinary"
         measured |= {

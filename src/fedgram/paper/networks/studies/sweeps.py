@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE
-from fedgram.paper.networks import cohorts, metrics, panels
+from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
 from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
@@ -58,7 +58,17 @@ def measure_epochs(shown: ComparableRuns) -> Found:
         )
         for name in ALL
     }
-    return budgets | firsts
+    return budgets | firsts | {"epochs-falls": found.over(cohorts.EPOCHS.conditions, _falls_with_epochs)}
+
+
+def _falls_with_epochs(rows: list[Row]) -> bool:
+    """Whether the median over settings of the median direction error falls with every larger budget."""
+    return all(
+        a > b
+        for a, b in pairwise(
+            _median_of_settings([(run,) for run in runs]) for runs in zip(*rows, strict=True)
+        )
+    )
 
 
 def _median_of_settings(rows: list[Row]) -> float:
@@ -79,18 +89,8 @@ def _first_budget(rows: list[Row]) -> float:
 def measure_rho(shown: ComparableRuns) -> Found:
     """Measure the dependence on the proximal weight, Appendix F.4 and Table 5."""
     found = Findings(cohorts.RHO, shown)
-    quantities = {
-        "delta": metrics.last_delta,
-        "objective": metrics.objective_gap,
-        "endpoint": metrics.endpoint,
-    }
-    cells: Found = {
-        f"rho-{weight:g}-{name}": found.fair_median(proximal(weight), metric)
-        for weight in WEIGHTS
-        for name, metric in quantities.items()
-    }
     sweep = tuple(map(proximal, WEIGHTS))
-    return cells | {
+    return tables.WEIGHT.measure(shown) | {
         "rho-delta-falls": found.always(metrics.smaller(metrics.last_delta), "proximal", "ordinary"),
         "rho-endpoint-falls": found.always(metrics.smaller(metrics.endpoint), "proximal", "ordinary"),
         "rho-delta-valley": found.over(sweep, partial(_valley, metric=metrics.last_delta)),
@@ -176,9 +176,10 @@ def draw_epochs(results: Results) -> Any:
     budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
     for setting, axis in axes.items():
         groups = {x: shown.runs(setting, condition, THREE) for x, condition in budgets.items()}
-        _draw_medians(
-            axis, {x: metrics.values(group, metrics.direction("barycenter")) for x, group in groups.items()}
-        )
+        errors = [metrics.values(group, metrics.direction("barycenter")) for group in groups.values()]
+        draw_range_band(axis, groups, errors, COLOR, marker="o")
+        if not any(groups.values()):
+            mark_not_run(axis)
         drawn += [run for group in groups.values() for run in group]
         axis.set(xscale="log", yscale="log")
         axis.minorticks_off()
@@ -198,7 +199,9 @@ def draw_weights(results: Results) -> Any:
         errors = {weight: metrics.values(group, metrics.endpoint) for weight, group in groups.items()}
         if any(groups.values()):
             _draw_baseline(axis, errors.pop(0.0))
-        _draw_medians(axis, errors)
+            draw_range_band(axis, errors, errors.values(), COLOR, marker="o")
+        else:
+            mark_not_run(axis)
         drawn += [run for group in groups.values() for run in group]
         axis.set(xscale="log", yscale="log", xlim=(ZERO / 4, 4))
         axis.set_xticks([ZERO, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "1e-3", "0.1"], fontsize=7)
@@ -210,15 +213,6 @@ def draw_weights(results: Results) -> Any:
         panels.legend_line(r"the paper's $\rho=10^{-3}$", GREY, "--"),
     ]
     return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
-
-
-def _draw_medians(axis: Any, samples: dict[float, Array]) -> None:
-    """Draw medians with the range of seeds: samples (seeds,) by place."""
-    present = {place: values for place, values in samples.items() if values.size}
-    if present:
-        draw_range_band(axis, list(present), list(present.values()), COLOR, marker="o")
-    elif not axis.lines:
-        mark_not_run(axis)
 
 
 def _draw_baseline(axis: Any, values: Array) -> None:
