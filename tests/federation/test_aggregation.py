@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -13,6 +13,7 @@ from fedgram.flower.limits import find_limit, geometric_median_gram
 from fedgram.runs.expectation import expectation
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.geometry import psd
+from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.psd import closest_factor
 
 RNG = np.random.default_rng(0)
@@ -66,6 +67,7 @@ def test_trimmed_mean_stays_between_the_honest_extremes(honest, bad):
     assert min(honest) - slack <= found <= max(honest) + slack
 
 
+@settings(max_examples=15)
 @given(st.floats(1.0, 1e9))
 def test_geometric_median_of_a_bad_minority_is_bounded(size):
     """Two of seven equal clients are bad: α = 2/7, so the bound is 2 (1 - α) / (1 - 2 α) = 10/3."""
@@ -91,7 +93,7 @@ def expected_end(procedure="ordinary"):
     return expectation(predict(Moments.from_arrays(rows), Penalty(0.1, 0.1)), Procedure.parse(procedure))
 
 
-def run_rounds(expected, name: str, rounds: int = 150):
+def run_rounds(expected, name: str, rounds: int = 80):
     head = np.random.default_rng(3).standard_normal((3, 6))
     for _ in range(rounds):
         heads = np.stack([closest_factor(head, gram) for gram in expected.grams])
@@ -134,3 +136,24 @@ def test_limit_excludes_clients_that_do_not_count():
     assert psd.relative_error(limit.gram, expected.gram) > 1e-3
     name = find_limit(expected, "abcde", "abcde", AggregationConfig("trimmed")).name
     assert name == "G_⋆ (the limit of the mean)"
+
+
+@pytest.mark.parametrize(("name", "clip"), [("mean", 2.0), ("trimmed", 0.0), ("geometric-median", 0.0)])
+@pytest.mark.parametrize("attack", [lambda head: -head, lambda head: 1e3 * head], ids=["flip", "scale"])
+def test_one_bad_client_of_eight_moves_a_robust_limit_little(name, clip, attack):
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((200, 3)) @ (np.eye(3) + 0.3 * rng.standard_normal((3, 3))) for _ in range(8)]
+    prediction = predict(Moments.from_arrays(rows), Penalty())
+    honest = barycenter(prediction.grams[1:], np.full(7, 1 / 7)).gram
+
+    def end(name, clip):
+        head = np.random.default_rng(3).standard_normal((3, 8))
+        for _ in range(20):
+            heads = np.stack([closest_factor(head, gram) for gram in prediction.grams])
+            heads[0] = attack(heads[0])
+            heads = clip_returns(heads, clip) if clip else heads
+            head = AGGREGATIONS[name](heads, np.full(8, 1 / 8), 1)
+        return psd.relative_error(psd.gram(head), honest)
+
+    assert end(name, clip) < 0.15
+    assert end("mean", 0.0) > 0.3

@@ -104,6 +104,8 @@ BACKBONES: dict[str, Callable[[Sequence[int]], nn.Module]] = {
     "resnet34": lambda shape: build_resnet(shape[0], (3, 4, 6, 3)),
     "residual-cnn": lambda shape: build_residual_cnn(shape[0]),
     "resmlp-small": lambda shape: ResMLP(prod(shape), width=64, blocks=2),
+    "resmlp-128": lambda shape: ResMLP(prod(shape), width=128, blocks=2),
+    "resmlp-256": lambda shape: ResMLP(prod(shape), width=256, blocks=2),
     "resnet-small": lambda shape: build_resnet(shape[0], (1, 1, 1, 1), width=8),
     "residual-cnn-small": lambda shape: build_residual_cnn(shape[0], width=8),
 }

@@ -1,0 +1,87 @@
+"""Build a problem from the tables of sites: hold out rows, encode inputs, standardize targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.data.columns import Columns
+from fedgram.data.encoding import Encoding
+from fedgram.data.holdout import RowParts, hold_out
+from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.site_summary import Impute
+
+
+def build_site_problem(
+    tables: Mapping[str, Columns],
+    *,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    impute: Impute = None,
+    time: str | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    name: str = "own table",
+    kind: Kind = "REAL",
+    on_warning: Callable[[str], None] = lambda sentence: None,
+) -> tuple[Problem, Encoding]:
+    """Divide the rows of every site and encode them.
+
+    Parameters
+    ----------
+    tables : dict of dict of arrays (N,)
+        Site name -> column name -> values, as `read_site_tables` returns them.
+    inputs, targets : list of str
+        Columns. Numbers are standardized, text and booleans are one-hot.
+    impute : {"median", None}
+        See `Encoding.fit`.
+    time : str, optional
+        Column with times; the latest rows are for testing instead of random ones.
+    test_fraction : float
+        Fraction of each site's rows for testing.
+    seed : int
+        Seed of the random choice of rows.
+    name, kind
+        See `Problem`.
+    on_warning : function of str
+        Receives warnings about categories that training did not see.
+
+    Returns
+    -------
+    Problem
+        With standardized inputs and targets, test and validation rows.
+    Encoding
+        Undoes the standardization; also in the problem's provenance, under 'encoding'.
+    """
+    counts = {site: len(table[targets[0]]) for site, table in tables.items()}
+    order = {site: table[time] for site, table in tables.items()} if time else None
+    parts = hold_out(counts, test_fraction, seed, order)
+    fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
+    encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
+
+    def encode(part: Callable[[RowParts], Array]) -> dict[str, Split]:
+        splits = {}
+        for site, table in tables.items():
+            rows = _take(table, part(parts[site]))
+            splits[site] = Split(
+                encoding.encode_inputs(rows, site, on_warning), encoding.encode_targets(rows, site)
+            )
+        return splits
+
+    problem = Problem(
+        name,
+        kind,
+        encode(lambda rows: rows.train),
+        encode(lambda rows: rows.test),
+        tuple(targets),
+        {"inputs": list(inputs), "encoding": encoding.document()},
+        encode(lambda rows: rows.validation),
+    )
+    return problem, encoding
+
+
+def _take(table: Columns, rows: Array) -> dict[str, Any]:
+    return {column: np.asarray(values)[rows] for column, values in table.items()}
