@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
+from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
 from fedgram.cli.parsing import parse_weights
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
+from fedgram.data.encoding import Encoding
+from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Problem
+from fedgram.data.site_problem import build_site_problem
 from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_table, list_files
 from fedgram.data.tables.read_rows import TableSpec, read_table
+from fedgram.data.tables.read_site_tables import read_site_tables
 
 if TYPE_CHECKING:
     from fedgram.data.tables.read_sample import TableSample
@@ -153,6 +159,41 @@ def load_problem(dataset: str, data_dir: Path | None, options: Options, table: T
         if not value:
             raise InputError(f"Training on a table needs {flag}.", field=_field(flag))
     return read_table(dataset, table, options.seed)
+
+
+def load_site_problem(
+    dataset: str, data_dir: Path | None, spec: TableSpec, seed: int, on_warning: Callable[[str], None]
+) -> tuple[Problem, Array]:
+    """Load a named dataset or a table with standardized columns, test rows and validation rows.
+
+    Also return the standard deviations (C,) of the targets, which convert errors to their units.
+    """
+    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
+        _reject_flags(spec.flags, f"tables, but '{dataset}' is a named dataset")
+        problem = registry.load(dataset, data_dir, Options(seed))
+        scales = problem.provenance.get("mean_and_deviation", {})
+        deviations = [scales[name][1] if name in scales else 1.0 for name in problem.target_names]
+        held_out = problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
+        return held_out, np.array(deviations or np.ones(problem.moments.mean.shape[1]))
+    problem, encoding = read_site_problem(dataset, spec, seed, on_warning)
+    return problem, encoding.target_scale
+
+
+def read_site_problem(
+    dataset: str, spec: TableSpec, seed: int, on_warning: Callable[[str], None]
+) -> tuple[Problem, Encoding]:
+    """Read a table with standardized numbers and one-hot categories."""
+    for flag, value in spec.required_flags.items():
+        if not value:
+            raise InputError(f"Training on a table needs {flag}.", field=_field(flag))
+    if spec.impute not in (None, "median"):
+        raise InputError(f"Unknown --impute: '{spec.impute}'. Use 'median'.", field="impute")
+    tables = read_site_tables(dataset, spec, on_warning=on_warning)
+    return build_site_problem(
+        tables, inputs=spec.inputs, targets=spec.targets, impute=spec.impute, time=spec.time,
+        test_fraction=spec.held_out, seed=seed, name=Path(dataset).stem, kind=spec.kind or "REAL",
+        on_warning=on_warning,
+    )  # fmt: skip
 
 
 def _reject_flags(flags: Mapping[str, object], reason: str) -> None:

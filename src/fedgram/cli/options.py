@@ -35,6 +35,20 @@ Weights = Annotated[
         help="Client weights: 'equal', numbers in client order, or NAME=NUMBER pairs. Default: row counts."
     ),
 ]
+Units = Annotated[
+    str | None,
+    typer.Option(help="Units of the targets: one for all, one per target, or NAME=UNIT pairs."),
+]
+InputColumns = Annotated[str | None, table_option("--inputs", help="Input columns, separated by commas.")]
+TestFraction = Annotated[
+    float | None, table_option(help="Fraction of rows to keep for testing. Default: 0.2.")
+]
+Time = Annotated[
+    str | None, table_option(help="Column with times: test on the latest rows instead of random ones.")
+]
+Impute = Annotated[
+    str | None, table_option(help="Fill missing inputs: 'median'. Default: refuse missing inputs.")
+]
 
 DataDir = Annotated[
     Path | None,

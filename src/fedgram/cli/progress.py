@@ -40,6 +40,12 @@ class ProgressBar:
             self._log_without_terminal(line)
         self._last_round = (status.stack, status.round)
 
+    def on_fraction(self, name: str, fraction: float) -> None:
+        """Show which fraction of a training is done."""
+        self._update(name, name, round(1000 * fraction), 1000)
+        if fraction >= 1:
+            self._log_without_terminal(f"trained {name}")
+
     def on_start(self, finished: int, total: int) -> None:
         """Show the number of finished parts and of all parts of an experiment."""
         self._update("parts", "running", finished, total)

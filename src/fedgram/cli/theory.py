@@ -22,6 +22,7 @@ from fedgram.cli.options import (
     LambdaW,
     Site,
     Targets,
+    Units,
     Weights,
     Where,
     output_option,
@@ -49,10 +50,6 @@ Robust = Annotated[
 Time = Annotated[
     str | None,
     table_option(help="Columns that order a client's rows in time; intervals then resample blocks of rows."),
-]
-Units = Annotated[
-    str | None,
-    typer.Option(help="Units of the targets: one for all, one per target, or NAME=UNIT pairs."),
 ]
 Standardize = Annotated[
     bool | None,

@@ -16,12 +16,16 @@ from fedgram.cli.options import (
     DataSeed,
     Device,
     DropMissing,
+    Impute,
+    InputColumns,
     Json,
     LambdaH,
     LambdaW,
     Larger,
     Seeds,
     Targets,
+    TestFraction,
+    Time,
     Variant,
     Where,
     output_option,
@@ -43,7 +47,8 @@ Procedures = Annotated[
         "--procedure",
         help="Training procedure: words joined by '+'. Repeat the option or separate procedures by commas. "
         "Loss: ordinary, proximal[=RHO], corrected[=GAMMA]. Returned head: aligned, solved. Bias: private, "
-        "offset. Other: centered, full-model, independent, centralized.",
+        "offset. Other: centered, full-model, independent, centralized, local. With full-model: "
+        "moment-head[=ROUNDS], site-effects, blended.",
     ),
 ]
 
@@ -75,16 +80,33 @@ def train(
     final_learning_rate: Annotated[
         float, optimizer_option(help="Learning rate at the end of each round.")
     ] = PAPER.final_learning_rate,
+    decay: Annotated[
+        str, optimizer_option(help="Learning rate falls within each 'round', or over the whole 'run'.")
+    ] = PAPER.decay,
     clip: Annotated[float, optimizer_option(help="Maximum gradient norm of a network.")] = PAPER.clip,
     data_dir: DataDir = None,
     variant: Variant = "",
     larger: Larger = False,
     data_seed: DataSeed = 0,
     client: Client = None,
-    inputs: Annotated[str | None, table_option(help="Input columns, separated by commas.")] = None,
+    inputs: InputColumns = None,
     targets: Targets = None,
-    test_fraction: Annotated[
-        float | None, table_option(help="Fraction of rows to keep for testing. Default: 0.2.")
+    test_fraction: TestFraction = None,
+    standardize: Annotated[
+        bool,
+        table_option(
+            "--standardize",
+            help="Standardize numbers with pooled moments, one-hot text; predictions undo it.",
+        ),
+    ] = False,
+    time: Time = None,
+    impute: Impute = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            help="Fraction of training rows that choose round and strengths. Default: none, or 0.2 "
+            "with moment-head."
+        ),
     ] = None,
     where: Where = None,
     drop_missing: DropMissing = False,
@@ -104,9 +126,10 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure proximal --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli.inputs import load_problem
+    from fedgram.cli.inputs import load_problem, read_site_problem
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
+    from fedgram.data.holdout import VALIDATION_FRACTION
     from fedgram.data.tables.read_rows import TableSpec
     from fedgram.display import run_tables
     from fedgram.training import train as train_networks
@@ -114,13 +137,22 @@ def train(
     config = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
-        precision=precision,  # type: ignore[arg-type]  # TrainConfig checks it
+        precision=precision, decay=decay,  # type: ignore[arg-type]  # TrainConfig checks them
     )  # fmt: skip
     table = TableSpec(
         client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where,
-        drop_missing, kind=kind,  # type: ignore[arg-type]  # Problem checks it
+        drop_missing, kind=kind, time=time, impute=impute,  # type: ignore[arg-type]  # checked later
     )  # fmt: skip
-    problem = load_problem(dataset, data_dir, Options(data_seed, variant, larger), table)
+    needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))
+    fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
+    if standardize or time or impute:
+        problem, _ = read_site_problem(dataset, table, data_seed, lambda line: typer.echo(line, err=True))
+        if fraction is None:  # all rows but those for testing are for training
+            problem = problem.with_validation_in_training()
+    else:
+        problem = load_problem(dataset, data_dir, Options(data_seed, variant, larger), table)
+        if fraction is not None:
+            problem = problem.hold_out_validation(fraction, data_seed)
     if dropped := problem.provenance.get("rows_left_out"):
         typer.echo(dropped_rows_message(dropped), err=True)
     with progress_bar(kept="finished rounds") as progress:

@@ -325,6 +325,17 @@ class Problem:
         provenance = {**self.provenance, "validation": fraction}
         return replace(self, train=train, validation=validation, provenance=provenance)
 
+    def with_validation_in_training(self) -> Problem:
+        """Move all validation rows to the training rows."""
+        train = {
+            client: Split(
+                np.concatenate([split.inputs, self.validation[client].inputs]),
+                np.concatenate([split.targets, self.validation[client].targets]),
+            )
+            for client, split in self.train.items()
+        }
+        return replace(self, train=train, validation={})
+
     def centered(self) -> Problem:
         """Subtract each client's training mean from its targets; this removes the mean term of the gap."""
         means = {client: split.targets.mean(axis=0) for client, split in self.train.items()}

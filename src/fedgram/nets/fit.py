@@ -41,7 +41,7 @@ class Fit:
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
         self.compiled_losses = cuda.compile_on_gpu(compute_losses, stack.device)
-        self.pads = can_pad(stack) and stack.device.type == "cpu"
+        self.pads = len(set(batches.counts)) > 1 and can_pad(stack) and stack.device.type == "cpu"
         self.common = self._common_shapes()
         self.streams = cuda.StreamPool(stack.device, stack.models_at_once < len(stack))
         self.steps_per_epoch = [-(-count // batches.batch) for count in batches.counts]

@@ -34,6 +34,7 @@ class RunMeasurement:
     train_mse and test_mse (T, 3): over all rows of present clients, under each of BIAS_RULES; NaN without
     test rows.
     absent (T, M): clients that did not reply, or did not measure errors.
+    chosen_test_mse: of the models that were chosen on validation rows, over all test rows; None without.
     """
 
     setup: Setup
@@ -49,6 +50,7 @@ class RunMeasurement:
     train_mse: Array
     test_mse: Array
     absent: Array
+    chosen_test_mse: float | None = None
 
     @property
     def target_error(self) -> Array:
@@ -87,9 +89,13 @@ class RunMeasurement:
 
     @property
     def last_mse(self) -> tuple[float, float]:
-        """Train and test MSE after the last round, under the procedure's bias rule."""
+        """Train and test MSE after the last round, under the procedure's bias rule.
+
+        With validation rows, the test MSE is that of the chosen models.
+        """
         rule = BIAS_RULES.index(self.setup.procedure.bias)
-        return float(self.train_mse[-1, rule]), float(self.test_mse[-1, rule])
+        test = float(self.test_mse[-1, rule]) if self.chosen_test_mse is None else self.chosen_test_mse
+        return float(self.train_mse[-1, rule]), test
 
     @property
     def lasting_mse(self) -> tuple[float, float]:
@@ -193,7 +199,15 @@ def measure(run: StoredRun) -> RunMeasurement:
         train_mse=average_over_clients(train_mse, train_rows),
         test_mse=average_over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
         absent=np.isnan(objective) | np.isnan(train_mse).any(axis=-1),
+        chosen_test_mse=_chosen_test_mse(run, test_rows),
     )
+
+
+def _chosen_test_mse(run: StoredRun, test_rows: Array) -> float | None:
+    if "test_mse" not in run.account.chosen:
+        return None
+    errors = np.array(run.account.chosen["test_mse"], dtype=np.float64)  # None becomes NaN
+    return float(_weighted_mean(errors, test_rows))
 
 
 def direction_error(gram: Array, reference: Array) -> Array:

@@ -3,124 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.encoding import Encoding
+from fedgram._util.text import quote_list
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
-from fedgram.federation.site_models import SiteModels
-from fedgram.training.site_learning import AUTO, Learned, Plan, Progress, choose_plan, learn
-
-ALONE, HEAD, FEDAVG, POOLED = "local", "ordinary", "full-model", "centralized"
-
-LABELS = {
-    ALONE: "alone",
-    HEAD: "shared head",
-    FEDAVG: "FedAvg",
-    AUTO: "moment head with site effects",
-    POOLED: "pooled",
-}
-"""Name of each procedure for people."""
-
-Verdict = Literal["join", "alone", "undecided"]
+from fedgram.nets.model import default_name
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice, Verdict
+from fedgram.training.site_learning import Learned, Plan, Progress, choose_plan, learn
 
 RESAMPLES = 2000  # of the paired bootstrap; the ends of a 95 % interval then vary by about 2 % of its width
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """Held-out errors of one procedure in the targets' own units.
-
-    rmse and r2 (C,): over all sites; site_rmse (M, C): NaN without test rows; standardized_mse: mean over
-    rows and targets, each divided by the pooled variance.
-    """
-
-    name: str
-    standardized_mse: float
-    rmse: Array
-    r2: Array
-    site_rmse: Array
-
-
-@dataclass(frozen=True, eq=False)
-class SiteAdvice:
-    """Answer for one site.
-
-    difference: standardized MSE alone minus federated, with a 95 % interval from a paired bootstrap over its
-    test rows; positive if joining helps. rmse_change (C,) with low and high (C,): RMSE alone minus federated
-    in the targets' units.
-    """
-
-    name: str
-    rows: int
-    test_rows: int
-    difference: tuple[float, float, float]
-    rmse_change: Array
-    low: Array
-    high: Array
-    verdict: Verdict
-
-
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """Comparison of procedures on held-out rows, for every site and in total."""
-
-    targets: tuple[str, ...]
-    recommended: str
-    procedures: tuple[Errors, ...]
-    sites: tuple[SiteAdvice, ...]
-    exchanged: tuple[str, ...]
-    plan: Plan
-    notes: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Convert to the JSON of `fedgram advise --json`."""
-        names = [each.name for each in self.procedures]
-        return {
-            "targets": list(self.targets),
-            "recommended": self.recommended,
-            "procedures": [
-                {
-                    "name": each.name,
-                    "standardized_mse": each.standardized_mse,
-                    "rmse": self._by_target(each.rmse),
-                    "r2": self._by_target(each.r2),
-                }
-                for each in self.procedures
-            ],
-            "sites": [
-                {
-                    "name": site.name,
-                    "rows": site.rows,
-                    "test_rows": site.test_rows,
-                    "rmse": {
-                        name: self._by_target(errors.site_rmse[m])
-                        for name, errors in zip(names, self.procedures, strict=True)
-                    },
-                    "difference": dict(
-                        zip(("mean", "low", "high"), map(_number, site.difference), strict=True)
-                    ),
-                    "verdict": site.verdict,
-                }
-                for m, site in enumerate(self.sites)
-            ],
-            "exchanged": list(self.exchanged),
-            "notes": list(self.notes),
-        }
-
-    def _by_target(self, values: Array) -> dict[str, float | None]:
-        return dict(zip(self.targets, map(_number, values.tolist()), strict=True))
-
-
 def advise(
     problem: Problem,
-    encoding: Encoding | None = None,
+    target_scale: Array | None = None,
     *,
     plan: Plan | None = None,
     seeds: Sequence[int] = (0,),
@@ -133,8 +34,8 @@ def advise(
     ----------
     problem : Problem
         With test and validation rows; inputs and targets should be standardized.
-    encoding : Encoding, optional
-        Converts errors to the targets' own units.
+    target_scale : array (C,), optional
+        Standard deviations that the targets were divided by; they convert errors to the targets' own units.
     plan : Plan, optional
         Network and budget; by default chosen on validation rows.
     seeds : sequence of int
@@ -171,37 +72,41 @@ def advise(
     for part in ("test", "validation"):
         if not any(len(split) for split in getattr(problem, part).values()):
             raise InputError(f"The problem has no {part} rows. Hold some out.", field=part)
-    chosen = plan or choose_plan(problem, AUTO, seeds[0], device, on_progress).plan
+    first = choose_plan(problem, AUTO, seeds[0], device, on_progress) if plan is None else None
+    chosen = first.plan if first else plan
+    assert chosen is not None
     predicted: dict[str, list[list[Array]]] = {}
-    models: SiteModels | None = None
     for seed in seeds:
-        together = learn(problem, chosen, (ALONE, HEAD, FEDAVG, AUTO), seed, device, on_progress)
-        for name in (ALONE, HEAD, FEDAVG, AUTO):
-            final = together.models(name)
-            predicted.setdefault(name, []).append(together.predict(name, final, "test"))
-            models = final if name == AUTO and models is None else models
+        # a blended run trains every site alone as well
+        ours = (
+            first if first and seed == seeds[0] else learn(problem, chosen, [AUTO], seed, device, on_progress)
+        )
+        others = learn(problem, chosen, [HEAD, FEDAVG], seed, device, on_progress)
+        for name, learned in ((ALONE, ours), (HEAD, others), (FEDAVG, others), (AUTO, ours)):
+            rows = learned.predict(name, learned.models(name), "test")
+            predicted.setdefault(name, []).append(rows)
         pooled = learn(problem, chosen, (POOLED,), seed, device, on_progress)
         predicted.setdefault(POOLED, []).append(_split_pooled(problem, pooled))
-    assert models is not None
-    scale = encoding.target_scale if encoding else np.ones(problem.moments.mean.shape[1])
     average = {
         name: [np.mean(each, axis=0) for each in zip(*runs, strict=True)] for name, runs in predicted.items()
     }
     truth = [split.targets for split in problem.test.values()]
+    scale = np.ones(truth[0].shape[1]) if target_scale is None else np.asarray(target_scale)
     procedures = tuple(_errors(name, average[name], truth, scale) for name in average)
     sites = tuple(
         _advise_site(name, problem, average[ALONE][m], average[AUTO][m], truth[m], scale, m)
         for m, name in enumerate(problem.clients)
     )
-    best = min((each for each in procedures if each.name != POOLED), key=lambda each: each.standardized_mse)
+    recommended = _recommend(procedures)
     return Advice(
         targets=problem.target_names or tuple(f"target {c + 1}" for c in range(len(scale))),
-        recommended=_recommend(procedures),
+        recommended=recommended,
         procedures=procedures,
         sites=sites,
-        exchanged=_exchanged(_recommend(procedures), chosen, together.federation),
-        plan=chosen,
-        notes=_notes(sites, best.name),
+        exchanged=_exchanged(recommended, ours.federation),
+        backbone=default_name(chosen.backbone),
+        config=chosen.config,
+        notes=_notes(procedures, sites),
     )
 
 
@@ -249,7 +154,7 @@ def _advise_site(
     return SiteAdvice(name, fitted, len(truth), difference, mean_change, low_change, high_change, verdict)
 
 
-def _exchanged(procedure: str, plan: Plan, federation: Federation) -> tuple[str, ...]:
+def _exchanged(procedure: str, federation: Federation) -> tuple[str, ...]:
     if procedure == ALONE:
         return ()
     layers = federation.clients.stack.parameters
@@ -263,16 +168,11 @@ def _exchanged(procedure: str, plan: Plan, federation: Federation) -> tuple[str,
     )
 
 
-def _notes(sites: Sequence[SiteAdvice], best: str) -> tuple[str, ...]:
-    small = [site.name for site in sites if not site.test_rows]
+def _notes(procedures: Sequence[Errors], sites: Sequence[SiteAdvice]) -> tuple[str, ...]:
     notes = []
-    if small:
-        names = ", ".join(f"'{name}'" for name in small[:5]) + (" and others" if len(small) > 5 else "")
-        notes.append(f"Too few rows to test, so the shared model serves them: {names}.")
-    if best not in (AUTO, ALONE):
-        notes.append(f"On the test rows, {LABELS[best]} had the least error.")
+    if small := [site.name for site in sites if not site.test_rows]:
+        notes.append(f"Too few rows to test; the shared model serves {quote_list(small)}.")
+    best = min((each for each in procedures if each.name != POOLED), key=lambda each: each.standardized_mse)
+    if best.name not in (AUTO, ALONE):
+        notes.append(f"On these test rows {LABELS[best.name]} had the least error.")
     return tuple(notes)
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

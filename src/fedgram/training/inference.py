@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_bytes
 from fedgram._util.frames import align_columns
 from fedgram._util.text import quote_list
+from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec, read_inputs
+from fedgram.data.tables.read_site_tables import read_columns
 from fedgram.data.validation import (
     check_finite,
     check_image_dtype,
@@ -46,7 +49,9 @@ def predict_rows(
     run : StoredRun
         A complete run with saved networks.
     inputs : mapping from client name to array (N, ...) or data frame
-        Columns of data frames are matched by name. A centralized run accepts any client name.
+        Columns of data frames are matched by name. A centralized run accepts any client name, and a
+        full-model run predicts with its shared network for clients that did not take part. A run with
+        encoded columns takes the encoded ones; `fedgram runs predict` encodes tables.
     backbone : module or function, optional
         The backbone that the run was trained with; not needed for backbones with a name.
 
@@ -73,19 +78,42 @@ def predict_rows(
     """
     check_type(inputs, Mapping, "predict_rows()", "Pass {'a': rows, 'b': rows}, by client name")
     arrays, provenance, mean = run.model(), run.setup.data.provenance, run.moments.mean
-    by_client, _ = align_columns(key_by_client(inputs), provenance.get("inputs", ()), "inputs")
+    encoding = Encoding.from_document(provenance["encoding"]) if "encoding" in provenance else None
+    columns = encoding.input_names if encoding else provenance.get("inputs", ())
+    by_client, _ = align_columns(key_by_client(inputs), columns, "inputs")
     predicted = {}
     for client, rows in by_client.items():
         m = _index_of(run, client)
-        own = {name: np.asarray(value[m]) for name, value in arrays.items()}  # an item may be a NumPy scalar
         values = to_native_array(to_numeric_array(rows, client, "inputs"))
         check_finite(values, client, "inputs")
         input_type = provenance.get("input_type", str(values.dtype))
         check_image_dtype(values, input_type, "the run was trained on", client)
-        shift = mean[m] if run.setup.procedure.centered else 0.0
-        predicted[client] = _predict(run, own, values, backbone) + shift
+        shift = mean[m] if run.setup.procedure.centered and m is not None else 0.0
+        parts = [
+            share * _predict(run, own, values, backbone) for share, own in _networks_of(arrays, m) if share
+        ]
+        standardized = np.sum(parts, axis=0) + shift
+        predicted[client] = encoding.decode_targets(standardized) if encoding else standardized
         _check_predictions(predicted[client], client)
     return predicted
+
+
+def _networks_of(arrays: Mapping[str, Array], m: int | None) -> list[tuple[float, dict[str, Array]]]:
+    """Return the networks of client m with their shares; None is a client that did not take part."""
+    parts: dict[str, dict[str, Array]] = {"": {}, "shared.": {}, "local.": {}}
+    for name, value in arrays.items():
+        prefix = next((each for each in ("shared.", "local.") if name.startswith(each)), "")
+        parts[prefix][name.removeprefix(prefix)] = value
+    own_share = parts[""].pop("local_share", None)
+    if m is None:
+        # A run without solved heads has one shared network, that of every client.
+        return [(1.0, parts["shared."] or _select(parts[""], 0))]
+    share = 0.0 if own_share is None else float(own_share[m])
+    return [(1.0 - share, _select(parts[""], m)), (share, _select(parts["local."], m))]
+
+
+def _select(arrays: Mapping[str, Array], m: int) -> dict[str, Array]:
+    return {name: np.asarray(value[m]) for name, value in arrays.items()}  # an item may be a NumPy scalar
 
 
 def _check_predictions(predicted: Array, client: str) -> None:
@@ -100,11 +128,15 @@ def _check_predictions(predicted: Array, client: str) -> None:
         )
 
 
-def _index_of(run: StoredRun, client: str) -> int:
-    """Return the index of a client's network."""
+def _index_of(run: StoredRun, client: str) -> int | None:
+    """Return the index of a client's network; None for the shared network."""
     clients = run.setup.data.clients
     if run.setup.procedure.centralized:
         return 0
+    if client not in clients and run.setup.procedure.full_model and run.setup.procedure.bias == "shared":
+        message = f"Client '{client}' did not take part in training; the shared network predicts for it."
+        warnings.warn(message, stacklevel=3)
+        return None
     if client not in clients:
         raise InputError(
             f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
@@ -207,13 +239,22 @@ def predict_table(folder: Path, data: str, client: str | None, site: str | None)
         raise InputError(
             "Pass either --client, the column with each row's client, or --site, not both.", field="client"
         )
-    clients, inputs = read_inputs(data, TableSpec(client, _input_columns(run), [], site=site or ""))
+    clients, inputs = _read_inputs(run, data, TableSpec(client, _input_columns(run), [], site=site or ""))
     owners = np.array(clients, dtype=object)
     values = np.empty((len(clients), len(run.setup.data.targets)))
     rows = {name: inputs[owners == name].astype(np.float32) for name in dict.fromkeys(clients)}
     for name, predicted in predict_rows(run, rows).items():
         values[owners == name] = predicted
     return PredictedTable(clients, run.setup.data.targets, values)
+
+
+def _read_inputs(run: StoredRun, data: str, spec: TableSpec) -> tuple[list[str], Array]:
+    """Read the client of every row and the inputs (N, D), encoded as in training."""
+    if "encoding" not in run.setup.data.provenance:
+        return read_inputs(data, spec)
+    encoding = Encoding.from_document(run.setup.data.provenance["encoding"])
+    clients, columns = read_columns(data, spec, encoding.kinds)
+    return clients, encoding.encode_inputs(columns)
 
 
 def _load_single_run(folder: Path) -> StoredRun:

@@ -9,15 +9,13 @@ from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import SiteModels
-from fedgram.nets.model import Backbone
+from fedgram.nets.model import Backbone, draw_example
+from fedgram.runs.advice import AUTO
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 from fedgram.training import devices
-
-AUTO = "full-model+moment-head+site-effects+blended"
-"""Procedure that `advise` and `FederatedRegressor(procedure="auto")` train."""
 
 # With more training rows only the smallest plan is tried: on Beijing (21,600 rows) a network of width 128
 # takes three times as long and lowers the test error by 0.4 %.
@@ -25,6 +23,10 @@ LARGE = 10_000
 
 # A larger network must lower the validation error by this factor to count: it takes longer to train.
 WORTHWHILE = 0.99
+
+# The next size is tried only after a gain of this factor. Measured on seven problems: where width 128 gained
+# less than 10 % over 64, width 256 gained less than 1 % over 128.
+PROMISING = 0.9
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def learn(
     runs = [Run(Procedure.parse(each), seed) for each in procedures]
     place = devices.resolve_device(device)
     rounds, epochs = plan.config.rounds, plan.config.epochs
-    with devices.use_device(place):
+    example, _ = draw_example(plan.backbone, next(iter(problem.train.values())), plan.config.features)
+    with devices.use_device(place), devices.limit_threads(example.size, place):
         federation = Federation(problem, plan.backbone, runs, plan.config, place)
         name = plan.backbone if isinstance(plan.backbone, str) else "own network"
 
@@ -119,13 +122,13 @@ def choose_plan(
 
     Above LARGE training rows, only the smallest is tried.
     """
-    best: Learned | None = None
     rows = sum(map(len, problem.train.values()))
-    for plan in plans()[: 1 if rows > LARGE else None]:
+    first, *larger = plans()
+    best = learn(problem, first, [procedure], seed, device, on_progress)
+    for plan in larger if rows <= LARGE else ():
         learned = learn(problem, plan, [procedure], seed, device, on_progress)
-        error = learned.validation_error(procedure)
-        if best is not None and not error < WORTHWHILE * best.validation_error(procedure):
+        gain = learned.validation_error(procedure) / best.validation_error(procedure)
+        best = learned if gain < WORTHWHILE else best
+        if not gain < PROMISING:
             break
-        best = learned
-    assert best is not None  # the smallest plan is always tried
     return best

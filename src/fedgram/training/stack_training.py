@@ -128,8 +128,8 @@ class StackTraining:
     def _begin(self) -> None:
         moments = self.task.problem.moments
         heads, biases = self.federation.head.cpu().numpy(), self.federation.bias.cpu().numpy()
-        for record, head, bias in zip(self.records.values(), heads, biases, strict=True):
-            record.begin(moments, head, bias)
+        for r, record in enumerate(self.records.values()):  # companions of blended runs come last
+            record.begin(moments, heads[r], biases[r])
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Continue after the round of the checkpoint; files of later rounds are overwritten."""

@@ -51,7 +51,7 @@ class TableSpec:
         return self.required_flags | {
             "--where": self.where,
             "--drop-missing": self.drop_missing,
-            "--test-fraction": self.test_fraction is not None,
+            "--test-fraction": None if self.test_fraction is None else f"{self.test_fraction:g}",
             "--kind": self.kind,
             "--time": self.time,
             "--impute": self.impute,

@@ -1,0 +1,118 @@
+"""The command `fedgram advise`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgram._util.text import split_names
+from fedgram.cli.app import app, print_json
+from fedgram.cli.options import (
+    Client,
+    DataDir,
+    DataSeed,
+    Device,
+    DropMissing,
+    Figure,
+    Impute,
+    InputColumns,
+    Json,
+    Seeds,
+    Targets,
+    TestFraction,
+    Time,
+    Units,
+    Where,
+    output_option,
+)
+from fedgram.cli.parsing import parse_seeds, parse_units
+from fedgram.runs.advice import Advice
+
+
+@app.command()
+def advise(
+    data: Annotated[str, typer.Argument(help="Named dataset, or a CSV, TSV or Parquet file or folder.")],
+    client: Client = None,
+    inputs: InputColumns = None,
+    targets: Targets = None,
+    time: Time = None,
+    impute: Impute = None,
+    test_fraction: TestFraction = None,
+    where: Where = None,
+    drop_missing: DropMissing = False,
+    units: Units = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Network. Default: chosen for the data on validation rows.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
+    seeds: Seeds = "1",
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    data_seed: DataSeed = 0,
+    figure: Figure = None,
+    show_all: Annotated[bool, output_option("--all", help="Show all sites, not only ten.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say for every site whether joining a federation pays, measured on held-out rows.
+
+    Trains alone, with a shared head, by FedAvg, with a moment head and site effects, and pooled. Inputs are
+    standardized, text is one-hot, and errors are in the targets' own units.
+
+    fedgram advise beijing-stations
+    """
+    from fedgram.cli.inputs import load_site_problem
+    from fedgram.cli.progress import progress_bar
+    from fedgram.data.tables.read_rows import TableSpec
+    from fedgram.display.advice import draw_advice, print_advice
+    from fedgram.display.console import make_console
+    from fedgram.training.advise import advise as compare
+    from fedgram.training.site_learning import Plan, plans
+
+    spec = TableSpec(
+        client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where, drop_missing,
+        time=time, impute=impute,  # type: ignore[arg-type]  # load_site_problem checks it
+    )  # fmt: skip
+    problem, scale = load_site_problem(data, data_dir, spec, data_seed, partial(typer.echo, err=True))
+    plan = None
+    if backbone or rounds or epochs:
+        plan = next((each for each in plans() if each.backbone == backbone), plans()[0])
+        rounds, epochs = rounds or plan.config.rounds, epochs or plan.config.epochs
+        plan = Plan(backbone or plan.backbone, replace(plan.config, rounds=rounds, epochs=epochs))
+    with progress_bar() as progress:
+        advice = compare(
+            problem, scale, plan=plan, seeds=parse_seeds(seeds), device=device,
+            on_progress=progress.on_fraction,
+        )  # fmt: skip
+    if figure:
+        draw_advice(advice, figure, f"{problem.name} · {problem.kind}")
+    if as_json:
+        print_json(advice.document())
+        return
+    print_advice(make_console(), advice, parse_units(units, advice.targets), all_sites=show_all)
+    typer.echo("Train and keep it:\n  " + _train_command(advice, data, spec.flags, data_dir))
+
+
+def _train_command(advice: Advice, data: str, table_flags: dict[str, object], data_dir: Path | None) -> str:
+    """Return the command line that trains the recommended model."""
+    config = advice.config
+    words = ["fedgram", "train", data, "--procedure", advice.recommended]
+    for flag, value in {**table_flags, "--data-dir": data_dir}.items():
+        if value is True:
+            words.append(flag)
+        elif value:
+            words += [flag, ",".join(value) if isinstance(value, list | tuple) else str(value)]
+    if table_flags.get("--client"):
+        words.append("--standardize")
+    words += [
+        "--validation", "0.2", "--backbone", advice.backbone, "--features", str(config.features),
+        "--rounds", str(config.rounds), "--epochs", str(config.epochs), "--batch", str(config.batch),
+        "--learning-rate", f"{config.learning_rate:g}", "--decay", config.decay,
+        "--lambda-h", f"{config.penalty.features:g}", "--lambda-w", f"{config.penalty.head:g}",
+    ]  # fmt: skip
+    return shlex.join(words)

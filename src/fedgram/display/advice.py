@@ -1,0 +1,112 @@
+"""Sentences, tables and a figure of the advice to sites."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from fedgram._util.files import write_bytes
+from fedgram._util.text import pluralize
+from fedgram.display.console import plain_table, print_wrapped
+from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, pyplot, render
+from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice
+
+VERDICTS = {"join": "join", "alone": "stay alone", "undecided": "no difference shown"}
+
+
+def summary(advice: Advice, units: Sequence[str]) -> list[str]:
+    """Return the answer in sentences, the first one for all sites."""
+    errors = {each.name: each for each in advice.procedures}
+    alone, ours = errors[ALONE], errors[AUTO]
+    change = 100 * (ours.standardized_mse / alone.standardized_mse - 1)
+    counts = Counter(site.verdict for site in advice.sites)
+    if advice.recommended == AUTO:
+        first = (
+            f"Federate: on held-out rows, joining lowers the mean squared error by {-change:.0f} % in total."
+        )
+    else:
+        first = (
+            f"Stay alone: on held-out rows, joining raises the mean squared error by {change:.0f} % in total."
+        )
+    return [
+        first,
+        "; ".join(
+            f"{name}: {alone.rmse[c]:.3g} alone, {ours.rmse[c]:.3g} federated, "
+            f"{errors[POOLED].rmse[c]:.3g} if rows could be pooled (RMSE, {units[c]})"
+            for c, name in enumerate(advice.targets)
+        )
+        + ".",
+        f"Of {pluralize(len(advice.sites), 'site')}, {counts['join']} gain by joining, {counts['alone']} do "
+        f"better alone, and for {counts['undecided']} the test rows show no difference.",
+        *advice.notes,
+    ]
+
+
+def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
+    """Return the verdict for one site in a sentence."""
+    if not site.test_rows:
+        return f"{site.name}: too few rows to test; the shared model serves it."
+    if site.verdict == "undecided":
+        return f"{site.name}: no difference that {site.test_rows:,} rows can show."
+    # name the target with the clearest effect
+    bounds = site.low if site.verdict == "join" else -site.high
+    c = int(np.argmax(bounds / np.maximum(alone, np.finfo(float).tiny)))
+    sign, effect = (1, "lowers") if site.verdict == "join" else (-1, "raises")
+    advice = "" if site.verdict == "join" else " Stay alone."
+    if bounds[c] <= 0:
+        return f"{site.name}: joining {effect} the error over all targets, though not clearly of one.{advice}"
+    first, last = sorted((sign * site.low[c], sign * site.high[c]))
+    return (
+        f"{site.name}: joining {effect} the error for {targets[c]} from {alone[c]:.3g} to "
+        f"{alone[c] - site.rmse_change[c]:.3g} {units[c]} (95 %: {first:.2g} to {last:.2g}).{advice}"
+    )
+
+
+def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:
+    """Print sentences and tables; at most ten sites unless all are asked for."""
+    for line in summary(advice, units):
+        print_wrapped(console, line)
+    alone = next(each for each in advice.procedures if each.name == ALONE)
+    shown = advice.sites if all_sites else advice.sites[:10]
+    for m, site in enumerate(shown):
+        print_wrapped(console, "  " + describe_site(site, advice.targets, units, alone.site_rmse[m]))
+    if len(shown) < len(advice.sites):
+        print_wrapped(console, f"  and {len(advice.sites) - len(shown)} more (--all shows them).")
+    table = plain_table(title="Held-out rows of all sites", title_justify="left")
+    table.add_column("procedure")
+    table.add_column("standardized MSE", justify="right")
+    for name, unit in zip(advice.targets, units, strict=True):
+        table.add_column(f"RMSE {name}" + ("" if unit == name else f" ({unit})"), justify="right")
+        table.add_column(f"R² {name}", justify="right")
+    for each in advice.procedures:
+        label = LABELS[each.name] + (" (recommended)" if each.name == advice.recommended else "")
+        cells = [f"{x:.4g}" for pair in zip(each.rmse, each.r2, strict=True) for x in pair]
+        table.add_row(label, f"{each.standardized_mse:.4f}", *cells)
+    console.print(table)
+    if advice.exchanged:
+        print_wrapped(console, "What leaves each site:")
+        for line in advice.exchanged:
+            print_wrapped(console, f"  {line}")
+
+
+def draw_advice(advice: Advice, path: str | Path, source: str) -> None:
+    """Draw each site's change of the standardized error with its interval; write png, svg or pdf."""
+    suffix, tested = figure_suffix(path), [site for site in advice.sites if site.test_rows]
+    tested.sort(key=lambda site: site.difference[0])
+    figure, axis = pyplot().subplots(figsize=(7.2, 1.6 + 0.25 * len(tested)), layout="constrained")
+    places = np.arange(len(tested))
+    mean, low, high = np.array([site.difference for site in tested]).T
+    colors = [{"join": GREEN, "alone": "#d55e00"}.get(site.verdict, "0.6") for site in tested]
+    axis.hlines(places, low, high, colors=colors, linewidth=2)
+    axis.scatter(mean, places, c=colors, s=22, zorder=3)
+    axis.axvline(0, color=INK, linewidth=0.8)
+    axis.set_yticks(places, [escape_label(site.name) for site in tested], fontsize=8)
+    axis.set_xlabel(
+        "standardized MSE alone minus federated, 95 % interval (right of 0: joining helps)", fontsize=8
+    )
+    axis.set_title(f"What each site gains by joining · {escape_label(source)}", loc="left", fontsize=9)
+    write_bytes(Path(path), render(figure, suffix))

@@ -1,0 +1,122 @@
+"""`fedgram advise`, and what `train` and `runs predict` share with it."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from tests.helpers.command import fedgram as run
+
+TINY = ("--backbone", "resmlp-small", "--rounds", "2", "--epochs", "1")
+COLUMNS = ("--client", "school", "--inputs", "age,sex", "--targets", "score,time")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Four schools with levels of their own, one of them with three rows."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("advise") / "schools.csv"
+    lines = ["school,age,sex,score,time,day"]
+    for m, (school, rows) in enumerate({"north": 40, "south": 30, "east": 25, "tiny": 3}.items()):
+        for i in range(rows):
+            age, sex = rng.normal(12, 2), rng.choice(["F", "M"])
+            score = 50 + 10 * m + 3 * (age - 12) + rng.normal()
+            lines.append(
+                f"{school},{age:.3f},{sex},{score:.3f},{rng.normal(100, 5):.3f},2024-01-{i % 28 + 1:02d}"
+            )
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def advice(table):
+    result = run("advise", table, *COLUMNS, *TINY, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_json_has_the_contract(advice):
+    assert advice["targets"] == ["score", "time"]
+    names = [each["name"] for each in advice["procedures"]]
+    assert names == [
+        "local",
+        "ordinary",
+        "full-model",
+        "full-model+moment-head+site-effects+blended",
+        "centralized",
+    ]
+    assert advice["recommended"] in names
+    for each in advice["procedures"]:
+        assert each["standardized_mse"] > 0
+        assert set(each["rmse"]) == set(each["r2"]) == {"score", "time"}
+    assert {site["verdict"] for site in advice["sites"]} <= {"join", "alone", "undecided"}
+    north = next(site for site in advice["sites"] if site["name"] == "north")
+    assert (north["rows"], north["test_rows"]) == (32, 8)
+    assert north["difference"]["low"] <= north["difference"]["mean"] <= north["difference"]["high"]
+    assert set(north["rmse"]) == set(names)
+
+
+def test_errors_are_in_the_targets_own_units(advice):
+    # the spread of 'score' within and between schools is about ten points, far above one
+    local = advice["procedures"][0]
+    assert 1 < local["rmse"]["score"] < 40
+    assert 1 < local["rmse"]["time"] < 40
+
+
+def test_a_small_site_is_served_by_the_shared_model(advice):
+    tiny = next(site for site in advice["sites"] if site["name"] == "tiny")
+    assert (tiny["test_rows"], tiny["verdict"]) == (0, "undecided")
+    assert any("'tiny'" in note for note in advice["notes"])
+
+
+def test_the_printed_command_trains_a_model_that_predicts(table, tmp_path, monkeypatch):
+    result = run("advise", table, *COLUMNS, *TINY, "--figure", tmp_path / "gain.svg", "--units", "points,s")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "gain.svg").exists()
+    assert "points" in result.stdout
+    command = shlex.split(next(line for line in result.stdout.splitlines() if "fedgram train" in line))
+    trained = run(*command[1:], "--out", tmp_path / "runs")
+    assert trained.returncode == 0, trained.stderr
+    (model,) = (tmp_path / "runs").rglob("model.safetensors")
+    new = tmp_path / "new.csv"
+    new.write_text("school,age,sex\nnorth,12,F\neast,12,F\nwest,12,M\n")
+    with pytest.warns(UserWarning, match="'west' did not take part"):
+        predicted = run("runs", "predict", model.parent, new, "--client", "school", "--json")
+    assert predicted.returncode == 0, predicted.stderr
+    values = np.array(json.loads(predicted.stdout)["predictions"])
+    assert np.isfinite(values).all()
+    assert 20 < values[0, 0] < 120  # in points, not standardized
+
+
+def test_time_holds_out_the_latest_rows(table):
+    result = run("advise", table, *COLUMNS, *TINY, "--time", "day", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["sites"][0]["test_rows"] > 0
+
+
+BAD = {
+    ("--client", "school", "--targets", "score"): "needs --inputs",
+    (*COLUMNS, "--impute", "mean"): "Unknown --impute: 'mean'. Use 'median'.",
+    (*COLUMNS, "--time", "sex"): "sex",
+    ("--client", "school", "--inputs", "age,height", "--targets", "score"): "height",
+}
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_bad_options_get_one_sentence(table, options):
+    result = run("advise", table, *options, *TINY)
+    assert result.returncode == 2
+    assert BAD[options] in result.stderr
+
+
+def test_missing_inputs_are_refused_with_their_count_or_filled(table, tmp_path):
+    lines = table.read_text().splitlines()
+    lines[1] = lines[1].replace(lines[1].split(",")[1], "", 1)
+    broken = tmp_path / "broken.csv"
+    broken.write_text("\n".join(lines))
+    refused = run("advise", broken, *COLUMNS, *TINY)
+    assert refused.returncode == 2
+    assert "1" in refused.stderr
+    assert "--impute median" in refused.stderr
+    filled = run("advise", broken, *COLUMNS, *TINY, "--impute", "median", "--json")
+    assert filled.returncode == 0, filled.stderr
