@@ -8,18 +8,20 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: run test test-slow benchmark docs clean
 
-run: $(VENV)/.has-run  ## predict, explain, train and report on bundled data
+run: $(VENV)/.has-run  ## advise, explain, train and report on bundled data
 	@mkdir -p $(RUN)
-	@echo "[1/4] Explain the gap of three sites (GENERATED, 256 rows each)"
-	@$(BIN)/fedgram moments examples/three_sites.csv --client site --targets east,north -o $(RUN)/moments.json > $(RUN)/moments.txt
-	@$(BIN)/fedgram explain $(RUN)/moments.json --lambda-h 0.1 --lambda-w 0.1 --figure $(RUN)/prediction.png
-	@echo "[2/4] Train networks on swimmer-mini (GENERATED), far below the paper's scale: about a minute"
+	@echo "[1/5] Should 12 air-quality stations federate? (REAL, beijing-stations, 300 rows each): half a minute"
+	@$(BIN)/fedgram advise beijing-stations --units "µg/m³" --backbone resmlp-small --figure $(RUN)/advice.png 2> $(RUN)/advice.log
+	@echo "[2/5] Where would averaging only the last layer end, and why?"
+	@$(BIN)/fedgram explain src/fedgram/data/datasets/embedded/beijing_stations.csv.gz --client station --targets PM2.5,NO2 \
+		--where "time < '2016-03-01'" --units "µg/m³" --figure $(RUN)/prediction.png
+	@echo "[3/5] Train networks on swimmer-mini (GENERATED), far below the paper's scale: about a minute"
 	@$(BIN)/fedgram train swimmer-mini --procedure ordinary --procedure proximal --procedure solved --seeds 2 \
 		--backbone resmlp-small --features 32 --rounds 4 --epochs 40 --device cpu --out $(RUN)/runs > $(RUN)/training.txt 2>&1
 	@$(BIN)/fedgram runs compare $(RUN)/runs --figure $(RUN)/training.png
-	@echo "[3/4] Reproduce the paper's exact experiments at quick scale: about a minute"
+	@echo "[4/5] Reproduce the paper's exact experiments at quick scale: about a minute"
 	@$(BIN)/fedgram reproduce ufm --quick --out $(RUN)/results > $(RUN)/claims.txt 2>&1 || (cat $(RUN)/claims.txt; exit 1)
-	@echo "[4/4] Write the report, with the committed GPU results"
+	@echo "[5/5] Write the report, with the committed GPU results"
 	@for kept in results/*/results; do mkdir -p $(RUN)/$$kept && cp $$kept/* $(RUN)/$$kept/; done
 	@$(BIN)/fedgram report --out $(RUN)/results --runs $(RUN)/runs -o $(RUN)/report.html > $(RUN)/report.txt
 	@echo "Report: $(RUN)/report.html"

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from fedgram.runs.store import Runs, StoredRun
     from fedgram.runs.train_config import TrainConfig
     from fedgram.training import predict_rows, train
+    from fedgram.training.regressor import FederatedRegressor
 
 __all__ = [
     "AccuracyError",
     "Barycenter",
     "Correction",
     "Effects",
+    "FederatedRegressor",
     "Gap",
     "InputError",
     "Intervals",
@@ -66,6 +68,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "FederatedRegressor": "fedgram.training.regressor",
     "Problem": "fedgram.data.problem",
     "Split": "fedgram.data.problem",
     "hold_out": "fedgram.data.splits",

@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
-from fedgram import Procedure, Runs, StoredRun, TrainConfig, measure, predict_rows, train
+from fedgram import FederatedRegressor, Procedure, Runs, StoredRun, TrainConfig, measure, predict_rows, train
 
-PUBLIC = (train, predict_rows, Runs, StoredRun, Procedure, TrainConfig, measure)
+PUBLIC = (FederatedRegressor, train, predict_rows, Runs, StoredRun, Procedure, TrainConfig, measure)
 
 
 @pytest.mark.parametrize("thing", PUBLIC, ids=lambda thing: thing.__name__)

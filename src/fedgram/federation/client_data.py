@@ -30,9 +30,13 @@ class PooledMoments:
 
     @classmethod
     def from_problem(cls, problem: Problem) -> PooledMoments:
-        """Pool the moments of a problem's clients."""
-        pooled = problem.moments.pooled
-        return cls(pooled.mean, pooled.covariance, pooled.within)
+        """Pool the moments of a problem's clients, which may have one row or a constant target."""
+        targets = [split.targets for split in problem.train.values()]
+        rows = np.concatenate(targets)
+        centered = np.concatenate([each - each.mean(axis=0) for each in targets])
+        deviation = rows - rows.mean(axis=0)
+        covariance, within = (each.T @ each / len(rows) for each in (deviation, centered))
+        return cls(rows.mean(axis=0), covariance, within)
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ class BlendSums:
         return cls(*np.array(sums, dtype=np.float64).reshape(-1, 3).T)
 
     def shares(self) -> Array:
-        """Return the share of each site's own prediction, between 0 and 1, (M,).
+        """Return the share of each site's own prediction, between 0 and 1, (M,); 0 for a site without rows.
 
         Examples
         --------
@@ -52,4 +52,5 @@ class BlendSums:
             return np.zeros_like(self.count)
         common = np.clip(self.agreement.sum() / total, 0.0, 1.0)
         prior = PRIOR_ROWS * total / self.count.sum()
-        return np.clip((self.agreement + prior * common) / (self.difference + prior), 0.0, 1.0)
+        shares = np.clip((self.agreement + prior * common) / (self.difference + prior), 0.0, 1.0)
+        return np.where(self.count > 0, shares, 0.0)

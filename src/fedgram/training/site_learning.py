@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
@@ -72,10 +74,12 @@ class Learned:
         return self.federation.predict(self._run(procedure), models, part)
 
     def validation_error(self, procedure: str) -> float:
-        """Mean squared error over all validation rows in the best round."""
-        federation = self.federation
-        assert federation.chosen is not None  # site problems have validation rows
-        return float(federation.chosen.best.error[federation.runs.index(self._run(procedure))])
+        """Mean squared error over all validation rows, each site in its best round."""
+        clients, chosen = self.federation.clients, self.federation.chosen
+        assert chosen is not None  # site problems have validation rows
+        errors = chosen.best.error[self.federation.runs.index(self._run(procedure)) :: len(clients.runs)]
+        rows = torch.tensor([len(targets) for _, targets in clients.data.validation], dtype=errors.dtype)
+        return float((errors * rows).sum() / rows.sum())
 
     def _run(self, procedure: str) -> Run:
         wanted = Procedure.parse(procedure)

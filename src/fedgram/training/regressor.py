@@ -1,0 +1,284 @@
+"""Federated regression as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize, quote_list
+from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
+from fedgram.data.holdout import MIN_SITE_ROWS, VALIDATION_FRACTION
+from fedgram.data.problem import Problem
+from fedgram.data.site_problem import build_site_problem
+from fedgram.nets.model import Backbone, default_name
+from fedgram.runs.advice import AUTO, FEDAVG, POOLED
+from fedgram.runs.procedure import Procedure
+from fedgram.training.site_learning import Learned, choose_plan, learn, plans
+from fedgram.training.site_predictor import SitePredictor
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.metrics import r2_score
+    from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError:
+    raise InputError(
+        'FederatedRegressor needs scikit-learn 1.6: pip install "fedgram[train]".', field="sklearn"
+    ) from None
+
+
+class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Regression for rows that belong to sites.
+
+    `fit` simulates the federation: each site's rows train its own models, and only models and sums are
+    combined. Inputs and targets are standardized with pooled moments; predictions are in the targets' units.
+
+    Parameters
+    ----------
+    procedure : str
+        "auto" trains a shared network with a moment head and site effects, and mixes it at each site with the
+        site's own network; validation rows choose the share. Otherwise words as for `Procedure.parse`, such
+        as "local", "full-model" or "full-model+moment-head+site-effects".
+    backbone : str, module or function, optional
+        Network before the last feature layer: a name, a torch module, or a function that returns one. By
+        default validation rows choose its size.
+    random_state : int, RandomState or None
+        Seed of initial weights, row order and validation rows. Equal integers give equal results.
+
+    Attributes
+    ----------
+    sites_ : tuple of str
+        Names of the sites that took part; empty if `fit` got none.
+    procedure_ : str
+        Procedure that was trained: "centralized" for rows of a single site.
+    backbone_ : str
+        Name of the backbone that was trained.
+    local_share_ : dict from str to float
+        Share of each site's own network in its predictions; 0 everywhere unless the procedure is blended.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedgram import FederatedRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, sites = rng.standard_normal((60, 2)), np.repeat(["coast", "ridge"], 30)
+    >>> y = X[:, 0] + 3.0 * (sites == "ridge")
+    >>> model = FederatedRegressor(backbone="resmlp-small").fit(X, y, sites=sites)
+    >>> model.predict(X, sites=sites).shape
+    (60,)
+    >>> model.score(X, y, sites=sites) > 0.9
+    True
+    """
+
+    def __init__(
+        self, procedure: str = "auto", backbone: Backbone | None = None, random_state: Any = 0
+    ) -> None:
+        self.procedure = procedure
+        self.backbone = backbone
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> FederatedRegressor:
+        """Train the models of all sites.
+
+        Parameters
+        ----------
+        X : array or data frame (N, D)
+            Numbers; columns of data frames may also be categories, text or booleans.
+        y : array, series or data frame (N,) or (N, C)
+            Targets.
+        sites : sequence (N,), optional
+            Site of each row. Without it, or with a single site, one model is trained on all rows.
+
+        Returns
+        -------
+        FederatedRegressor
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            If values are missing, a row has no site, a target is constant, or the procedure is unknown.
+        """
+        if y is None:
+            raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
+        inputs, targets = self._read_inputs(X, reset=True), self._read_targets(y)
+        check_consistent_length(X, y)
+        names, by_site = _divide_rows(sites, list(targets.values()))
+        procedure, seed = self._choose_procedure(names, by_site), self._draw_seed()
+        columns = {**inputs, **targets}
+        problem, encoding = build_site_problem(
+            {site: {name: each[rows] for name, each in columns.items()} for site, rows in by_site.items()},
+            inputs=list(inputs),
+            targets=list(targets),
+            test_fraction=0.0,
+            seed=seed,
+        )
+        has_validation = any(len(split) for split in problem.validation.values())
+        if self.backbone is None and has_validation:
+            learned = choose_plan(problem, procedure, seed)
+        else:
+            learned = self._learn_given(problem, procedure, seed)
+        self._predictor = SitePredictor.from_learned(learned, procedure, problem, encoding, names)
+        self.sites_, self.procedure_ = names, procedure
+        self.backbone_ = default_name(learned.plan.backbone)
+        self.local_share_ = dict(zip(names, self._predictor.shares.tolist(), strict=True))
+        return self
+
+    def predict(self, X: Any, sites: Any = None) -> Any:
+        """Predict rows in the targets' units.
+
+        Parameters
+        ----------
+        X : array or data frame (N, D)
+        sites : sequence (N,), optional
+            Site of each row. Rows of other sites, with a warning, and all rows without it get the shared
+            model.
+
+        Returns
+        -------
+        array (N,) or (N, C)
+            As the targets of `fit`; a series or data frame with the index of X if X is a pandas.DataFrame.
+
+        Raises
+        ------
+        InputError
+            If values are missing, or the procedure has no shared model for the sites.
+        """
+        check_is_fitted(self)
+        inputs = self._read_inputs(X, reset=False)
+        rows = len(next(iter(inputs.values())))
+        by_site: Mapping[Any, Array] = {None: np.arange(rows)} if sites is None else _group_rows(sites, rows)
+        predicted = self._predictor.predict(inputs, by_site)
+        if not hasattr(X, "iloc"):
+            return predicted[:, 0] if self._is_flat else predicted
+        from pandas import DataFrame
+
+        names = list(self._predictor.encoding.target_names)
+        frame = DataFrame(predicted, index=X.index, columns=names)
+        return frame[names[0]] if self._is_flat else frame
+
+    def score(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> float:
+        """Return R² of the predictions, averaged over targets; sample_weight (N,) weights rows."""
+        return float(r2_score(y, self.predict(X, sites=sites), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _read_inputs(self, X: Any, *, reset: bool) -> dict[str, Array]:
+        """Return columns (N,) by name and reject missing values."""
+        if len(names := getattr(X, "columns", ())) and all(isinstance(name, str) for name in names):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            columns = {name: _to_array(X[name]) for name in names}
+        else:
+            values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+            names = getattr(self, "feature_names_in_", [f"x{d}" for d in range(values.shape[1])])
+            columns = dict(zip(names, values.T, strict=True))
+        parsed = {name: parse_column(columns, name, "") for name in columns}
+        for name, each in parsed.items():
+            check_present(each, name, "", "Fill NaN with sklearn.impute.SimpleImputer, or drop the rows.")
+        return parsed
+
+    def _read_targets(self, y: Any) -> dict[str, Array]:
+        """Return targets (N,) by name."""
+        values = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
+        self._is_flat = values.ndim == 1
+        values = values.reshape(len(values), -1)
+        own = getattr(y, "columns", None)
+        names = [getattr(y, "name", None)] if own is None else list(own)
+        if len(names) != values.shape[1] or None in names:
+            names = [f"target {c + 1}" for c in range(values.shape[1])]
+        return dict(zip(map(str, names), values.T, strict=True))
+
+    def _choose_procedure(self, sites: Sequence[str], by_site: Mapping[str, Array]) -> str:
+        has_validation = any(len(rows) >= MIN_SITE_ROWS for rows in by_site.values())
+        procedure = Procedure.parse(AUTO if self.procedure == "auto" else self.procedure)
+        if len(sites) < 2:
+            return POOLED
+        if (procedure.moment_head or procedure.blended) and not has_validation:
+            if self.procedure == "auto":
+                return FEDAVG  # the only procedure with a shared model that chooses nothing
+            raise InputError(
+                f"'{procedure.name}' needs a site with at least {MIN_SITE_ROWS} rows, to choose strengths on "
+                "validation rows. Use procedure='auto'.",
+                field="procedure",
+            )
+        return procedure.name
+
+    def _learn_given(self, problem: Problem, procedure: str, seed: int) -> Learned:
+        """Train the given backbone with its plan, or with the smallest one's."""
+        plan = next((each for each in plans() if each.backbone == self.backbone), plans()[0])
+        if self.backbone is not None:
+            plan = replace(plan, backbone=self.backbone)
+        return learn(problem, plan, [procedure], seed)
+
+    def _draw_seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+
+def _to_array(column: Any) -> Array:
+    """Convert a column of a data frame; categories become text, also those that are numbers."""
+    if str(column.dtype) == "category":
+        return np.array([level_name(value) for value in column], dtype=np.str_)
+    return np.asarray(column)
+
+
+def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
+    """Return the rows of each site, by name in alphabetic order."""
+    values = np.asarray(sites)
+    if values.shape != (rows,):
+        raise InputError(
+            f"sites must have one name for each of {pluralize(rows, 'row')}, not shape {values.shape}.",
+            field="sites",
+        )
+    # integers may be identifiers with more digits than a float has
+    is_integer = values.dtype.kind in "iu"
+    names = values.astype(np.str_) if is_integer else parse_levels({"sites": values}, "sites", "")
+    if missing := int(is_missing(names).sum()):
+        raise InputError(
+            f"{pluralize(missing, 'row')} of {rows:,} have no site. Name it, or drop them.", field="sites"
+        )
+    unique, number, counts = np.unique(names, return_inverse=True, return_counts=True)
+    order = np.argsort(number, kind="stable")
+    return dict(zip(unique.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True))
+
+
+def _divide_rows(sites: Any, values: Sequence[Array]) -> tuple[tuple[str, ...], dict[str, Array]]:
+    """Return the sites that take part, and the rows of each client; values are C targets (N,).
+
+    A problem has at least two clients. Rows of a single site are divided over two, which centralized training
+    pools again. Neighbors in the order of the first target are separated, so that neither half is constant.
+    """
+    rows, targets = len(values[0]), len(values)
+    by_site = {} if sites is None else _group_rows(sites, rows)
+    names = tuple(by_site)
+    if len(by_site) < 2:
+        order = np.argsort(values[0], kind="stable")
+        by_site = {"half 1": np.sort(order[::2]), "half 2": np.sort(order[1::2])}
+    # A covariance of C targets needs C + 1 training rows, besides those for validation.
+    small = [site for site, each in by_site.items() if int((1 - VALIDATION_FRACTION) * len(each)) <= targets]
+    if len(by_site) - len(small) < 2:
+        raise InputError(
+            f"Cannot train {pluralize(targets, 'target')} on {pluralize(rows, 'sample')} of "
+            f"{pluralize(max(len(names), 1), 'site')}. Pass more rows, or merge sites.",
+            field="sites",
+        )
+    if small:
+        warnings.warn(
+            f"Too few rows to take part; the shared model serves {quote_list(small)}.", stacklevel=3
+        )
+    return tuple(name for name in names if name not in small), {
+        site: each for site, each in by_site.items() if site not in small
+    }

@@ -1,0 +1,159 @@
+"""Predict rows of sites with trained models that are kept as arrays, without the training rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.text import quote_list
+from fedgram.data.columns import Columns
+from fedgram.data.encoding import Encoding
+from fedgram.data.problem import Problem
+from fedgram.federation.site_models import SiteModels
+from fedgram.nets.model import Backbone, Model, draw
+from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
+from fedgram.runs.procedure import Procedure
+from fedgram.training.site_learning import Learned
+
+Arrays = Mapping[str, Array]
+"""Parameters and buffers of a network by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class SitePredictor:
+    """Models of M sites, in standardized units.
+
+    own (M, ...): each site's model; empty after centralized training. shared (...): for other rows; empty if
+    sites keep their own backbones. local (M, ...) and shares (M,): second model of a blended procedure, and
+    its share. offset (M, C): added to predictions of `own` and `local`.
+    """
+
+    procedure: str
+    sites: tuple[str, ...]
+    encoding: Encoding
+    backbone: Backbone
+    features: int
+    own: Arrays
+    shared: Arrays
+    local: Arrays
+    shares: Array
+    offset: Array
+
+    @classmethod
+    def from_learned(
+        cls, learned: Learned, procedure: str, problem: Problem, encoding: Encoding, sites: Sequence[str]
+    ) -> SitePredictor:
+        """Copy the models of a procedure; sites (M,) are the names that people use."""
+        models, options, moments = learned.models(procedure), Procedure.parse(procedure), problem.moments
+        # A site without validation rows has too few rows for a model of its own.
+        is_validated = np.array([len(problem.validation[site]) > 0 for site in problem.clients])
+        return cls(
+            procedure=procedure,
+            sites=tuple(sites),
+            encoding=encoding,
+            backbone=learned.plan.backbone,
+            features=learned.plan.config.features,
+            own={} if options.centralized else _to_arrays(models.tensors),
+            shared=_shared_model(models, options, moments.client_weights),
+            local=_to_arrays(models.local),
+            shares=models.shares * is_validated if models.local else np.zeros(len(sites)),
+            offset=moments.mean if options.centered else np.zeros_like(moments.mean),
+        )
+
+    def predict(self, columns: Columns, rows_by_site: Mapping[str | None, Array]) -> Array:
+        """Predict rows (N, C) in the targets' units.
+
+        Parameters
+        ----------
+        columns : dict of arrays (N,)
+            Inputs by name.
+        rows_by_site : dict of int arrays
+            Indices of the rows of each site; those of None use the shared model without a warning.
+
+        Raises
+        ------
+        InputError
+            If sites are unknown and the procedure has no shared model, or if a prediction is not finite.
+        """
+        self._check_sites(rows_by_site)
+        inputs = torch.from_numpy(self.encoding.encode_inputs(columns))
+        # float32 as in training: lazy layers draw values of the dtype that they receive
+        model = draw(self.backbone, inputs[:2].float(), self.features, len(self.encoding.targets), 0, None)
+        model = model.double().eval()
+        values = np.empty((len(inputs), len(self.encoding.targets)))
+        for site, rows in rows_by_site.items():
+            values[rows] = self._predict_site(model, inputs[rows], site)
+        _check_finite(values)
+        return self.encoding.decode_targets(values)
+
+    def _predict_site(self, model: Model, inputs: Tensor, site: str | None) -> Array:
+        if site not in self.sites or not self.own:
+            return _evaluate(model, self.shared, inputs)
+        m = self.sites.index(site)
+        share, predicted = self.shares[m], _evaluate(model, _select(self.own, m), inputs)
+        if share > 0:
+            predicted = share * _evaluate(model, _select(self.local, m), inputs) + (1 - share) * predicted
+        return predicted + self.offset[m]
+
+    def _check_sites(self, sites: Mapping[str | None, Array]) -> None:
+        unknown = [site for site in sites if site is not None and site not in self.sites]
+        if not self.shared and (unknown or None in sites):
+            rows = f"site {quote_list(unknown)}" if unknown else "rows without a site"
+            raise InputError(
+                f"The procedure '{self.procedure}' has no shared model for {rows}. Pass the sites of the "
+                "training, or train with procedure='auto'.",
+                field="sites",
+            )
+        if unknown:
+            warnings.warn(
+                f"The shared model predicts rows of sites that did not take part: {quote_list(unknown)}.",
+                stacklevel=4,  # the caller of FederatedRegressor.predict
+            )
+
+
+def _shared_model(models: SiteModels, procedure: Procedure, client_weights: Array) -> Arrays:
+    """Return the model for sites that did not take part."""
+    if models.shared or procedure.centralized:
+        return _to_arrays(models.shared or {name: each[0] for name, each in models.tensors.items()})
+    if not procedure.full_model:
+        return {}
+    # Sites have the same model except for private biases and running statistics.
+    return {
+        name: np.average(value, axis=0, weights=client_weights).astype(value.dtype)
+        for name, value in _to_arrays(models.tensors).items()
+    }
+
+
+def _to_arrays(tensors: Tensors) -> Arrays:
+    return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
+
+
+def _select(arrays: Arrays, model: int) -> Arrays:
+    return {name: value[model] for name, value in arrays.items()}
+
+
+def _evaluate(model: Model, state: Arrays, inputs: Tensor) -> Array:
+    """Predict rows (N, D) in double precision, so that the other rows of a call have no effect: (N, C)."""
+    own = {name: torch.tensor(value) for name, value in state.items()}
+    own = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
+    with torch.no_grad():
+        parts = [functional_call(model, own, (some,))[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
+    return torch.cat(parts).numpy()
+
+
+def _check_finite(predicted: Array) -> None:
+    is_finite = np.isfinite(predicted).all(axis=1)
+    if not is_finite.all():
+        raise InputError(
+            f"The prediction for row {int(np.argmin(is_finite)) + 1} is not finite: training diverged. Check "
+            "the data for outliers, or pass another backbone=.",
+            field="backbone",
+        )

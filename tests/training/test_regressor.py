@@ -1,0 +1,274 @@
+"""FederatedRegressor: scikit-learn's contract, frames, sites, and what a site gains."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+from torch import nn
+
+from fedgram import FederatedRegressor, InputError
+from fedgram.runs.advice import AUTO
+from fedgram.training import regressor, site_learning
+
+SMALL = "resmlp-small"
+
+# scikit-learn's checks that do not apply, with the reason
+NOT_APPLICABLE = {
+    "check_regressor_multioutput": "fits 5 targets on 11 rows; two halves need 6 training rows each",
+}
+
+
+@pytest.fixture
+def few_rounds(monkeypatch):
+    """Train every plan for three rounds: enough for shapes and errors, not for accuracy."""
+    short = [replace(plan, config=replace(plan.config, rounds=3)) for plan in site_learning.plans()]
+    for module in (site_learning, regressor):
+        monkeypatch.setattr(module, "plans", lambda: tuple(short))
+
+
+def make_rows(seed=0, rows=40, sites=3, intercept=2.0):
+    """Draw X (N, 3), y (N,) = tanh(x0) + an intercept per site, and sites (N,)."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows * sites, 3))
+    names = np.repeat([f"site {m}" for m in range(sites)], rows)
+    y = np.tanh(X[:, 0]) + np.repeat(intercept * np.arange(sites), rows)
+    return X, y + 0.1 * rng.standard_normal(len(y)), names
+
+
+@pytest.fixture
+def rows():
+    return make_rows()
+
+
+def list_checks(*names):
+    found = estimator_checks_generator(FederatedRegressor(backbone=SMALL), mark=None)
+    for estimator, check in found:
+        name = check.func.__name__
+        if not names or name in names:
+            reason = NOT_APPLICABLE.get(name)
+            marks = [pytest.mark.xfail(reason=reason, strict=True, raises=InputError)] if reason else []
+            yield pytest.param(estimator, check, id=name, marks=marks)
+
+
+QUICK = ("check_n_features_in_after_fitting", "check_fit2d_1feature", "check_requires_y_none")
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(list_checks(*QUICK)))
+def test_quick_estimator_checks(estimator, check, few_rounds):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "check"), list(list_checks()))
+def test_estimator_checks(estimator, check, few_rounds):
+    check(estimator)
+
+
+# Sites and what they gain
+
+
+def test_sites_with_own_intercepts_gain_from_their_names(rows, few_rounds):
+    X, y, sites = rows
+    X_new, y_new, _ = make_rows(seed=1)
+    together = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    pooled = FederatedRegressor(backbone=SMALL).fit(X, y)
+    assert (together.procedure_, pooled.procedure_) == (AUTO, "centralized")
+    assert together.sites_ == ("site 0", "site 1", "site 2")
+    assert together.score(X_new, y_new, sites=sites) > 0.9
+    assert together.score(X_new, y_new, sites=sites) > pooled.score(X_new, y_new) + 0.3
+
+
+@pytest.mark.slow
+def test_a_site_best_served_alone_keeps_its_own_model():
+    rng = np.random.default_rng(0)
+    X, sites = rng.standard_normal((1800, 2)), np.repeat(["a", "b", "odd"], 600)
+    wave = np.sin(3 * X[:, 0]) * np.where(sites == "odd", -1, 1)
+    y = wave + 0.05 * rng.standard_normal(len(X))
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    assert model.local_share_["odd"] > 0.8
+    is_odd = sites == "odd"
+    assert model.score(X[is_odd], y[is_odd], sites=sites[is_odd]) > 0.9
+
+
+def test_local_models_do_not_depend_on_other_sites(rows, few_rounds):
+    X, y, sites = rows
+    # mirrored targets have the same pooled moments, which standardize the inputs and targets of all sites
+    first = FederatedRegressor("local", SMALL).fit(X, y, sites=sites)
+    other = y.copy()
+    other[80:] = 2 * y[80:].mean() - y[80:]
+    second = FederatedRegressor("local", SMALL).fit(X, other, sites=sites)
+    np.testing.assert_allclose(
+        first.predict(X[:40], sites=sites[:40]), second.predict(X[:40], sites=sites[:40])
+    )
+    with pytest.raises(InputError, match="'local' has no shared model for site 'new'"):
+        first.predict(X[:1], sites=["new"])
+    with pytest.raises(InputError, match="rows without a site"):
+        first.predict(X[:1])
+
+
+@pytest.mark.parametrize("procedure", ["full-model", "ordinary", "centered+full-model", "centralized"])
+def test_predictions_equal_those_of_the_trained_federation(procedure, rows, few_rounds, monkeypatch):
+    X, y, sites = rows
+    trained = []
+    monkeypatch.setattr(
+        regressor, "learn", lambda *args: trained.append(site_learning.learn(*args)) or trained[0]
+    )
+    model = FederatedRegressor(procedure, SMALL).fit(X, y, sites=sites)
+    (learned,) = trained
+    expected = np.concatenate(learned.predict(procedure, learned.models(procedure), "train"))
+    inputs = torch.cat([inputs for inputs, _ in learned.federation.clients.data.train]).numpy()
+    means = [(column.mean, column.scale) for column in model._predictor.encoding.inputs]
+    rows = np.stack([inputs[:, d] * scale + mean for d, (mean, scale) in enumerate(means)], axis=1)
+    owners = np.repeat(["site 0", "site 1", "site 2"], len(rows) // 3)
+    predicted = model.predict(rows, sites=owners)
+    np.testing.assert_allclose(predicted, model._predictor.encoding.decode_targets(expected)[:, 0], atol=1e-5)
+
+
+def test_unknown_sites_get_the_shared_model_with_one_warning(rows, few_rounds):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    with pytest.warns(UserWarning, match="did not take part: 'new', 'other'") as caught:
+        predicted = model.predict(X[:2], sites=["new", "other"])
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    np.testing.assert_allclose(predicted, model.predict(X[:2]), rtol=1e-12)
+
+
+def test_a_site_with_one_row_gets_the_shared_model(rows, few_rounds):
+    X, y, sites = rows
+    X, y, sites = np.vstack([X, X[:1]]), np.append(y, 0.0), np.append(sites, "tiny")
+    with pytest.warns(UserWarning, match="the shared model serves 'tiny'"):
+        model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    assert "tiny" not in model.sites_
+    with pytest.raises(InputError, match="Cannot train 1 target on 3 samples of 3 sites"):
+        FederatedRegressor().fit(X[:3], y[:3], sites=["a", "b", "c"])
+
+
+def test_a_site_without_validation_rows_gets_no_local_model(few_rounds):
+    rng = np.random.default_rng(0)
+    X, sites = rng.standard_normal((243, 2)), np.repeat(["a", "b", "tiny"], [120, 120, 3])
+    y = X[:, 0] * np.where(sites == "a", 1.0, -1.0)  # opposite slopes: sites use their own models
+    shares = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites).local_share_
+    assert shares["a"] > 0
+    assert shares["tiny"] == 0
+
+
+def test_sites_without_validation_rows_average_models(rows, few_rounds):
+    X, y, _ = rows
+    sites = np.arange(12) // 4
+    assert FederatedRegressor().fit(X[:12], y[:12], sites=sites).procedure_ == "full-model"
+    with pytest.raises(InputError, match="needs a site with at least 10 rows"):
+        FederatedRegressor("full-model+moment-head").fit(X[:12], y[:12], sites=sites)
+
+
+def test_names_of_sites_are_text_or_numbers(rows, few_rounds):
+    X, y, _ = rows
+    large = 2**60 + np.arange(3).repeat(40)
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=large)
+    assert model.sites_ == tuple(str(2**60 + m) for m in range(3))
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.arange(3).repeat(40))
+    np.testing.assert_array_equal(model.predict(X[:1], sites=[0]), model.predict(X[:1], sites=[0.0]))
+
+
+# Frames
+
+
+def test_frames_keep_index_columns_and_categories(rows, few_rounds):
+    X, y, sites = rows
+    frame = pd.DataFrame(X, columns=["a", "b", "c"], index=[f"row {i}" for i in range(len(X))])
+    frame["color"] = pd.Categorical(np.where(X[:, 1] > 0, 1, 2))
+    frame["wet"] = X[:, 2] > 0
+    frame["kind"] = np.where(X[:, 0] > 0, "p", "q")
+    targets = pd.DataFrame({"PM2.5": y, "NO2": -y}, index=frame.index)
+    model = FederatedRegressor(backbone=SMALL).fit(frame, targets, sites=pd.Series(sites))
+    predicted = model.predict(frame[5:9], sites=sites[5:9])
+    assert predicted.index.equals(frame.index[5:9])
+    assert list(predicted.columns) == ["PM2.5", "NO2"]
+    names = model._predictor.encoding.input_names
+    assert names == ("a", "b", "c", "color=1", "color=2", "wet=false", "wet=true", "kind=p", "kind=q")
+    series = FederatedRegressor(backbone=SMALL).fit(frame, targets["NO2"], sites=sites).predict(frame[:3])
+    assert series.name == "NO2"
+    assert series.index.equals(frame.index[:3])
+    with pytest.warns(UserWarning, match="training did not see count as no level: 'r' of 'kind'"):
+        model.predict(frame[:1].assign(kind="r"), sites=sites[:1])
+
+
+# scikit-learn's tools
+
+
+def test_routing_passes_sites_through_search_and_pipeline(rows, few_rounds):
+    X, y, sites = rows
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = FederatedRegressor(backbone=SMALL).set_fit_request(sites=True)
+        model = model.set_predict_request(sites=True).set_score_request(sites=True)
+        pipeline = make_pipeline(StandardScaler(), model)
+        grid = {
+            "federatedregressor__procedure": ["full-model+moment-head", "full-model+moment-head+site-effects"]
+        }
+        search = GridSearchCV(pipeline, grid, cv=2, refit=False, error_score="raise")
+        shuffled = np.random.default_rng(0).permutation(len(X))
+        search.fit(X[shuffled], y[shuffled], sites=sites[shuffled])
+        predicted = pipeline.fit(X, y, sites=sites).predict(X, sites=sites)
+    assert search.best_params_["federatedregressor__procedure"].endswith("site-effects")
+    assert np.corrcoef(predicted, y)[0, 1] > 0.9
+
+
+def test_equal_seeds_give_equal_models_that_pickle(rows, few_rounds):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL, random_state=3).fit(X, y, sites=sites)
+    predicted = model.predict(X, sites=sites)
+    again = clone(model).fit(X, y, sites=sites)
+    other = clone(model).set_params(random_state=4).fit(X, y, sites=sites)
+    np.testing.assert_array_equal(again.predict(X, sites=sites), predicted)
+    assert np.abs(other.predict(X, sites=sites) - predicted).max() > 1e-3
+    content = pickle.dumps(model)
+    np.testing.assert_array_equal(pickle.loads(content).predict(X, sites=sites), predicted)
+
+
+def test_own_backbones(rows, few_rounds):
+    X, y, sites = rows
+    module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh())
+    model = FederatedRegressor(backbone=module).fit(X, y, sites=sites)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict(X, sites=sites), model.predict(X, sites=sites))
+    drawn = FederatedRegressor(backbone=lambda: nn.Linear(3, 4)).fit(X, y, sites=sites)
+    assert drawn.predict(X).shape == y.shape
+
+
+# Bad input
+
+
+def test_bad_input_is_refused(rows, few_rounds):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL)
+    holes = X.copy()
+    holes[3, 1] = np.nan
+    with pytest.raises(InputError, match=r"Column 'x1' has 1 missing value in 120 rows\. Fill NaN"):
+        model.fit(holes, y, sites=sites)
+    with pytest.raises(InputError, match="one name for each of 120 rows, not shape"):
+        model.fit(X, y, sites=sites[:5])
+    with pytest.raises(InputError, match="1 row of 120 have no site"):
+        model.fit(X, y, sites=pd.Series([None, *sites[1:]], dtype="string"))
+    with pytest.raises(InputError, match="constant over all sites"):
+        model.fit(X, np.ones(len(y)), sites=sites)
+    with pytest.raises(InputError, match="'target 1' is constant at client 'site 0'"):
+        model.fit(X, np.where(sites == "site 0", 1.0, y), sites=sites)
+    with pytest.raises(InputError, match="Unknown procedure 'fedavg'"):
+        FederatedRegressor("fedavg").fit(X, y, sites=sites)
+
+
+def test_predictions_that_are_not_finite_are_refused(rows, few_rounds):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    model._predictor.own["head.bias"][1] = np.nan
+    with pytest.raises(InputError, match="The prediction for row 41 is not finite"):
+        model.predict(X, sites=sites)
