@@ -76,7 +76,8 @@ def test_images_become_vectors(name, shape):
 
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_rows_become_vectors(name):
-    assert output_width(build_backbone(name, (7,)), torch.zeros(3, 7)) == (64 if "small" in name else 1024)
+    widths = {"resmlp": 1024, "resmlp-small": 64, "resmlp-128": 128, "resmlp-256": 256}
+    assert output_width(build_backbone(name, (7,)), torch.zeros(3, 7)) == widths[name]
 
 
 def sizes_on_the_way(backbone, shape):
