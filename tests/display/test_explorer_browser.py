@@ -376,6 +376,7 @@ def test_layouts_do_not_overflow(browser, explorer_file, width, scheme):
     context.close()
 
 
+@pytest.mark.slow
 def test_the_widget_renders_and_reports_changes(browser):
     widgets = pytest.importorskip("fedgram.display.explorer.widget", exc_type=ValueError)
     page = browser.new_page()

@@ -12,6 +12,8 @@ from fedgram.ufm.finite import RESIDUAL
 from fedgram.ufm.finite_instances import FAMILIES
 from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
+pytestmark = pytest.mark.slow  # `make run` measures these claims, too
+
 PARTS = EXPERIMENT.parts("quick")
 CLAIMS = load_claims("ufm-finite")
 results = quick_results(EXPERIMENT)

@@ -178,6 +178,7 @@ def killed(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, killed, moment):
     folder = killed / moment
