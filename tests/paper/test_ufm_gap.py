@@ -12,6 +12,8 @@ from fedgram.paper.ufm.gap import EXPERIMENT, composition
 from fedgram.ufm.instances import GAP_SIZES
 from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
 
+pytestmark = pytest.mark.slow  # `make run` measures these claims, too
+
 PARTS = EXPERIMENT.parts("quick")
 results = quick_results(EXPERIMENT)
 verdicts = partial(verdicts_of, EXPERIMENT)
