@@ -1,6 +1,6 @@
 """Time training steps: fedgram's stack and a plain PyTorch loop, on one device in one run.
 
-    python benchmarks/training.py [--device cuda] [--json FILE] [--convolutions]
+    python benchmarks/training.py [--device cuda] [--json FILE] [--convolutions] [--many-rounds]
 
 On a GPU: the paper's ResMLP (17 inputs, C = 6, batch 256) and ResNet-18 (64 x 64 x 3, C = 3, batch 256) for
 4 clients x 1, 5 and 20 runs. On a CPU: 4 clients x 4 runs of the small ResMLP. Data are GENERATED noise; a
@@ -13,6 +13,10 @@ bytes of gradients (read twice), parameters and moments (there and back), at the
 are measured in the same run. No version can be faster; products of many small matrices reach less.
 
 With --convolutions: ResNet-18 one model at a time, as in the stack, and all models under vmap.
+
+With --many-rounds [ROUNDS]: rounds of one epoch, by default 60, for 12 clients (1,800 training and 1,000 test
+rows each, GENERATED) x 6 procedures with the paper's ResMLP, on a CPU with the small one. Total seconds, and
+the share between rounds: returns, averages and measurements. Once with all measurements and once without.
 """
 
 from __future__ import annotations
@@ -24,23 +28,30 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 import fedgram.nets.stack
+from fedgram.data.problem import Problem, Split
+from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import storage_dtype, use_precision
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, draw, to_model_input
 from fedgram.nets.objective import Terms
 from fedgram.nets.stack import ModelStack
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
 from fedgram.runs.train_config import Precision, TrainConfig
 from training_floor import floor
 
 CLIENTS, ROWS = 4, 1024
+SIX = ("ordinary", "proximal", "aligned", "corrected+offset", "solved+corrected+offset", "full-model")
 HEADINGS = ("backbone", "precision", "models", "plain, one model", "stack", "per model", "times faster")
 HEADINGS += ("floor", "share of floor", "peak GiB")
 
@@ -89,11 +100,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", help="cases whose backbone and precision contain this")
     parser.add_argument("--convolutions", action="store_true", help="compare one model at a time with vmap")
+    parser.add_argument("--many-rounds", type=int, nargs="?", const=60, metavar="ROUNDS")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=110)
     if arguments.convolutions:
         compare_convolutions(device)
+        return
+    if arguments.many_rounds:
+        for measured_rounds in (True, False):
+            print(many_rounds(arguments.many_rounds, device, measured_rounds), flush=True)
         return
     cases = [
         c for c in (GPU if device.type == "cuda" else CPU) if arguments.only in f"{c.backbone} {c.precision}"
@@ -116,6 +132,57 @@ def compare_convolutions(device: torch.device) -> None:
             print(
                 f"{CLIENTS} {case.backbone}, {way}: {stacked_step(case, 1, device):.1f} ms a step", flush=True
             )
+
+
+def many_rounds(rounds: int, device: torch.device, measured_rounds: bool) -> str:
+    """Time rounds of one epoch: all of them, and what is not local training."""
+    backbone, width = ("resmlp", 512) if device.type == "cuda" else ("resmlp-small", 64)
+    config = TrainConfig(rounds=rounds, epochs=1, features=width)
+    trained, begin = 0.0, time.perf_counter()
+    federation = Federation(
+        noisy_sites(), backbone, [Run(Procedure.parse(words), 0) for words in SIX], config, device
+    )
+    whole = federation.clients.fit.round
+
+    def timed_round(*arguments: Any) -> torch.Tensor:
+        nonlocal trained
+        wait(device)
+        start = time.perf_counter()
+        losses = whole(*arguments)
+        wait(device)
+        trained += time.perf_counter() - start
+        return losses
+
+    setup = time.perf_counter() - begin
+    with patch.object(federation.clients.fit, "round", timed_round):
+        for _ in federation.rounds() if measured_rounds else federation.rounds(measured=False):
+            pass
+        wait(device)
+    took = time.perf_counter() - begin - setup
+    kind = "measured" if measured_rounds else "not measured"
+    return (
+        f"{rounds} rounds of one epoch, {kind}: {took:.1f} s after {setup:.1f} s of setup; between rounds "
+        f"{(took - trained) / rounds * 1e3:.0f} ms each, {1 - trained / took:.0%} of the time"
+    )
+
+
+def noisy_sites() -> Problem:
+    """Draw twelve sites with 8 inputs and 2 noisy targets."""
+    rng = np.random.default_rng(0)
+    slope = rng.standard_normal((8, 2))
+
+    def draw_rows(site: int, count: int) -> Split:
+        inputs = rng.standard_normal((count, 8))
+        noise = 0.5 * rng.standard_normal((count, 2))
+        return Split(inputs.astype(np.float32), np.tanh(inputs @ slope) + 0.1 * site + noise)
+
+    train, test = ({f"site {m}": draw_rows(m, count) for m in range(12)} for count in (1_800, 1_000))
+    return Problem("noisy sites", "GENERATED", train, test)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def measured(case: Case, runs: int, plain: float, device: torch.device) -> Row:
@@ -217,8 +284,7 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
     for _ in range(2):
         begin = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        wait(device)
         took = time.perf_counter() - begin
     return 1e3 * took
 

@@ -225,3 +225,14 @@ def test_images_go_through_a_round_in_single_precision_without_test_rows():
     _, recorded = trained(data, "residual-cnn-small", [GOOD[0]], short)
     assert np.isfinite(recorded[GOOD[0]][0].train_mse).all()
     assert np.isnan(recorded[GOOD[0]][0].test_mse).all()
+
+
+@pytest.mark.parametrize("words", [["ordinary", "aligned"], ["full-model", "solved+offset", "private"]])
+def test_rounds_without_measurements_train_the_same_models(words):
+    """Backbone outputs are then computed for return rules that need them only."""
+    runs = [Run(Procedure.parse(each), 4) for each in words]
+    plain, measured = (Federation(problem(), NETS["own"], runs, SETTINGS, CPU) for _ in range(2))
+    assert list(plain.rounds(measured=False)) == [{}] * SETTINGS.rounds
+    list(measured.rounds())
+    for name, value in measured.state().items():
+        torch.testing.assert_close(plain.state()[name], value, rtol=1e-12, atol=1e-12)

@@ -1,5 +1,7 @@
 """What clients return and how it is measured, beside the same in NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,11 +19,13 @@ from fedgram.federation.returns import (
     least_squares,
     recenter,
     return_layers,
+    shrink_layers,
     solve_layers,
     unshrink,
 )
+from fedgram.federation.ridge import fit_ridges
 from fedgram.runs.procedure import Procedure
-from fedgram.theory import select
+from fedgram.theory import ridge, select
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from tests.helpers.instances import covariances, random_moments
@@ -86,7 +90,7 @@ def test_layers_at_their_minimum_are_returned_as_they_are(deficit):
     exact = [solve(u[k], y[k], broadcast[k], PENALTY, deficit) for k in range(3)]
     names = ("head", "bias", "layer_weight", "layer_bias")
     least = Layers(*(torch.tensor(np.stack([getattr(each, name) for each in exact])) for name in names))
-    ours, _ = solve_layers(unshrink(least, PENALTY), *rows, PENALTY)
+    ours, _ = solve_layers(unshrink(least.head, least.layer_weight, PENALTY), *rows, PENALTY)
     for name, value in vars(least).items():
         torch.testing.assert_close(getattr(ours, name), value, rtol=1e-8, atol=1e-10)
 
@@ -97,7 +101,7 @@ def test_maps_before_shrinkage_are_those_of_numpy(seed, targets, extra):
     rng = np.random.default_rng(seed)
     layers = random_layers(rng, targets=targets, features=targets + extra)
     layers.head[0, 0] = 0  # a direction that the head leaves alone
-    ours = unshrink(layers, PENALTY)
+    ours = unshrink(layers.head, layers.layer_weight, PENALTY)
     for k in range(len(ours)):
         theirs = select.unshrink(layers.head[k].numpy(), layers.layer_weight[k].numpy(), PENALTY)
         np.testing.assert_allclose(ours[k], theirs, atol=1e-11)
@@ -206,29 +210,111 @@ def test_feature_offset_is_that_of_the_correction(size):
     np.testing.assert_allclose(feature_offset(heads, distance, PENALTY), expected, atol=1e-13)
 
 
-RETURNED = ("trained", "aligned", "solved")
+def noisy(seed, rows=40, noise=1.0):
+    """A client whose targets are linear in u up to noise."""
+    u, _, broadcast, rng = client(seed, rows=rows)
+    slope = rng.standard_normal((3, u.shape[2], 2))
+    return u, u @ slope + noise * rng.standard_normal((3, rows, 2)), broadcast, rng
 
 
-@pytest.mark.parametrize("bias", ["shared", "private", "offset"])
-@pytest.mark.parametrize("returned", RETURNED)
-def test_give_back_composes_them(returned, bias):
-    u, y, broadcast, rng = (
-        torch.tensor(each) if isinstance(each, np.ndarray) else each for each in client(6, 1)
+@pytest.mark.parametrize("rows", [3, 7, 40])
+@pytest.mark.parametrize("noise", [0.0, 0.05, 1.0, 20.0])
+def test_ridge_maps_are_those_of_numpy(rows, noise):
+    u, y, _, rng = noisy(rows, rows, noise)
+    u, y = u - u.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    start = rng.standard_normal((3, 4, 2))
+    ours = fit_ridges(*map(torch.tensor, (u, y, start)))
+    for k in range(3):
+        theirs = ridge.fit_ridge(u[k], y[k], start[k])
+        np.testing.assert_allclose(ours.weight[k], theirs.weight, atol=1e-9)
+        assert ours.share[k].item() == pytest.approx(theirs.share, abs=1e-9)
+        assert bool(ours.is_exact[k]) == theirs.is_exact
+
+
+def trained_layers(layers, k=0):
+    return select.TrainedLayers(*(value[k].numpy() for value in vars(layers).values()))
+
+
+@pytest.mark.parametrize("deficit", [np.zeros((2, 2)), MIXED], ids=["plain", "mixed"])
+@pytest.mark.parametrize("noise", [0.0, 0.3, 3.0])
+def test_shrunk_layers_are_those_of_numpy(noise, deficit):
+    u, y, broadcast, rng = noisy(2, noise=noise)
+    layers = random_layers(rng)
+    ours, clipped = shrink_layers(
+        layers, *map(torch.tensor, (u, y, broadcast, np.tile(deficit, (3, 1, 1)))), PENALTY
     )
-    layers, deficit = random_layers(rng, models=1), torch.tensor(MIXED)[None]
-    procedure = Procedure(returned=returned, bias=bias)
-    given = return_layers(procedure, layers, (u, y), broadcast, deficit, PENALTY)
-    solution, clipped = solve_layers(unshrink(layers, PENALTY), u, y, broadcast, deficit, PENALTY)
-    expected = {"trained": layers, "aligned": align_layers(layers, broadcast), "solved": solution}[returned]
-    goes_on = align_layers(layers, broadcast) if returned == "solved" else expected
-    torch.testing.assert_close(given.center, expected.features(u).mean(dim=1), rtol=0, atol=1e-13)
-    if bias == "offset":
-        expected, goes_on = (recenter(each, each.center(u)) for each in (expected, goes_on))
-    for name, value in vars(expected).items():
-        assert torch.equal(getattr(given.returned, name), value)
-    for name, value in vars(goes_on).items():
-        assert torch.equal(getattr(given.resume_from, name), value)
-    assert given.clipped == (int(clipped) if returned == "solved" else 0)
+    for k in range(3):
+        theirs = select.solve_shrunk(
+            u[k], y[k], broadcast[k], PENALTY, trained_layers(layers, k), deficit, WEAK
+        )
+        for name, value in zip(vars(ours).values(), list(vars(theirs).values())[:4], strict=True):
+            np.testing.assert_allclose(name[k], value, atol=1e-10)
+        assert int(clipped[k]) == theirs.clipped
+
+
+def test_rows_without_noise_have_the_exact_solution():
+    u, y, broadcast, rng = noisy(3, noise=0.0)
+    layers, deficit = random_layers(rng), np.tile(MIXED, (3, 1, 1))
+    rows = [torch.tensor(each) for each in (u, y, broadcast, deficit)]
+    ours, _ = shrink_layers(layers, *rows, PENALTY)
+    exact, _ = solve_layers(unshrink(layers.head, layers.layer_weight, PENALTY), *rows, PENALTY)
+    for name, value in vars(exact).items():
+        torch.testing.assert_close(getattr(ours, name), value, rtol=0, atol=1e-12)
+
+
+def test_targets_that_outputs_do_not_explain_leave_head_and_predictions_as_they_are():
+    """The trained map is least squares already; what is left of the targets is noise."""
+    rng = np.random.default_rng(4)
+    u = torch.tensor(rng.standard_normal((1, 60, 4)))
+    layers, broadcast = random_layers(rng, models=1), torch.tensor(rng.standard_normal((1, 2, 5)))
+    layers = replace(layers, layer_weight=1e-3 * layers.layer_weight)
+    noise = rng.standard_normal((60, 2))
+    design = np.column_stack([u[0], np.ones(60)])
+    noise -= design @ np.linalg.lstsq(design, noise)[0]
+    target = unshrink(layers.head, layers.layer_weight, PENALTY)[0].numpy()
+    y = torch.tensor(u[0].numpy() @ target.T + noise)[None]
+    ours, _ = shrink_layers(layers, u, y, broadcast, torch.zeros(1, 2, 2).double(), PENALTY)
+    torch.testing.assert_close(ours.head, layers.head, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.bias, layers.bias, rtol=0, atol=0)
+    found = unshrink(broadcast, ours.layer_weight, PENALTY)[0].numpy()
+    np.testing.assert_allclose(found, target, atol=1e-10)
+    mean, own = (each.center(u.mean(dim=1)) for each in (ours, layers))
+    ours_mean, own_mean = (
+        unshrink(head, each[..., None], PENALTY) for head, each in ((broadcast, mean), (layers.head, own))
+    )
+    torch.testing.assert_close(ours_mean, own_mean, rtol=0, atol=1e-10)
+
+
+RETURNED = ("trained", "aligned", "solved")
+EVERY = [Procedure(returned=word, bias=bias) for word in RETURNED for bias in ("shared", "private", "offset")]
+
+
+@pytest.mark.parametrize("at_once", [1, 40 * 4 * 2, 10**6], ids=["alone", "pairs", "together"])
+def test_return_rules_compose_whatever_is_computed_together(monkeypatch, at_once):
+    monkeypatch.setattr(returns, "NUMBERS_AT_ONCE", at_once)
+    rng = np.random.default_rng(6)
+    clients = [noisy(seed, rows) for seed, rows in ((6, 40), (7, 23), (8, 40))]
+    layers = random_layers(rng, models=9)
+    rows = [(torch.tensor(u[k]), torch.tensor(y[k])) for u, y, _, _ in clients for k in range(3)]
+    broadcast = torch.tensor(np.concatenate([each[2] for each in clients]))
+    deficit = torch.tensor(MIXED).repeat(9, 1, 1)
+    mean = torch.stack([u.mean(dim=0) for u, _ in rows])
+    given = return_layers(EVERY, layers, dict(enumerate(rows)), mean, broadcast, deficit, PENALTY)
+    for k, procedure in enumerate(EVERY):
+        own, at = layers.select(slice(k, k + 1)), slice(k, k + 1)
+        u, y = (each[None] for each in rows[k])
+        aligned = align_layers(own, broadcast[at])
+        solution, clipped = shrink_layers(aligned, u, y, broadcast[at], deficit[at], PENALTY)
+        expected = {"trained": own, "aligned": aligned, "solved": solution}[procedure.returned]
+        goes_on = own if procedure.returned == "trained" else aligned
+        center = expected.features(u).mean(dim=1)
+        torch.testing.assert_close(given.center[at], center, rtol=0, atol=1e-12)
+        if procedure.bias == "offset":
+            expected, goes_on = (recenter(each, each.features(u).mean(dim=1)) for each in (expected, goes_on))
+        for ours, theirs in ((given.returned, expected), (given.resume_from, goes_on)):
+            for name, value in vars(theirs).items():
+                torch.testing.assert_close(getattr(ours, name)[at], value, rtol=0, atol=1e-11)
+        assert given.clipped[k] == (int(clipped) if procedure.returned == "solved" else 0)
 
 
 def test_objective_and_errors_are_those_of_direct_prediction():

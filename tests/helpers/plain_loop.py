@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedgram import Moments, align, solve, unshrink
+from fedgram import Moments, align
 from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import WEAK, Layers, align_layers
@@ -23,6 +23,7 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.correct import correct
+from fedgram.theory.select import TrainedLayers, solve_shrunk
 
 CPU = torch.device("cpu")
 
@@ -261,14 +262,14 @@ def give_back(client, procedure, broadcast, settings):
     """Change the last layers to what the procedure returns; how many directions were clipped."""
     head, bias, weight, layer_bias = client.layers()
     outputs, clipped = client.outputs(client.inputs), 0
-    trained = unshrink(head, weight, settings.penalty)
     if procedure.returned != "trained":
         turn = rotation(head, broadcast)
         head, weight, layer_bias = head @ turn, turn.T @ weight, turn.T @ layer_bias
     kept = returned = (head, bias, weight, layer_bias)
     if procedure.returned == "solved":
         deficit = client.deficit if procedure.corrected else None
-        solved = solve(outputs, client.targets.numpy(), broadcast, settings.penalty, deficit, trained, WEAK)
+        rows = outputs, client.targets.numpy()
+        solved = solve_shrunk(*rows, broadcast, settings.penalty, TrainedLayers(*kept), deficit, WEAK)
         returned = (solved.head, solved.bias, solved.layer_weight, solved.layer_bias)
         clipped = solved.clipped
     centered = recentered(returned, outputs)

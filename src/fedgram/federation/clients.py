@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
 from fedgram.federation.client_data import ClientData, PooledMoments
-from fedgram.federation.returns import Layers, ReturnedLayers, feature_offset, return_layers
+from fedgram.federation.returns import Layers, ReturnedLayers, Rows, feature_offset, return_layers
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import Fit, OnEpoch
@@ -97,21 +97,16 @@ class Clients:
         self.is_initial = False
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, on_epoch)
-        if not (measured or self._needs_outputs):
-            diverged = self.stack.find_diverged()
-            self.stack.set_to_zero(diverged)
-            none = torch.zeros_like(self.layers().layer_bias)
-            return Returned(self.layers(), none, none, [], torch.zeros(len(loss)), loss.double(), diverged)
-        outputs, diverged = self.training_outputs()
-        returned = self._return_layers(outputs)
-        center = torch.cat([each.center for each in returned])
-        self._store_layers(Layers.concatenate([each.resume_from for each in returned]))
+        runs = range(len(self.runs)) if measured else self._runs_with_outputs
+        outputs, diverged = self.training_outputs(runs)
+        result = self._return_layers(runs, outputs)
+        self._store_layers(result.resume_from)
         return Returned(
-            layers=Layers.concatenate([each.returned for each in returned]),
-            center=center,
-            removed_mean=torch.where(self._has_bias_rule("offset"), center, 0.0),
-            outputs=outputs,
-            clipped=torch.tensor([each.clipped for each in returned]),
+            layers=result.returned,
+            center=result.center,
+            removed_mean=torch.where(self._has_bias_rule("offset"), result.center, 0.0),
+            outputs=outputs if measured else [],
+            clipped=result.clipped,
             training_loss=loss.double(),
             diverged=diverged,
         )
@@ -133,19 +128,32 @@ class Clients:
             layer_bias=layers.layer_bias + torch.where(self._has_bias_rule("offset"), offset, 0.0),
         )
 
-    def training_outputs(self) -> tuple[list[Tensor], Tensor]:
+    def training_outputs(self, runs: Sequence[int] | None = None) -> tuple[list[Tensor], Tensor]:
         """Return backbone outputs u (R, N, D) of each client's training rows, and diverged models (K,).
 
-        Diverged models and their outputs are set to 0, so that later steps stay finite.
+        Diverged models and their outputs are set to 0, so that later steps stay finite. The default is all
+        runs.
         """
-        outputs = [self.stack.backbone_outputs(self.at(m), rows[0]) for m, rows in enumerate(self.data.train)]
-        finite = torch.cat([each.double().square().sum(dim=(1, 2)).isfinite() for each in outputs])
-        diverged = self.stack.find_diverged() | ~finite
+        runs = list(range(len(self.runs)) if runs is None else runs)
+        diverged, outputs = self.stack.find_diverged(), []
+        if runs:
+            outputs = [self.outputs(m, rows[0], runs) for m, rows in enumerate(self.data.train)]
+            finite = [each.double().square().sum(dim=(1, 2)).isfinite() for each in outputs]
+            by_client = diverged.unflatten(0, (len(self.data), len(self.runs)))  # a view
+            by_client[:, runs] |= ~torch.stack(finite)
         if diverged.any():
             self.stack.set_to_zero(diverged)
             for m, each in enumerate(outputs):
-                each[diverged[self.at(m)]] = 0.0
+                each[diverged[self.at(m)][runs]] = 0.0
         return outputs, diverged
+
+    def outputs(self, client: int, inputs: Tensor, runs: Sequence[int]) -> Tensor:
+        """Return backbone outputs u of inputs (N, ...) under a client's models of some runs: (R, N, D)."""
+        start = self.at(client).start
+        if len(runs) == len(self.runs):
+            return self.stack.backbone_outputs(self.at(client), inputs)
+        alone = (self.stack.backbone_outputs(slice(start + r, start + r + 1), inputs) for r in runs)
+        return torch.cat(list(alone))
 
     def load(self, state: Tensors) -> None:
         """Load parameters and buffers of trained models by name."""
@@ -173,26 +181,28 @@ class Clients:
         for name, value in layers.to_parameters().items():
             self.stack.parameters[name].copy_(value)
 
-    def _return_layers(self, outputs: list[Tensor]) -> list[ReturnedLayers]:
-        """Apply the return rule of each model; outputs (R, N, D) belong to each client's training rows."""
-        layers, returned = self.layers(), []
-        for m, output in enumerate(outputs):
-            targets = self.targets(m, self.data.train[m][1])
-            for r, run in enumerate(self.runs):
-                k = slice(m * len(self.runs) + r, m * len(self.runs) + r + 1)
-                rows = output[r : r + 1], targets[r : r + 1]
-                broadcast, deficit = self.terms.broadcast[k].double(), self.deficit[k]
-                returned.append(
-                    return_layers(
-                        run.procedure, layers.select(k), rows, broadcast, deficit, self.config.penalty
-                    )
-                )
-        return returned
+    def _return_layers(self, runs: Sequence[int], outputs: list[Tensor]) -> ReturnedLayers:
+        """Apply the return rule of each model; outputs u (R, N, D) of the runs that have some."""
+        layers = self.layers()
+        rows: dict[int, Rows] = {}
+        mean = torch.zeros_like(layers.layer_weight[:, 0])
+        for m, each in enumerate(outputs):
+            models, targets = [self.at(m).start + r for r in runs], self.targets(m, self.data.train[m][1])
+            mean[models] = each.mean(dim=1, dtype=mean.dtype)
+            for k, r, u in zip(models, runs, each, strict=True):
+                rows[k] = u, targets[r]
+        procedures = [run.procedure for run in self.runs] * len(self.data)
+        broadcast = self.terms.broadcast.double()
+        return return_layers(procedures, layers, rows, mean, broadcast, self.deficit, self.config.penalty)
 
     @property
-    def _needs_outputs(self) -> bool:
-        procedures = [run.procedure for run in self.runs]
-        return any(each.returned != "trained" or each.bias == "offset" for each in procedures)
+    def _runs_with_outputs(self) -> list[int]:
+        """Runs whose return rule needs backbone outputs."""
+        return [
+            r
+            for r, run in enumerate(self.runs)
+            if run.procedure.returned == "solved" or run.procedure.bias == "offset"
+        ]
 
     def _has_bias_rule(self, rule: str) -> Tensor:
         """Return a mask (K, 1) of models whose procedure has a bias rule."""

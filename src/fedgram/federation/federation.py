@@ -216,9 +216,10 @@ class Federation:
         return SharedState(deployed, Biases(shared, own, moved), returned.removed_mean)
 
     def _outputs(self, client: int, returned: Returned) -> Tensor:
-        """Return the backbones' outputs of a client; full-model averaging has changed the backbones."""
-        if not self._has_full_model:
+        """Return the backbones' outputs of a client; full-model averaging has changed its backbones."""
+        full = [r for r, run in enumerate(self.runs) if run.procedure.full_model]
+        if not full:
             return returned.outputs[client]
-        return self.clients.stack.backbone_outputs(
-            self.clients.at(client), self.clients.data.train[client][0]
-        )
+        outputs = returned.outputs[client].clone()
+        outputs[full] = self.clients.outputs(client, self.clients.data.train[client][0], full)
+        return outputs

@@ -1,16 +1,19 @@
-"""Layers that a client returns: as trained, aligned, or solved.
+"""Layers that clients return: as trained, aligned, or solved.
 
-The batched PyTorch version of `fedgram.theory.select`, in double precision. Tests compare the two.
+The batched PyTorch version of `fedgram.theory.select`, in double precision. Tests compare the two. K models
+are computed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from fedgram.federation.ridge import fit_ridges
 from fedgram.nets.stack import Tensors
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.penalty import Penalty
@@ -23,6 +26,9 @@ WEAK = 1e-2
 
 # Eigenvalues of W Wᵀ below this fraction of λ_H: the head ignores that direction of the targets.
 NEGLIGIBLE = 1e-2
+
+# Backbone outputs that solved returns copy to double precision together: 1 GiB.
+NUMBERS_AT_ONCE = 2**27
 
 PARAMETERS = ("head.weight", "head.bias", "feature.weight", "feature.bias")
 """Parameters of `nets.model.Model` in the order of the fields of `Layers`."""
@@ -43,8 +49,8 @@ class Layers:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Tensor]) -> Layers:
-        """Read the last layers from parameters by name."""
-        return cls(*(parameters[name].double() for name in PARAMETERS))
+        """Copy the last layers from parameters by name."""
+        return cls(*(parameters[name].to(torch.float64, copy=True) for name in PARAMETERS))
 
     def to_parameters(self) -> Tensors:
         """Return the layers as parameters by name."""
@@ -55,68 +61,151 @@ class Layers:
         """Concatenate the layers of several groups of models."""
         return cls(*map(torch.cat, zip(*(vars(each).values() for each in groups), strict=True)))
 
-    def select(self, models: slice) -> Layers:
-        """Return the layers of some models."""
+    def select(self, models: slice | Tensor) -> Layers:
+        """Return the layers of some models: a range, or indices (k,)."""
         return Layers(*(value[models] for value in vars(self).values()))
+
+    def put(self, models: Tensor, new: Layers) -> Layers:
+        """Replace the layers of the models with indices (k,)."""
+        pairs = zip(vars(self).values(), vars(new).values(), strict=True)
+        return Layers(*(old.index_copy(0, models, value) for old, value in pairs))
+
+    def where(self, models: Tensor, others: Layers) -> Layers:
+        """Keep the layers of the models of a mask (K,), and take all others from other layers."""
+        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
+        return Layers(
+            *(torch.where(models.view(-1, *[1] * (own.ndim - 1)), own, other) for own, other in pairs)
+        )
 
     def features(self, outputs: Tensor) -> Tensor:
         """Compute features h from backbone outputs u: (K, N, D) -> (K, N, P)."""
         return outputs.double() @ self.layer_weight.mT + self.layer_bias[:, None]
 
-    def center(self, outputs: Tensor) -> Tensor:
-        """Compute the mean feature of backbone outputs u: (K, N, D) -> (K, P)."""
-        return self.features(outputs.double().mean(dim=1, keepdim=True))[:, 0]
+    def center(self, mean: Tensor) -> Tensor:
+        """Compute the mean feature from the mean backbone output: (K, D) -> (K, P)."""
+        return multiply(self.layer_weight, mean) + self.layer_bias
 
 
 @dataclass(frozen=True, eq=False)
 class ReturnedLayers:
-    """Layers that a client returns and predicts with, and layers that it continues training with.
+    """Layers that K models return and predict with, and layers that they continue training with.
 
-    center (1, P): mean feature before a procedure with the offset removes it; clipped: directions that a
-    solved return dropped.
+    center (K, P): mean features before a procedure with the offset removes them; clipped (K,): directions
+    that a solved return dropped.
     """
 
     returned: Layers
     resume_from: Layers
     center: Tensor
-    clipped: int
+    clipped: Tensor
 
 
 def return_layers(
-    procedure: Procedure, layers: Layers, rows: Rows, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+    procedures: Sequence[Procedure],
+    layers: Layers,
+    rows: Mapping[int, Rows],
+    mean: Tensor,
+    broadcast: Tensor,
+    deficit: Tensor,
+    penalty: Penalty,
 ) -> ReturnedLayers:
-    """Apply a procedure's return rule to the trained layers of one client (K = 1).
+    """Apply the return rules of K procedures to trained layers.
 
-    rows are backbone outputs u (1, N, D) of the training rows and targets (1, N, C). Training continues from
-    trained layers, not from solved ones: a map that fits every row reacts to every change of the backbone.
+    rows are backbone outputs u (N, D) and targets (N, C) of training rows by model; solved returns need them.
+    mean (K, D) of these outputs; the bias rule 'offset' needs it. Training continues from trained layers, not
+    from solved ones: a map that fits every row reacts to every change of the backbone.
     """
-    clipped = 0
-    returned = resume_from = layers if procedure.returned == "trained" else align_layers(layers, broadcast)
-    if procedure.returned == "solved":
-        returned, counts = solve_layers(unshrink(layers, penalty), *rows, broadcast, deficit, penalty)
-        clipped = int(counts)
-    center = returned.center(rows[0])
-    if procedure.bias == "offset":
-        returned = recenter(returned, center)
-        resume_from = recenter(resume_from, resume_from.center(rows[0]))
-    return ReturnedLayers(returned, resume_from, center, clipped)
+
+    returned = resume_from = layers
+    if rotated := [k for k, each in enumerate(procedures) if each.returned != "trained"]:
+        at = torch.tensor(rotated, device=mean.device)
+        returned = resume_from = layers.put(at, align_layers(layers.select(at), broadcast[at]))
+    clipped = torch.zeros(len(procedures), dtype=torch.int64, device=mean.device)
+    solved = [k for k, each in enumerate(procedures) if each.returned == "solved"]
+    for some in _group_by_rows(solved, rows):
+        at = torch.tensor(some, device=mean.device)
+        outputs, targets = (torch.stack(each) for each in zip(*(rows[k] for k in some), strict=True))
+        solution, clipped[at] = shrink_layers(
+            resume_from.select(at), outputs.double(), targets, broadcast[at], deficit[at], penalty
+        )
+        returned = returned.put(at, solution)
+    center = returned.center(mean)
+    has_offset = torch.tensor([[each.bias == "offset"] for each in procedures], device=mean.device)
+    return ReturnedLayers(
+        returned=recenter(returned, torch.where(has_offset, center, 0.0)),
+        resume_from=recenter(resume_from, torch.where(has_offset, resume_from.center(mean), 0.0)),
+        center=center,
+        clipped=clipped,
+    )
+
+
+def _group_by_rows(models: list[int], rows: Mapping[int, Rows]) -> Iterator[list[int]]:
+    """Group models with equally many rows, at most NUMBERS_AT_ONCE outputs in a group."""
+
+    def shape(k: int) -> tuple[int, ...]:
+        return tuple(rows[k][0].shape)
+
+    for (count, width), same in groupby(sorted(models, key=shape), shape):
+        found, size = list(same), max(1, NUMBERS_AT_ONCE // (count * width))
+        yield from (found[k : k + size] for k in range(0, len(found), size))
 
 
 def align_layers(layers: Layers, broadcast: Tensor) -> Layers:
     """Rotate features by the orthogonal Q (P, P) that moves W Q closest to the broadcast (K, C, P).
 
     Q is unique only on the row spaces of the heads, where it is the polar factor of Wᵀ W_t. The completion
-    maps one orthogonal complement to the other (Appendix F.5).
+    maps one orthogonal complement to the other (Appendix F.5). Householder reflections apply Q without
+    computing it.
     """
     rows = broadcast.shape[1]
-    ours, ours_r = torch.linalg.qr(layers.head.mT, mode="complete")
-    theirs, theirs_r = torch.linalg.qr(broadcast.mT, mode="complete")
-    left, _, right = torch.linalg.svd(ours_r[:, :rows] @ theirs_r[:, :rows].mT)
-    turn = (
-        ours[..., :rows] @ (left @ right) @ theirs[..., :rows].mT + ours[..., rows:] @ theirs[..., rows:].mT
-    )
-    weight, bias = turn.mT @ layers.layer_weight, multiply(turn.mT, layers.layer_bias)
-    return Layers(layers.head @ turn, layers.bias, weight, bias)
+    ours, theirs = torch.geqrf(layers.head.mT), torch.geqrf(broadcast.mT)
+    ours_r, theirs_r = (each[0][:, :rows].triu() for each in (ours, theirs))
+    left, _, right = torch.linalg.svd(ours_r @ theirs_r.mT)
+    width = layers.layer_weight.shape[2]
+    together = torch.cat([layers.layer_weight, layers.layer_bias[..., None], layers.head.mT], dim=2)
+    turned = _reflect(*ours, together, range(rows))
+    turned = torch.cat([(left @ right).mT @ turned[:, :rows], turned[:, rows:]], dim=1)
+    turned = _reflect(*theirs, turned, range(rows - 1, -1, -1))
+    return Layers(turned[..., width + 1 :].mT, layers.bias, turned[..., :width], turned[..., width])
+
+
+def _reflect(packed: Tensor, scales: Tensor, values: Tensor, order: Iterable[int]) -> Tensor:
+    """Apply the Householder reflections I - τ v vᵀ of `torch.geqrf` to values (K, P, D), one after another.
+
+    As batched products, these do not take one model at a time like `torch.ormqr`.
+    """
+    vectors = packed.tril(-1) + torch.eye(*packed.shape[1:]).to(packed)
+    for j in order:
+        vector = vectors[..., j : j + 1]
+        values = values - (scales[:, j, None, None] * vector) @ (vector.mT @ values)
+    return values
+
+
+def shrink_layers(
+    aligned: Layers, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+) -> tuple[Layers, Tensor]:
+    """Solve for the last layers as far as the rows are free of noise, and keep aligned ones otherwise.
+
+    The map B is a ridge map, chosen by leave-one-out. The head moves from the aligned one to φ(Cov(B u) +
+    deficit) by the share of B that is signal. Features are the best response Wᵀ A⁻¹ (B (u - ū) + m) to the
+    broadcast, which the next average is close to; the constants m and b stay as trained. Rows without noise
+    have the exact solution of `solve_layers`. Also return the number of dropped directions (K,).
+
+    Shapes: outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C).
+    """
+    trained, center = unshrink(aligned.head, aligned.layer_weight, penalty), outputs.mean(dim=1)
+    inputs, centered = outputs - center[:, None], targets - targets.mean(dim=1, keepdim=True)
+    ridge = fit_ridges(inputs, centered, trained.mT)
+    fitted, exact = ridge.weight, ridge.is_exact.nonzero()[:, 0]
+    if len(exact):
+        fitted[exact] = least_squares(inputs[exact], centered[exact], trained.mT[exact])
+    solution, clipped = _solve_for_map(fitted, outputs, targets, broadcast, deficit, penalty)
+    head = torch.lerp(aligned.head, solution.head, ridge.share[:, None, None])
+    constant = unshrink(aligned.head, aligned.center(center)[..., None], penalty)[..., 0]
+    respond = torch.linalg.solve(regularized_gram(broadcast, penalty), broadcast).mT
+    weight = respond @ fitted.mT
+    shrunk = Layers(head, aligned.bias, weight, multiply(respond, constant) - multiply(weight, center))
+    return solution.where(ridge.is_exact, shrunk), clipped
 
 
 def solve_layers(
@@ -131,18 +220,23 @@ def solve_layers(
     Shapes: trained map (K, C, D), outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit
     γ (Σ_cen - Σ_m) (K, C, C).
     """
-    center, bias = outputs.double().mean(dim=1, keepdim=True), targets.mean(dim=1)
-    inputs, centered = outputs.double() - center, targets - bias[:, None]
+    inputs, centered = (each - each.mean(dim=1, keepdim=True) for each in (outputs.double(), targets))
     fitted = least_squares(inputs, centered, trained.mT)
-    explained = (inputs @ fitted).mT @ (inputs @ fitted) / targets.shape[1]
-    variance, basis = torch.linalg.eigh(explained + deficit)
+    return _solve_for_map(fitted, outputs.double(), targets, broadcast, deficit, penalty)
+
+
+def _solve_for_map(
+    fitted: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+) -> tuple[Layers, Tensor]:
+    """Compute head, feature layer and biases of maps B (K, D, C)."""
+    center, bias = outputs.mean(dim=1, keepdim=True), targets.mean(dim=1)
+    values = (outputs - center) @ fitted
+    variance, basis = torch.linalg.eigh(values.mT @ values / targets.shape[1] + deficit)
     active = variance > penalty.threshold
     gain = penalty.scale * variance.clamp(min=0.0).sqrt() - penalty.features  # φ, eq. (7)
     head = closest_head(broadcast, basis * torch.where(active, gain, 0.0).clamp(min=0.0).sqrt()[:, None])
-    system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
-    weight = head.mT @ torch.linalg.solve(system, fitted.mT)
-    solution = Layers(head, bias, weight, -(weight @ center.mT)[..., 0])
-    return solution, (~active).sum(dim=1)
+    weight = head.mT @ torch.linalg.solve(regularized_gram(head, penalty), fitted.mT)
+    return Layers(head, bias, weight, -(weight @ center.mT)[..., 0]), (~active).sum(dim=1)
 
 
 def least_squares(inputs: Tensor, targets: Tensor, start: Tensor) -> Tensor:
@@ -159,20 +253,26 @@ def least_squares(inputs: Tensor, targets: Tensor, start: Tensor) -> Tensor:
     return start
 
 
-def unshrink(layers: Layers, penalty: Penalty) -> Tensor:
+def unshrink(head: Tensor, layer_weight: Tensor, penalty: Penalty) -> Tensor:
     """Compute B = A (W Wᵀ)⁻¹ W L (K, C, D), the map whose optimal features Wᵀ A⁻¹ B u the layers give.
 
     With W L instead, the penalties would shrink B twice in WEAK directions.
     """
-    values, basis = torch.linalg.eigh(layers.head @ layers.head.mT)
+    values, basis = torch.linalg.eigh(head @ head.mT)
     gain = (values + penalty.features) / values.clamp(min=NEGLIGIBLE * penalty.features)
-    return (basis * gain[:, None]) @ basis.mT @ layers.head @ layers.layer_weight
+    return (basis * gain[:, None]) @ basis.mT @ head @ layer_weight
 
 
 def closest_head(broadcast: Tensor, factor: Tensor) -> Tensor:
     """Find the head U (K, C, P) with U Uᵀ = factor factorᵀ closest to the broadcast, eq. (8)."""
-    left, _, right = torch.linalg.svd(factor.mT @ broadcast, full_matrices=False)
-    return factor @ left @ right
+    basis, triangle = torch.linalg.qr((factor.mT @ broadcast).mT)  # SVDs of C x C matrices are batched
+    left, _, right = torch.linalg.svd(triangle.mT)
+    return factor @ left @ right @ basis.mT
+
+
+def regularized_gram(head: Tensor, penalty: Penalty) -> Tensor:
+    """Compute A = W Wᵀ + λ_H I (K, C, C)."""
+    return head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
 
 
 def recenter(layers: Layers, mean: Tensor) -> Layers:
@@ -188,5 +288,5 @@ def multiply(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 def feature_offset(head: Tensor, distance: Tensor, penalty: Penalty) -> Tensor:
     """Compute Wᵀ A⁻¹ d_m, the offset of centered features: head (K, C, P), distance (K, C) -> (K, P)."""
-    system = head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
+    system = regularized_gram(head, penalty)
     return multiply(head.mT, torch.linalg.solve(system, distance[..., None])[..., 0])
