@@ -65,7 +65,13 @@ def test_an_undefined_limit_is_explained_in_pythons_words(page, variances, weigh
     assert page.is_hidden(".bars")
 
 
+def next_frame(page):
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def state_of(page):
+    """Return the page's state once what was asked for is drawn, so that its texts agree with it."""
+    next_frame(page)
     return page.evaluate(
         """() => ({
       mean: explorer.state.moments.clients.map((client) => Array.from(client.mean)),
@@ -94,10 +100,6 @@ def client(number):
 
 def mean(number):
     return f".targets .means .mean:nth-child({number})"
-
-
-def next_frame(page):
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_dragging_a_client_moves_its_mean_and_nothing_else(page):
