@@ -4,8 +4,10 @@ from dataclasses import replace
 from math import isclose
 
 import pytest
+from tools.paper_runs import QUEUE
 
 from fedgram import InputError
+from fedgram.cli.parsing import parse_epochs, parse_seeds
 from fedgram.paper.launch.jobs import make_jobs
 from fedgram.paper.launch.launch import run
 from fedgram.paper.launch.plan import (
@@ -152,6 +154,24 @@ def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
 def test_no_scale_of_that_name():
     with pytest.raises(InputError, match=r"Unknown scale 'huge'\. Scales are paper, reduced, smoke"):
         get_scale("huge")
+
+
+def test_local_epochs_select_runs(tmp_path):
+    request = Request(tmp_path, PAPER, settings=("hopper",), epochs=(400, 1000))
+    assert {key.epochs for key in request.select(keys_of("dnn-epochs"))} == {400, 1000}
+
+
+@pytest.mark.parametrize("part", QUEUE, ids=lambda part: part.question)
+def test_every_part_of_the_queue_selects_runs_and_writes_its_command(part, tmp_path):
+    request = Request(tmp_path, PAPER, part.settings, part.seeds, part.procedures, part.epochs)
+    keys = request.select(keys_of(part.study))
+    assert {key.setting for key in keys} == set(part.settings)
+    words = part.command(tmp_path, None)
+    assert words[:3] == ["reproduce", "networks", part.study]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert parse_epochs(options.get("--epochs", "")) == part.epochs
+    assert not part.seeds or parse_seeds(options["--seeds"]) == part.seeds
+    assert tuple(options["--setting"].split(",")) == part.settings
 
 
 def test_narrowing_and_what_is_finished(tmp_path):

@@ -263,6 +263,7 @@ def test_what_was_found_names_its_data_in_the_papers_order(everything, capsys, m
         (["dnn-main", "--scale", "huge"], "Unknown scale 'huge'"),
         (["dnn-main", "--setting", "hoper"], "did you mean 'hopper'"),
         (["dnn-main", "--seeds", "a"], "Invalid --seeds: 'a'"),
+        (["dnn-main", "--epochs", "1e3"], "Invalid --epochs: '1e3'"),
         (["dnn-main", "--scale", "smoke", "--engine", "spark"], "Unknown engine: 'spark'"),
         (["dnn-main", "--setting", "walker", "--data-dir", "nowhere"], "needs JAT's training episodes"),
         (["dnn-mein"], "did you mean 'dnn-main'"),

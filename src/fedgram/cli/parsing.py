@@ -30,6 +30,15 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return numbers if is_list else tuple(range(numbers[0]))
 
 
+def parse_epochs(text: str) -> tuple[int, ...]:
+    """Return the numbers of '400,1000'; none for an empty text."""
+    values = split_values(text)
+    if not all(value.isdecimal() for value in values):
+        message = f"Invalid --epochs: '{text}'. Pass numbers separated by commas, such as 400,1000."
+        raise InputError(message, field="epochs")
+    return tuple(map(int, values))
+
+
 def parse_weights(text: str, clients: Sequence[str]) -> Array:
     """Return the weights (M,) of 'equal', '1,2,1' (in client order) or 'north=1,south=2'."""
     if text.strip() == "equal":

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.options import DataDir, Device, Seeds
-from fedgram.cli.parsing import parse_seeds, split_values
+from fedgram.cli.parsing import parse_epochs, parse_seeds, split_values
 
 if TYPE_CHECKING:
     from fedgram.paper.launch.launch import StudyOutcome
@@ -92,6 +92,7 @@ def networks(
     procedure: Annotated[
         list[str] | None, typer.Option(help="Only these procedures, separated by commas; repeatable.")
     ] = None,
+    epochs: Annotated[str, typer.Option(help="Only these local epochs E, separated by commas.")] = "",
     device: Device = "auto",
     engine: Engine = "local",
     out: Out = Path("results"),
@@ -103,8 +104,10 @@ def networks(
     The command prints the cost before it starts, and skips settings without data.
     """
     chosen = {"settings": split_values(*setting or ()), "procedures": split_values(*procedure or ())}
-    numbers = parse_seeds(seeds) if seeds else ()
-    request = _request(out, scale, **chosen, seeds=numbers, device=device, engine=engine, data_dir=data_dir)
+    request = _request(
+        out, scale, **chosen, seeds=parse_seeds(seeds) if seeds else (), epochs=parse_epochs(epochs),
+        device=device, engine=engine, data_dir=data_dir,
+    )  # fmt: skip
     _exit_with(_run_networks(names, request), as_json)
 
 

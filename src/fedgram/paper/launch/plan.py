@@ -52,6 +52,7 @@ class Request:
     settings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     procedures: tuple[str, ...] = ()
+    epochs: tuple[int, ...] = ()
     device: str = "auto"
     engine: str = "local"
     data_dir: Path | None = None
@@ -85,6 +86,7 @@ class Request:
             if (not self.settings or key.setting in self.settings)
             and (not self.seeds or key.seed in self.seeds)
             and (not procedures or key.procedure in procedures)
+            and (not self.epochs or key.epochs in self.epochs)
         ]
 
 
@@ -139,9 +141,9 @@ def plan_experiments(studies: Sequence[Study], request: Request, results: Result
                 raise InputError(reason, field="setting")
     if not any(request.select(_all_keys(study, request.scale)) for study in studies):
         where = f"{', '.join(study.name for study in studies)} at the {request.scale.name} scale"
-        message = f"No run of {where} has these settings, seeds and procedures."
+        message = f"No run of {where} has these settings, seeds, procedures and epochs."
         raise InputError(
-            f"{message} Pass others, or drop --setting, --seeds or --procedure.", field="setting"
+            f"{message} Pass others, or drop --setting, --seeds, --procedure or --epochs.", field="setting"
         )
     return plans
 
