@@ -69,6 +69,7 @@ def test_a_small_site_is_served_by_the_shared_model(advice):
     assert any("'tiny'" in note for note in advice["notes"])
 
 
+@pytest.mark.slow
 def test_the_printed_command_trains_a_model_that_predicts(table, tmp_path, monkeypatch):
     result = run("advise", table, *COLUMNS, *TINY, "--figure", tmp_path / "gain.svg", "--units", "points,s")
     assert result.returncode == 0, result.stderr
