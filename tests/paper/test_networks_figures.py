@@ -11,9 +11,10 @@ import pytest
 from fedgram.display.plotting import render
 from fedgram.paper.networks.cohorts import BUDGETS, MAIN, WEIGHTS, proximal
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
+from fedgram.paper.networks.panels import REFERENCE_COLORS
 from fedgram.paper.networks.results import Results
-from fedgram.paper.networks.settings import ALL, SETTINGS, TABULAR
-from fedgram.paper.networks.studies.main import draw_comparison, draw_setting
+from fedgram.paper.networks.settings import ALL, SETTINGS
+from fedgram.paper.networks.studies.main import draw_evolution
 from fedgram.paper.networks.studies.registry import STUDIES, figures_of
 from fedgram.paper.plots import SETTINGS as SETTINGS_OF_FIGURES
 from tests.helpers.network_results import all_results
@@ -21,7 +22,7 @@ from tests.helpers.network_results import all_results
 PANELS = {
     "dnn-main": {
         "proximal-tabular": 20, "proximal-images": 20, "ordinary-tabular": 20, "ordinary-images": 20,
-        **{f"example-{setting}": 3 for setting in ALL}, "comparison": 10,
+        "evolution": 20, "comparison": 10,
     },
     "dnn-means": {"": 10},
     "dnn-epochs": {"": 10},
@@ -68,20 +69,32 @@ def panel(figure, title):
     return next(axis for axis in figure.axes if axis.get_title(loc="left") == title)
 
 
-def curve(axis, number=0):
-    """The values of a line."""
-    return axis.lines[number].get_ydata()
+def lines_of(axis, runs):
+    """The lines of a panel that show exactly these runs."""
+    return [line for line in axis.lines if line.get_gid() == "_".join(["runs", *(run.id for run in runs)])]
+
+
+def markers_of(axis, look):
+    """Heights of the markers of single runs that look like this, from left to right."""
+    found = [line for line in axis.lines if line.get_gid() and line.get_marker() == look]
+    return [float(line.get_ydata()[0]) for line in found]
+
+
+def plain_lines(axis):
+    """The lines of a panel that no single run is behind."""
+    return [line for line in axis.lines if not line.get_gid()]
+
+
+def runs_of(procedure, setting, seeds=range(5), **fields):
+    """The runs of one procedure in one setting."""
+    main = {"epochs": 4000, "backbone": SETTINGS[setting].backbone}
+    runs = all_results().select(procedure=procedure, setting=setting, **main | fields)
+    return [run for run in runs if run.seed in seeds and run.rounds == 8]
 
 
 def samples(procedure, setting, value, seeds=range(5), **fields):
     """A quantity of the runs of one procedure in one setting, straight from the results."""
-    main = {"epochs": 4000, "backbone": SETTINGS[setting].backbone}
-    runs = all_results().select(procedure=procedure, setting=setting, **main | fields)
-    return np.array([value(run) for run in runs if run.seed in seeds and run.rounds == 8])
-
-
-def says_not_run(axis):
-    return any(text.get_text() == "not run" for text in axis.texts)
+    return np.array([value(run) for run in runs_of(procedure, setting, seeds, **fields)])
 
 
 def test_every_experiment_has_figures():
@@ -98,13 +111,11 @@ def test_all_panels_are_there_and_none_is_empty(name):
     assert {key: len(figure.axes) for key, figure in figures.items()} == PANELS[name]
     shown = [axis for figure in figures.values() for axis in figure.axes if axis.axison]
     assert all(axis.lines or axis.patches for axis in shown)
-    assert not any(map(says_not_run, shown))
 
 
 @pytest.mark.parametrize("name", PANELS)
 def test_without_results_no_figure_is_drawn(name):
-    others = {f"example-{setting}" for setting in ALL if setting != "mpiigaze"}  # drawn where they ran
-    assert drawn(name, Results()) == dict.fromkeys(key for key in PANELS[name] if key not in others)
+    assert drawn(name, Results()) == dict.fromkeys(PANELS[name])
     assert not plt.get_fignums()
 
 
@@ -116,12 +127,22 @@ def test_figures_are_drawn_if_one_of_their_panels_has_data():
     assert drawn("dnn-prediction", ordinary) == {"": None}  # changes against itself say nothing
 
 
-@pytest.mark.parametrize("name", ["dnn-means", "dnn-rho", "beyond-solved", "beyond-prediction"])
-def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
-    figures = drawn(name, only(all_results(), *FEW))
-    figure = next(iter(figures.values()))
-    missing = {setting for setting in ALL if says_not_run(panel(figure, TITLES[setting]))}
-    assert missing == set(ALL) - set(FEW)
+ONE_SETTING_EACH = ["dnn-means", "dnn-rho", "dnn-epochs", "beyond-solved", "beyond-prediction"]
+
+
+@pytest.mark.parametrize("name", ONE_SETTING_EACH)
+def test_only_settings_with_runs_have_a_panel_and_the_others_are_named(name):
+    figure = next(iter(drawn(name, only(all_results(), *FEW)).values()))
+    assert [axis.get_title("left") for axis in figure.axes] == [TITLES[setting] for setting in FEW]
+    missing = [TITLES[setting] for setting in ALL if setting not in FEW]
+    said = " ".join(figure.get_supxlabel().split())
+    assert f"Not shown: {', '.join(missing)}." in said
+
+
+def test_panels_above_an_empty_place_label_their_axis():
+    figure = drawn("dnn-epochs", only(all_results(), *ALL[:7]))[""]
+    labelled = [axis.xaxis.get_tick_params()["labelbottom"] for axis in figure.axes]
+    assert labelled == [False, False, False, True, True, True, True]  # 4 and 3 panels
 
 
 @pytest.mark.parametrize(
@@ -131,7 +152,8 @@ def test_settings_that_did_not_run_say_so_and_the_others_do_not(name):
 def test_two_budgets_are_both_named_and_more_are_a_range(budgets, words):
     hopper = only(all_results(), "hopper", procedure="ordinary")
     some = Results(run for run in hopper if run.epochs in budgets)
-    assert f"scale, {words}, 8 rounds," in drawn("dnn-epochs", some)[""].get_supxlabel()
+    said = " ".join(drawn("dnn-epochs", some)[""].get_supxlabel().split())
+    assert f"scale, {words}, 8 rounds," in said
 
 
 def test_rounds_of_independent_starts_are_said_apart():
@@ -155,19 +177,20 @@ def test_below_a_figure_stand_kinds_and_scale(scale):
     stand_ins = {run.setting: run.dataset for run in results}
     assert stand_ins["beijing"] == "beijing"
     figures = drawn("dnn-rho", results)
-    assert figures[""].get_supxlabel().split("\n") == [
+    assert figures[""].get_supxlabel().split("\n")[-3:] == [
         f"REAL data: Beijing {protocol}",
         f"GENERATED data: {stand_ins['swimmer']} for Swimmer {protocol}",
         f"RE-RENDERED data: {stand_ins['dsprites']} for dSprites {protocol}",
     ]
 
 
-def test_data_of_an_empty_panel_is_not_named():
+def test_data_that_is_not_compared_is_not_named():
     alone = only(all_results(), "dsprites", procedure="ordinary")  # compared with nothing
     figure = drawn("dnn-prediction", Results([*only(all_results(), "mpiigaze"), *alone]))[""]
-    assert says_not_run(panel(figure, "dSprites"))
-    assert "MPIIGaze" in figure.get_supxlabel()
-    assert "dSprites" not in figure.get_supxlabel()
+    assert [axis.get_title("left") for axis in figure.axes] == ["MPIIGaze"]
+    not_shown, data = figure.get_supxlabel().split("REAL data: ")
+    assert "dSprites" in not_shown
+    assert data.startswith("MPIIGaze")
 
 
 def test_no_figure_mixes_scales_or_datasets():
@@ -178,7 +201,7 @@ def test_no_figure_mixes_scales_or_datasets():
     assert shown.scale.name == "paper"
     assert {(run.scale, run.kind) for run in shown.by_key.values()} == {("paper", "REAL")}
     figures = drawn("dnn-rho", Results([*reduced, *only(paper, "beijing")]))
-    assert says_not_run(panel(figures[""], "Walker"))
+    assert [axis.get_title("left") for axis in figures[""].axes] == ["Beijing"]
     assert "reduced" not in figures[""].get_supxlabel()
 
 
@@ -186,7 +209,7 @@ def test_the_smoke_scale_is_drawn_though_its_budgets_coincide():
     for name in ("dnn-epochs", "beyond-solved"):
         figures = drawn(name, only(all_results("smoke"), "beijing"))
         axis = panel(next(iter(figures.values())), "Beijing")
-        assert list(axis.lines[0].get_xdata()) == [1, 2, 4]
+        assert list(plain_lines(axis)[0].get_xdata()) == [1, 2, 4]
         assert labels(axis.xaxis) == ["1", "2", "4"]
 
 
@@ -202,7 +225,7 @@ def labels(scale):
     ("name", "factor"),
     [*((name, 1.0) for name in PANELS), *product(("dnn-rho", "dnn-alignment", "beyond-solved"), (1.3, 6.0))],
 )
-def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, factor):
+def test_logarithmic_axes_have_three_labels_even_if_errors_hardly_differ(name, factor):
     def close(errors):
         return {key: 0.2 * factor * (1 + 0.05 * np.tanh(error)) for key, error in errors.items()}
 
@@ -214,77 +237,101 @@ def test_logarithmic_axes_have_two_labels_even_if_errors_hardly_differ(name, fac
         for axis in figure.axes:
             axis.viewLim  # noqa: B018, scales the axes as drawing them would
         scales = [scale for axis in figure.axes if axis.has_data() for scale in (axis.xaxis, axis.yaxis)]
-        assert all(len(labels(scale)) > 1 for scale in scales if scale.get_scale() == "log")
+        assert all(len(labels(scale)) > 2 for scale in scales if scale.get_scale() == "log")
 
 
-@pytest.mark.parametrize("setting", ["beijing", "halfcheetah", "cifar-geo"])
-def test_round_curves_are_means_over_seeds(setting):
-    figures = complete("dnn-main")
-    axis = panel(figures["comparison"], TITLES[setting])
-    for number, (procedure, reference) in enumerate((
-        ("ordinary", "barycenter"), ("corrected", "centralized"),
-        ("proximal", "barycenter"), ("proximal+corrected", "centralized"),
-    )):  # fmt: skip
-        mean = samples(procedure, setting, lambda run, to=reference: run.error[to]).mean(axis=0)
-        np.testing.assert_allclose(curve(axis, number), mean)
-    part = "tabular" if setting in TABULAR else "images"
-    axis = panel(figures[f"proximal-{part}"], TITLES[setting])
-    mean = samples("proximal+corrected", setting, lambda run: run.error["barycenter"]).mean(axis=0)
-    np.testing.assert_allclose(curve(axis, 2), mean)
+@cache
+def some_of_main():
+    """The figures of the main experiments in two settings."""
+    return drawn("dnn-main", only(all_results(), "beijing", "halfcheetah"))
+
+
+@pytest.mark.parametrize("setting", ["beijing", "halfcheetah"])
+def test_every_seed_has_a_curve_and_the_thick_one_is_their_median(setting):
+    figures = some_of_main()
+    for panel_of, procedure, reference in (
+        ("comparison", "ordinary", "barycenter"), ("comparison", "corrected", "centralized"),
+        ("comparison", "proximal", "barycenter"), ("comparison", "proximal+corrected", "centralized"),
+        ("proximal-tabular", "proximal+corrected", "centralized"),
+    ):  # fmt: skip
+        axis, runs = panel(figures[panel_of], TITLES[setting]), runs_of(procedure, setting)
+        median = [line for line in lines_of(axis, runs) if line.get_color() == REFERENCE_COLORS[reference]]
+        errors = [run.error[reference] for run in runs]
+        np.testing.assert_allclose(median[0].get_ydata(), np.median(errors, axis=0))
+        for run, error in zip(runs, errors, strict=True):
+            thin = [line for line in lines_of(axis, [run]) if line.get_color() == REFERENCE_COLORS[reference]]
+            np.testing.assert_array_equal(thin[0].get_ydata(), error)
+            assert thin[0].get_linewidth() < median[0].get_linewidth()
+
+
+def test_no_error_lies_outside_its_axis():
+    for axis in some_of_main()["comparison"].axes:
+        low, high = axis.get_ylim()
+        heights = np.concatenate([line.get_ydata() for line in axis.lines])
+        assert low < heights.min()
+        assert heights.max() < high
 
 
 def test_ellipses_are_of_the_first_seed_in_the_planes_of_three_targets():
-    figures = complete("dnn-main")
-    row = [axis for axis in figures["proximal-tabular"].axes if axis.axison][8:12]  # HalfCheetah, C = 6
+    row = [axis for axis in some_of_main()["proximal-tabular"].axes if axis.axison][2:]  # HalfCheetah, C = 6
     assert row[0].get_title(loc="left") == "HalfCheetah"
     assert [axis.get_title(loc="left") for axis in row[1:]] == [
         "targets 1, 2, seed 0", "targets 1, 3", "targets 2, 3",
     ]  # fmt: skip
-    run = all_results().select(procedure="proximal", setting="halfcheetah", seed=0, epochs=4000)[0]
-    points = np.array(row[2].lines[2].get_data())  # u with uᵀ G⁻¹ u = 1
+    (run,) = runs_of("proximal", "halfcheetah", [0])
+    (outline,) = lines_of(row[2], [run])
+    points = np.array(outline.get_data())  # u with uᵀ G⁻¹ u = 1
     gram = run.grams[-1][np.ix_((0, 2), (0, 2))]
     np.testing.assert_allclose(np.einsum("in,ij,jn->n", points, np.linalg.inv(gram), points), 1.0)
 
 
 def test_ordinary_and_proximal_figures_have_the_same_axes():
-    figures = complete("dnn-main")
-    for part in ("tabular", "images"):
-        one, two = (figures[f"{name}-{part}"].axes for name in ("ordinary", "proximal"))
-        assert [axis.get_ylim() for axis in one] == [axis.get_ylim() for axis in two]
+    one, two = (some_of_main()[f"{name}-tabular"].axes for name in ("ordinary", "proximal"))
+    assert [axis.get_ylim() for axis in one] == [axis.get_ylim() for axis in two]
 
 
-def test_every_setting_that_ran_has_the_figure_of_the_example():
-    assert list(complete("dnn-main"))[4] == "example-mpiigaze"
-    figure = drawn("dnn-main", only(all_results(), "walker"))["example-walker"]
-    assert figure.axes[0].get_title(loc="left") == "Walker, proximal"
-    assert figure.get_supxlabel().startswith("The paper shows MPIIGaze; this is Walker.\n")
-    assert "The paper shows" not in complete("dnn-main")["example-mpiigaze"].get_supxlabel()
+def test_the_evolution_of_every_setting_that_ran_is_shown():
+    figure = some_of_main()["evolution"]
+    assert [axis.get_title(loc="left") for axis in figure.axes[:2]] == ["Beijing", "HalfCheetah"]
+    said = " ".join(figure.get_supxlabel().split())
+    assert said.startswith("Seed 0, in the plane of the targets whose predictions differ most.")
+    assert "The paper shows MPIIGaze, which was not run." in said
+    (run,) = runs_of("proximal", "beijing", [0])
+    rounds = lines_of(figure.axes[0], [run])
+    assert len(rounds) == 4
+    points = np.array(rounds[-1].get_data())
+    form = np.einsum("in,ij,jn->n", points, np.linalg.inv(run.grams[-1]), points)
+    np.testing.assert_allclose(form, 1.0)
 
 
-def test_the_example_says_whether_its_errors_are_means():
-    assert (
-        complete("dnn-main")["example-mpiigaze"].axes[2].get_title(loc="left") == "mean ± deviation, 5 seeds"
-    )
-    figure = one_of_main(draw_setting, only(all_results(), "walker", seed=3), "walker")
-    assert figure.axes[2].get_title(loc="left") == "errors, seed 3"
-
-
-def sizes_of_open_markers(figure):
+def sizes_of_open_markers(figure, title):
     """The size of each marker in a panel, all of which are open."""
-    lines = panel(figure, "Walker").lines
+    lines = [line for line in panel(figure, title).lines if line.get_marker() not in ("", "None")]
     assert {each.get_mfc() for each in lines} == {"none"}
     return {each.get_marker(): each.get_ms() for each in lines}
 
 
 def test_no_marker_hides_another_where_procedures_meet():
     for figure in complete("beyond-solved").values():
-        sizes = sizes_of_open_markers(figure)
+        sizes = sizes_of_open_markers(figure, "Walker")
         assert sizes["x"] < sizes["D"] < sizes["s"]  # each inside the next
-    sizes = sizes_of_open_markers(complete("dnn-main")["comparison"])
-    assert sizes["x"] > sizes["D"]  # of the same colour: the cross reaches out
+    sizes = sizes_of_open_markers(some_of_main()["comparison"], "Beijing")
+    assert sizes["x"] > sizes["D"]  # of the same color: the cross reaches out
 
 
-def test_the_example_shows_the_targets_whose_predictions_differ_most():
+@pytest.mark.parametrize("name", ["beyond-solved", "beyond-prediction", "dnn-rho", "dnn-full-model"])
+def test_legends_show_the_markers_of_the_panels_and_none_is_clipped(name):
+    for figure in complete(name).values():
+        marked = [line for axis in figure.axes for line in axis.lines if line.get_gid()]
+        looks = {(line.get_marker(), line.get_ms(), line.get_mfc(), line.get_color()) for line in marked}
+        for handle in figure.legends[0].legend_handles:
+            if handle.get_marker() not in ("", "None", None):
+                look = handle.get_marker(), handle.get_ms(), handle.get_mfc(), handle.get_color()
+                assert look in looks
+        assert name == "beyond-prediction" or not any(line.get_clip_on() for line in marked)
+
+
+def test_the_evolution_shows_the_targets_whose_predictions_differ_most():
     def same_but_for(run, pair):
         barycenter = run.centralized.copy()
         barycenter[np.ix_(pair, pair)] *= 0.5
@@ -293,10 +340,10 @@ def test_the_example_shows_the_targets_whose_predictions_differ_most():
     runs = only(all_results(), "walker", epochs=4000)
     for pair in ((0, 1), (2, 5)):
         changed = Results(same_but_for(run, pair) for run in runs)
-        figure = one_of_main(draw_setting, changed, "walker")
-        for axis in figure.axes[:2]:
-            assert axis.get_xlabel() == f"target {pair[0] + 1} (seed 0)"
-            assert axis.get_ylabel() == f"target {pair[1] + 1}"
+        figure = one_of_main(draw_evolution, changed)
+        for axis in figure.axes:
+            assert axis.get_xlabel() == f"target {pair[0] + 1}"
+            assert axis.get_ylabel().endswith(f"target {pair[1] + 1}")
             assert max(abs(axis.dataLim.intervalx)) < axis.get_xlim()[1]
 
 
@@ -307,43 +354,44 @@ def test_gap_bars_are_predictions_and_markers_what_was_observed():
     mean, *rest = run.gap_terms / run.gap_terms.sum()
     heights = [bar.get_height() for bar in axis.patches]
     np.testing.assert_allclose(heights, [sum(rest), mean, sum(rest), 0.0], atol=1e-15)
-    for number, (name, reference) in enumerate((("ordinary", "centralized"), ("centered", "within"))):
-        gaps = samples(
-            name, "hopper", lambda run, to=reference: np.trace(getattr(run, to) - run.grams[-1]), range(3)
-        )
-        np.testing.assert_allclose(curve(axis, number), gaps / run.gap_terms.sum())
+    for name, reference in (("ordinary", "centralized"), ("centered", "within")):
+        for each in runs_of(name, "hopper", range(3)):
+            (marker,) = lines_of(axis, [each])
+            gap = np.trace(getattr(each, reference) - each.grams[-1])
+            np.testing.assert_allclose(marker.get_ydata(), gap / run.gap_terms.sum())
 
 
 def test_sweeps_are_medians_over_three_seeds():
-    figures = complete("dnn-epochs")
-    medians = [
-        np.median(samples("ordinary", "walker", lambda run: run.direction_error["barycenter"][-1],
-                          range(3), epochs=budget))
-        for budget in BUDGETS
-    ]  # fmt: skip
-    np.testing.assert_allclose(curve(panel(figures[""], "Walker")), medians)
-    figures = complete("dnn-rho")
-    axis = panel(figures[""], "Walker")
-    medians = [
-        np.median(samples(proximal(weight), "walker", lambda run: run.error["barycenter"][-1], range(3)))
+    def turned(run):
+        return run.direction_error["barycenter"][-1]
+
+    axis = panel(complete("dnn-epochs")[""], "Walker")
+    errors = [samples("ordinary", "walker", turned, range(3), epochs=budget) for budget in BUDGETS]
+    np.testing.assert_allclose(plain_lines(axis)[0].get_ydata(), np.median(errors, axis=1))
+    np.testing.assert_allclose(markers_of(axis, "o"), np.ravel(errors))
+    axis = panel(complete("dnn-rho")[""], "Walker")
+    errors = [
+        samples(proximal(weight), "walker", lambda run: run.error["barycenter"][-1], range(3))
         for weight in WEIGHTS
     ]
-    assert curve(axis, 1) == [medians[0]]  # the baseline, apart from the curve of positive weights
-    np.testing.assert_allclose(curve(axis, 3), medians[1:])
-    assert axis.lines[1].get_xdata()[0] < 0.1 * min(axis.lines[3].get_xdata())
+    np.testing.assert_allclose(markers_of(axis, "o"), np.ravel(errors))  # weight 0 comes first
+    medians = plain_lines(axis)[1]
+    np.testing.assert_allclose(medians.get_ydata(), np.median(errors[1:], axis=1))
+    (zero,) = lines_of(axis, runs_of("ordinary", "walker", [0]))
+    assert zero.get_xdata()[0] < 0.1 * min(medians.get_xdata())
 
 
 def test_alignment_shows_every_seed_and_the_removed_share():
     figures = complete("dnn-alignment")
     free, corrected, removed = figures[""].axes
     error = samples("aligned", "beijing", lambda run: run.error["barycenter"][-1])
-    np.testing.assert_allclose(curve(free, 4), error)
+    np.testing.assert_allclose(markers_of(free, "s")[:5], error)
     error = samples("proximal+corrected", "beijing", lambda run: run.error["centralized"][-1], range(3))
-    np.testing.assert_allclose(curve(corrected, 2), error)
+    np.testing.assert_allclose(markers_of(corrected, "D")[:3], error)
     raw, aligned = (
         samples(name, "beijing", lambda run: run.shared_objective[0]) for name in ("ordinary", "aligned")
     )
-    np.testing.assert_allclose(curve(removed), 100 * (raw - aligned) / raw)
+    np.testing.assert_allclose(markers_of(removed, "o")[:5], 100 * (raw - aligned) / raw)
 
 
 def test_no_two_entries_of_the_alignment_legend_look_alike():
@@ -365,10 +413,10 @@ def test_full_model_and_architecture_show_direction_errors():
     few, many = (samples("full-model", "hopper", turned, epochs=number) for number in (400, 4000))
     moved = samples("corrected+full-model", "hopper", turned)
     medians = [np.median(each) for each in (few, many, moved)]
-    np.testing.assert_allclose(curve(panel(figures[""], "Hopper")), medians)
+    np.testing.assert_allclose(plain_lines(panel(figures[""], "Hopper"))[0].get_ydata(), medians)
     figures = complete("dnn-architecture")
     expected = samples("ordinary", "300w-lp", turned, backbone="resnet34")
-    np.testing.assert_allclose(curve(panel(figures[""], "ResNet-34"), 4), expected)
+    np.testing.assert_allclose(markers_of(panel(figures[""], "ResNet-34"), "o")[3:6], expected)
 
 
 def test_prediction_changes_are_paired_with_ordinary_training():
@@ -377,9 +425,9 @@ def test_prediction_changes_are_paired_with_ordinary_training():
         samples(name, "mpiigaze", lambda run: run.test_mse[-1, 0], range(3))
         for name in ("ordinary", "proximal+corrected")
     )
-    values = curve(panel(figures[""], "MPIIGaze"))
-    assert values[0] == 0
-    np.testing.assert_allclose(values[2], np.mean(100 * (moved / base - 1)))
+    seeds = plain_lines(panel(figures[""], "MPIIGaze"))[:3]
+    np.testing.assert_allclose([line.get_ydata()[2] for line in seeds], 100 * (moved / base - 1))
+    assert {line.get_ydata()[0] for line in seeds} == {0.0}
 
 
 def test_solved_returns_are_drawn_against_epochs_and_time():
@@ -390,7 +438,7 @@ def test_solved_returns_are_drawn_against_epochs_and_time():
     ]
     seconds = [samples("solved", "swimmer", lambda run: run.seconds, epochs=budget) for budget in BUDGETS]
     for key, x in (("epochs", BUDGETS), ("seconds", np.median(seconds, axis=1))):
-        line = panel(figures[key], "Swimmer").lines[3]
+        line = plain_lines(panel(figures[key], "Swimmer"))[3]
         np.testing.assert_allclose(line.get_xdata(), x)
         np.testing.assert_allclose(line.get_ydata(), np.median(errors, axis=1))
 
@@ -413,12 +461,12 @@ def test_predictions_are_drawn_by_bias_beside_centralized_training():
 def test_predictions_say_where_centralized_training_was_not_run():
     federated = Results(run for run in only(all_results(), *FEW) if not run.procedure.centralized)
     figure = drawn("beyond-prediction", federated)[""]
-    assert figure.get_supxlabel().startswith("Centralized training was not run.\n")
-    assert says_not_run(panel(figure, "Beijing"))
+    assert figure.get_supxlabel().startswith("Centralized training was not run. Not shown:")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][-1] == "solved\n+ corrected"
     pooled = only(all_results(), "beijing", procedure="centralized")
     figure = drawn("beyond-prediction", Results([*federated, *pooled]))[""]
-    assert figure.get_supxlabel().startswith("Centralized training was not run on Swimmer, dSprites.\n")
-    assert not says_not_run(panel(figure, "Beijing"))
+    assert figure.get_supxlabel().startswith("Centralized training was not run on Swimmer, dSprites. Not")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][-1] == "centralized"
 
 
 def test_runs_without_test_rows_are_left_out_of_predictions():
@@ -427,8 +475,7 @@ def test_runs_without_test_rows_are_left_out_of_predictions():
     assert figures == {"": None}
 
 
-ALIKE = {f"example-{setting}" for setting in ALL if setting not in ("mpiigaze", "walker")}
-ALIKE |= {"ordinary-tabular", "ordinary-images"}  # with the axes of proximal training
+ALIKE = {"ordinary-tabular", "ordinary-images"}  # with the axes of proximal training
 
 
 @pytest.mark.slow
@@ -456,24 +503,6 @@ def test_files_are_the_same_for_the_same_results():
     assert len(contents) == 1
     assert contents.pop().startswith(b"\x89PNG")
     assert render(figures_of("dnn-full-model", few)[""], "pdf").startswith(b"%PDF")
-
-
-ROWS = [("dnn-main", "comparison"), ("dnn-epochs", ""), ("dnn-rho", ""), ("beyond-solved", "epochs")]
-
-
-@pytest.mark.parametrize(("name", "figure"), ROWS)
-def test_a_row_of_settings_none_of_which_was_run_is_named_instead_of_drawn(name, figure):
-    def draw(*settings):
-        results = only(all_results(), *settings)
-        return one_of_main(draw_comparison, results) if name == "dnn-main" else drawn(name, results)[figure]
-
-    tabular = draw("beijing", "swimmer")
-    assert [axis.get_title("left") for axis in tabular.axes] == [SETTINGS[each].title for each in TABULAR]
-    assert "Not shown: MPIIGaze, 300W-LP, dSprites, 3D Shapes, CIFAR-geo." in tabular.get_supxlabel()
-    both = draw("beijing", "dsprites")
-    assert len(both.axes) == len(SETTINGS)
-    assert "Not run:" not in both.get_supxlabel()
-    assert says_not_run(panel(both, "MPIIGaze"))
 
 
 def test_compared_procedures_have_the_same_seeds():

@@ -1,6 +1,5 @@
 """Tables of the network experiments compared with the paper's, and the report page."""
 
-import base64
 import json
 import re
 from dataclasses import replace
@@ -13,13 +12,15 @@ from fedgram import InputError
 from fedgram.display import plotting
 from fedgram.paper.claims import load_claims
 from fedgram.paper.networks import cohorts
+from fedgram.paper.networks.agreement import measure_agreement
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.networks.tables import TABLES
 from fedgram.paper.registry import MODULES
-from fedgram.paper.report.claims import group_tiles, make_rows, make_tiles, summarize, summarize_all
+from fedgram.paper.report import page as page_module
+from fedgram.paper.report.claims import count_styles, make_rows, summarize, summarize_all
 from fedgram.paper.report.coverage import (
     MAIN,
     STATES,
@@ -30,12 +31,17 @@ from fedgram.paper.report.coverage import (
 )
 from fedgram.paper.report.networks import CAPTIONS, make_chapters
 from fedgram.paper.report.page import load_templates, write_report
+from fedgram.paper.report.runs import COLUMNS, list_results
+from fedgram.paper.report.story import tell_story
+from fedgram.paper.report.svg import embed_svg
 from tests.helpers.network_results import all_results
 
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-)
-VOID = {"meta", "img", "link", "br"}
+SVG = b"""<svg xmlns:xlink="http://www.w3.org/1999/xlink" xmlns="http://www.w3.org/2000/svg"
+viewBox="0 0 72 72"><defs><path id="dot" d="M 0.123456 1"/></defs>
+<g id="runs_ab_cd"><use xlink:href="#dot" style="fill: #2f6db5"/></g>
+<g id="patch_1"><path d="M 0 0 L 1 1" style="fill: #ffffff"/></g>
+<text style="font-size: 8px">e</text></svg>"""
+VOID = {"meta", "img", "link", "br", "input", "path", "use", "rect"}
 
 
 def macros(name):
@@ -310,33 +316,27 @@ def test_coverage_shows_kinds_and_does_not_count_the_smoke_scale():
     assert "badge" not in smoke
 
 
-def test_datasets_are_shown_below_the_papers_numbers_and_missing_ones_as_not_run():
+def test_datasets_that_were_run_are_shown_below_the_papers_numbers():
     agent = replace(all_results().select(setting="hopper")[0], train_rows=3_210, test_rows=123)
     others = all_results("smoke").select(setting="walker")
     page = macros("datasets").section(describe_datasets(Results([agent, *others])))
     rows = {row.partition(" ")[0]: row for row in page.split("<tr><th>")[2:]}
-    assert list(rows) == [setting.title.partition(" ")[0] for setting in SETTINGS.values()]
-    expected = {
-        "Hopper": (
-            "<span>11</span>",
-            "<span>4,000</span><b>3,210</b>",
-            "<span>–</span><b>123</b>",
-            ">GENERATED<",
-        ),
-        "MPIIGaze": ("36 × 60 × 1", "<span>12,000</span></td>", "not run"),
-        "Walker": ("not run",),
-    }
-    for name, parts in expected.items():
-        assert not [part for part in parts if part not in rows[name]]
-    assert "not run" not in rows["Hopper"]
+    assert list(rows) == ["Hopper"]
+    for part in (
+        "<span>11</span>",
+        "<span>4,000</span><b>3,210</b>",
+        "<span>–</span><b>123</b>",
+        ">GENERATED<",
+    ):
+        assert part in rows["Hopper"]
 
 
 class Balanced(HTMLParser):
-    """Notices tags that are not closed, or closed in another order, and collects ids and images."""
+    """Notices tags that are not closed, or closed in another order, and collects ids and figures."""
 
     def __init__(self, html):
         super().__init__()
-        self.open, self.ids, self.images = [], [], []
+        self.open, self.ids, self.figures, self.links = [], [], [], []
         self.feed(html)
         assert not self.open
 
@@ -344,10 +344,11 @@ class Balanced(HTMLParser):
         if tag not in VOID and tag != "li":
             self.open.append(tag)
         self.ids += [value for name, value in attributes if name == "id"]
-        self.images += [value for name, value in attributes if name == "src"]
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        self.figures += [dict(attributes)["aria-label"]] if tag == "svg" else []
 
     def handle_endtag(self, tag):
-        if tag != "li":
+        if tag not in VOID and tag != "li":
             assert self.open.pop() == tag
 
 
@@ -357,30 +358,32 @@ def finished_ufm(out):
     folder.mkdir(parents=True)
     claims = [
         {"id": claim.id, "where": claim.where, "says": claim.says, "paper": claim.paper, "ours": "1",
-         "comparison": claim.comparison, "verdict": "match", "reason": ""}
+         "comparison": claim.comparison, "verdict": "match", "reason": "", "agrees": True, "deviation": 1.0}
         for claim in load_claims("ufm-gap")
     ]  # fmt: skip
     (folder / "claims.json").write_text(json.dumps({"claims": claims}))
     (folder / "manifest.json").write_text(json.dumps({"data": "GENERATED"}))
-    (folder / "figure.png").write_bytes(PNG)
+    (folder / "figure.svg").write_bytes(SVG)
     return len(claims)
 
 
 @pytest.fixture
 def no_rendering(monkeypatch):
-    """Draw figures, but put one pixel into the page."""
+    """Draw figures, but put a small one into the page."""
 
-    def close(figure, suffix="png"):
+    def close(figure, suffix):
         plotting.pyplot().close(figure)
-        return PNG
+        return SVG
 
     monkeypatch.setattr(registry, "render_styled", close)
+    monkeypatch.setattr(page_module, "render", close)
 
 
 @pytest.fixture
 def no_figures(monkeypatch):
     """Pages with tables and claims only."""
     monkeypatch.setattr(registry, "figures_of", lambda name, results: {})
+    monkeypatch.setattr(page_module, "draw_story", lambda results, claims: {})
 
 
 def page_of(out, tmp_path):
@@ -397,19 +400,21 @@ def test_the_report_works_without_results_of_networks(tmp_path):
         f"Exact model: {matched} of {exact} claims matched, 0 partial, {exact - matched} not run. "
         f"Networks: 0 of {networks} claims matched, 0 partial, {networks} not run"
     )
-    assert f"<b>{said}.</b>" in html
+    assert f"<p>{said}.</p>" in html
     page = Balanced(html)
-    assert set(page.ids) >= {*STUDIES, "ufm-gap", "coverage"}
-    assert len(page.images) == 1
-    assert html.count("Not run.") == len(STUDIES)
-    assert 'td class="full"' not in html
+    assert "ufm-gap" in page.ids
+    assert not set(page.ids) & set(STUDIES)
+    assert page.figures == ["Three terms of the gap"]
     assert "<b>order</b>: within a factor of the paper" in html
     assert "<b>rounding</b>: zero up to rounding" in html
-    assert "1.63e-2" in html  # the paper's numbers stand there all the same
+    story = html[html.index('<ol class="story">') : html.index("</ol>")]
+    assert story.count("<li>") == 5
+    assert f"{matched} of {matched} claims about the unconstrained feature model hold." in story
+    assert "None of the paper's network experiments was run." in story
 
 
-def test_the_report_shows_what_was_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "render_styled", lambda figure: plotting.render(figure, dpi=20))
+@pytest.mark.usefixtures("no_rendering")
+def test_the_report_shows_what_was_run(tmp_path):
     solved = [
         run
         for run in all_results()
@@ -419,21 +424,67 @@ def test_the_report_shows_what_was_run(tmp_path, monkeypatch):
     finished_ufm(tmp_path)
     said, html = page_of(tmp_path, tmp_path)
     page = Balanced(html)
-    assert [name for name in page.ids if name in STUDIES][:2] == ["beyond-solved", "beyond-prediction"]
-    assert page.ids.index("dnn-prediction") < page.ids.index("ufm-gap")
-    assert len(page.images) == 4  # two and one of ours, one of the unconstrained feature model
-    for image in page.images:
-        head, content = image.split(",")
-        assert head == "data:image/png;base64"
-        assert base64.b64decode(content, validate=True).startswith(b"\x89PNG")
-    assert "http" not in html.replace("http-equiv", "")
-    section = html[html.index('<section id="beyond-solved"') : html.index('<section id="beyond-prediction"')]
+    assert [name for name in page.ids if name in (*STUDIES, *MODULES)] == [
+        "ufm-gap", "beyond-solved", "beyond-prediction",
+    ]  # fmt: skip
+    assert page.figures == [
+        "Error at the end, every run", "Three terms of the gap", CAPTIONS["epochs"], CAPTIONS["seconds"],
+        CAPTIONS["beyond-prediction"],
+    ]  # fmt: skip
+    assert {link for link in page.links if not link.startswith("#")} == {"data:,"}  # nothing is loaded
+    section = html[html.index('id="beyond-solved"') : html.index('id="beyond-prediction"')]
     assert {"REAL", "GENERATED"} == set(re.findall(r'class="badge[^>]*>([A-Z-]+)<', section))
     error = median(lambda run: run.error["barycenter"][-1], "solved", ["beijing"], range(3))
     assert f"<b>{error:.2e}".replace("e-0", "e-") in section
-    assert "42 runs at paper scale · trained on NVIDIA H200" in section
+    assert "42 runs at paper scale" in section
+    assert "trained on NVIDIA H200" in section
     numbers = [int(number) for number in re.findall(r"(\d+) (?:of|missed|partial|not run)", said)]
     assert sum(numbers) == len(load_claims())
+
+
+def test_figures_are_embedded_with_their_runs_and_without_shared_ids():
+    one, two = (embed_svg(SVG, name, "A & B") for name in ("f1", "f2"))
+    assert 'data-runs="ab cd"' in one
+    assert 'aria-label="A &amp; B"' in one
+    assert '<path d="M 0.12 1" style="fill: var(--blue)" id="f1-0" />' in one  # the style of its references
+    assert 'href="#f1-0"' in one
+    assert "#ffffff" not in one  # the page has its own background
+    assert set(re.findall(r'id="([^"]+)"', one)).isdisjoint(re.findall(r'id="([^"]+)"', two))
+
+
+def test_every_run_is_in_the_data_of_the_page_with_its_numbers():
+    run = all_results().select(setting="hopper", procedure="proximal", seed=1, epochs=4000)[0]
+    (row,) = list_results([replace(run, test_mse=np.full_like(run.test_mse, np.nan))])
+    found = dict(zip(COLUMNS, row, strict=True))
+    assert (found["id"], found["setting"], found["procedure"], found["seed"]) == (
+        run.id,
+        "Hopper",
+        "proximal",
+        1,
+    )
+    assert found["error"] == pytest.approx(run.error["barycenter"][-1], rel=5e-3)
+    assert (found["to"], found["test MSE"]) == ("G_⋆", None)
+    ids = [run.id for scale in ("paper", "reduced", "smoke") for run in all_results(scale)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_story_has_numbers_of_the_results_and_the_paper():
+    results = Results(run for run in all_results() if run.setting in ("beijing", "swimmer"))
+    claims = [claim for chapter in make_chapters(results) for claim in chapter.claims]
+    agreement = measure_agreement(results)[0]
+    story = {sentence.heading: sentence.text for sentence in tell_story([], claims, results, agreement)}
+    assert len(story) == 5
+    settings = ("beijing", "swimmer")
+    ours = median(lambda run: run.error["centralized"][-1], "proximal+corrected", settings)
+    assert f"ends {ours:.1e}".split("e-")[0] in story["Networks"]
+    assert "(paper: 7.1 × 10⁻⁵)" in story["Networks"]
+    short = {
+        name: median(lambda run: run.error["barycenter"][-1], name, settings, range(3), epochs=400)
+        for name in ("solved", "ordinary")
+    }
+    assert f"end {short['solved']:.1e}".split("e-")[0] in story["Added"]
+    assert f"ordinary training is {short['ordinary']:.2g} " in story["Added"]
+    assert "not run" in story["Exact model"]
 
 
 def test_the_summary_says_how_many_partial_claims_agree():
@@ -449,11 +500,11 @@ def test_the_summary_says_how_many_partial_claims_agree():
         summarize(claims) == "1 of 5 claims matched, 2 partial (1 agree so far), 1 not comparable, 1 not run"
     )
     assert summarize([*claims[1:3], claims[4]]) == "1 of 3 claims matched, 1 partial, 1 not run"
-    assert [f"{tile.number} {tile.label}" for tile in make_tiles(claims)] == [
-        "1 matched", "0 missed", "1 partial, agree so far", "1 partial, disagree so far",
-        "1 not comparable", "1 not run",
+    rows = make_rows("dnn-main", [claim | {"id": "", "deviation": None} for claim in claims])
+    assert list(count_styles(rows).values()) == [
+        ("disagree so far", 1), ("partial", 1), ("not comparable", 1), ("matched", 1),
     ]  # fmt: skip
-    assert "disagree" not in str(make_tiles(claims[2:]))
+    assert len(rows) == 4  # what was not run is no row
 
 
 def test_the_exact_model_and_networks_are_counted_apart():
@@ -463,49 +514,48 @@ def test_the_exact_model_and_networks_are_counted_apart():
     elsewhere = summarize_all(networks, exact)
     assert elsewhere.startswith("Exact model: 3 claims, none run yet (")
     assert elsewhere.endswith(f"'fedgram reproduce ufm' takes six minutes). Networks: {found}")
-    tiles = macros("claims").tile_groups
-    assert tiles(group_tiles(exact, networks)).count('class="tile match"') == 2
-    alone = tiles(group_tiles(networks, exact))
-    assert alone.count('class="tile match"') == 1
-    assert "Exact model" not in alone  # the sentence above says why
 
 
-def test_cells_say_whether_a_part_of_the_runs_agrees():
+def test_rows_say_whether_a_part_of_the_runs_agrees_and_how_far_they_are():
     fields = dict.fromkeys(("says", "where", "paper", "ours", "comparison", "reason"), "")
-
-    def claims_table(claim):
-        return macros("claims").table(make_rows([claim]))
-
-    for agrees, words in (
-        (True, '<td class="partial">partial, agrees so far</td>'),
-        (False, '<td class="against">partial, disagrees so far</td>'),
-    ):
-        assert words in claims_table(fields | {"verdict": "partial", "agrees": agrees})
-    assert '<td class="not-run">not run</td>' in claims_table(fields | {"verdict": "not run"})
+    claims = [
+        fields | {"verdict": "partial", "agrees": True, "deviation": 1.234},
+        fields | {"verdict": "partial", "agrees": False, "deviation": None},
+    ]
+    first, second = macros("claims").table(make_rows("dnn-main", claims)).split("<tr class=")[1:]
+    assert first.startswith('"partial" data-experiment="dnn-main"')
+    assert '<td data-key="1.234">×1.23</td>' in first
+    assert ">partial, agrees so far</td>" in first
+    assert second.startswith('"against"')
+    assert '<td data-key=""></td>' in second
+    assert ">partial, disagrees so far</td>" in second
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_what_was_not_run_is_in_the_contents(tmp_path):
+def test_what_was_not_run_is_one_line_per_experiment_with_its_command(tmp_path):
     all_results().select(setting="hopper", procedure="proximal").save(tmp_path / "paper" / "results")
     said, html = page_of(tmp_path, tmp_path)
     assert "Exact model: 99 claims, none run yet" in said
-    assert f"<b>{said}.</b>" in html
-    contents = html[html.index('<ul class="contents">') : html.index('<section id="coverage"')]
-    assert 'href="#not-run"' in contents
-    assert "not-run" in Balanced(html).ids
-    section = html[html.index('<section id="not-run"') :]
-    for name in (*MODULES, "dnn-prediction"):
-        assert f"<code>fedgram reproduce {name}</code>" in section
+    assert f"<p>{said}.</p>" in html
+    assert '<a href="#not-run">' in html
+    section = html[html.index('<section id="not-run"') : html.index('<section id="runs"')]
+    assert section.count("<li>") == len(MODULES) + len(STUDIES)
+    for name in (*MODULES, *STUDIES):
+        assert section.count(f"<code>fedgram reproduce {name}</code>") == 1
+    assert "Selection and moment correction in networks: 5 of 200 runs" in section
+    assert "Test error on images: 0 of 45 runs; " in section
+    assert html.count(">not run<") == 1  # in a legend; no table is filled with it
 
 
 @pytest.mark.usefixtures("no_rendering")
-def test_figures_of_which_nothing_was_run_are_named_instead_of_drawn(tmp_path):
+def test_figures_of_which_nothing_was_run_are_left_out(tmp_path):
     hopper = all_results().select(setting="hopper", procedure="proximal", seed=0, epochs=4000)
     hopper.save(tmp_path / "paper" / "results")
     _, html = page_of(tmp_path, tmp_path)
-    section = html[html.index('<section id="dnn-main"') : html.index('<section id="dnn-means"')]
-    assert section.count("<figure>") == 3
-    assert f'<p class="none">{CAPTIONS["ordinary-images"]}: not run.</p>' in section
+    section = html[html.index('id="dnn-main"') : html.index('id="dnn-rho"')]
+    assert Balanced(f"<details {section[: section.rindex('<details')]}").figures == [
+        CAPTIONS[name] for name in ("proximal-tabular", "evolution", "comparison")
+    ]
     assert "1 run at paper scale" in section
 
 
@@ -552,9 +602,9 @@ def test_a_baseline_alone_is_said_to_be_one(tmp_path):
     assert not any(each.has_only_baseline for name, each in chapters.items() if name != "dnn-means")
     ordinary.save(tmp_path / "paper" / "results")
     _, html = page_of(tmp_path, tmp_path)
-    section = html[html.index('<section id="dnn-means"') : html.index('<section id="dnn-epochs"')]
+    section = html[html.index('id="dnn-means"') : html.index('id="dnn-epochs"')]
     assert "badge" not in section
-    assert html.count(words) == 3  # in the contents, above its figure, and in the list of what was not run
+    assert html.count(words) == 1
     centered = all_results().select(setting="hopper", procedure="centered", seed=0)
     chapters = {each.study.name: each for each in make_chapters(Results([*ordinary, *centered]))}
     assert chapters["dnn-means"].summary == "2 runs at paper scale"
@@ -566,12 +616,12 @@ def test_tables_at_reduced_scale_say_that_the_papers_numbers_are_left_out(tmp_pa
         hopper = all_results(scale).select(setting="hopper", procedure="proximal", seed=0)
         hopper.save(tmp_path / scale / "results")
     _, html = page_of(tmp_path, tmp_path)
-    section = html[html.index('<section id="dnn-main"') : html.index('<section id="dnn-means"')]
+    section = html[html.index('id="dnn-main"') : html.index('id="dnn-rho"')]
     assert section.count("The upper number is the paper's, the lower one ours.") == 1
     assert section.count("the paper's numbers are not comparable at reduced scale") == 1
     assert section.count("<span>2.90e-4</span>") == 1
     assert "1 of 10 runs" in section
-    ours = html[html.index('<section id="beyond-solved"') : html.index('<section id="beyond-prediction"')]
+    ours = html[html.index('id="beyond-solved"') : html.index('id="beyond-prediction"')]
     assert "<th>Hopper" in ours
     assert "<th>Walker" not in ours
     assert "Settings without runs are not shown." in ours
@@ -583,13 +633,14 @@ def test_nothing_at_all_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_of_everything_is_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "render_styled", lambda figure: plotting.render(figure, dpi=20))
+def test_the_report_of_everything_is_complete(tmp_path):
     for scale in ("paper", "reduced"):
         all_results(scale).save(tmp_path / scale / "results")
     said, html = page_of(tmp_path, tmp_path)
     page = Balanced(html)
-    assert len(page.images) == 2 * len(CAPTIONS)
+    assert len(page.figures) == 2 + len(CAPTIONS)  # reduced runs add no setting
     assert set(page.ids) >= set(STUDIES)
-    assert "Not run." not in html
+    assert len(set(page.ids)) == len(page.ids)
     assert " 0 partial" in said
+    lines = html[html.index('<section id="not-run"') : html.index('<section id="runs"')]
+    assert lines.count("<li>") == len(MODULES)  # all networks were trained

@@ -15,7 +15,7 @@ from fedgram import InputError
 from fedgram.display import plotting
 from fedgram.paper import printing
 from fedgram.paper.launch.collect import collect
-from fedgram.paper.launch.jobs import find_engine
+from fedgram.paper.launch.jobs import JobContext, find_engine
 from fedgram.paper.launch.launch import run
 from fedgram.paper.launch.plan import Request
 from fedgram.paper.networks.results import Results
@@ -59,7 +59,7 @@ def test_every_experiment_runs_to_its_end(name, everything):
     outcome = outcomes[name]
     assert len(outcome.results) == outcome.plan.total == len(outcome.plan.keys)
     assert all(path.exists() for path in outcome.files)
-    assert any(path.suffix == ".png" for path in outcome.files)
+    assert any(path.suffix == ".svg" for path in outcome.files)
     assert {each.verdict for each in outcome.judged} <= {"not comparable", "match"}
     folder = out / "smoke" / name
     document, manifest = (
@@ -196,12 +196,12 @@ def test_runs_that_diverge_are_named_and_left_out(tmp_path, monkeypatch):
     assert "diverged: ordinary/seed-0" in said[-1]
 
 
-def test_no_engine_of_that_name_and_none_without_ray(monkeypatch):
+def test_no_engine_of_that_name_and_none_without_ray(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"Unknown engine: 'spark'\. Engines are local, ray"):
         find_engine("spark")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'fedgram\[cluster\]'"):
-        next(find_engine("ray")([], None))
+        next(find_engine("ray")([], JobContext(tmp_path, tmp_path, "cpu")))
 
 
 def smoke(out, *more, names=("dnn-full-model",)):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedgram.paper.claims import load_claims
-from fedgram.paper.ufm.finite import EXPERIMENT, RATES, STEPS
+from fedgram.paper.ufm.finite import EXPERIMENT, FLOOR, RATES, STEPS
 from fedgram.ufm.finite import RESIDUAL
 from fedgram.ufm.finite_instances import FAMILIES
 from tests.helpers.experiments import drawn, from_disk, quick_results, spoiled, verdicts_of
@@ -91,12 +91,18 @@ def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
 def test_figure_has_five_panels(results):
     figure = drawn(EXPERIMENT, results)
     titles = [axis.get_title(loc="left") for axis in figure.axes]
-    assert [title[:3] for title in titles] == ["(a)", "(b)", "(c)", "(d)", "(e)"]
+    assert [title[:3] for title in titles] == ["(a)", "(b)", "(c)", "(d)", "(e)", ""]
     # Two distances for each rate in panel a; the same and a guide in panel b.
     assert [len(axis.lines) for axis in figure.axes[:3]] == [2 * 5, 2 * 5 + 1, 5 + 1]
     curves = [line for line in figure.axes[4].lines if line.get_marker() not in ("None", None)]
     assert [line.get_label().replace(" ", "_") for line in curves] == list(FAMILIES)
     assert len({line.get_marker() for line in curves}) == 3
+    # One step ends at G_within: its points are at the floor, inside the axis.
+    assert {line.get_ydata()[0] for line in figure.axes[0].lines[::2]} == {FLOOR}
+    assert figure.axes[0].get_ylim()[0] == FLOOR
+    legend = {each.get_marker(): each.get_label() for each in figure.axes[5].get_legend().legend_handles}
+    assert "within" in legend["o"]
+    assert "bigstar" in legend["s"]
     # Two of the medians are nearly equal: the one drawn first shows because it is broader.
     assert curves[0].get_linewidth() > 2 * curves[1].get_linewidth()
     matplotlib.pyplot.close(figure)

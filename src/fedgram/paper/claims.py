@@ -173,7 +173,7 @@ class Judged:
     """A claim with our value, the verdict and a reason.
 
     agrees: whether our runs agree with the paper so far; None if none can be compared. ratio: ours over the
-    paper's, for one positive number that depends on training.
+    paper's, for one positive number that depends on training. deviation: see `measure_deviation`.
     """
 
     claim: Claim
@@ -182,6 +182,7 @@ class Judged:
     reason: str = ""
     agrees: bool | None = None
     ratio: float | None = None
+    deviation: float | None = None
 
     def document(self) -> dict[str, Any]:
         """Entry of `fedgram reproduce --json`."""
@@ -196,6 +197,7 @@ class Judged:
             "verdict": self.verdict,
             "reason": self.reason,
             "agrees": self.agrees,
+            "deviation": self.deviation,
         }
 
 
@@ -223,8 +225,9 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
     )
     ratio = _ratio(claim, measured.value)
     return Judged(
-        claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)), holds, ratio
-    )
+        claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)), holds, ratio,
+        measure_deviation(claim, measured.value),
+    )  # fmt: skip
 
 
 def judge_all(claims: list[Claim], measured: Mapping[str, Measurement | None]) -> list[Judged]:
@@ -259,6 +262,22 @@ def _ratio(claim: Claim, ours: Any) -> float | None:
     """Ours over the paper's number, for a comparison by order of one number."""
     single = claim.comparison == "order" and isinstance(claim.value, float)
     return float(ours) / claim.value if single and isinstance(claim.value, float) else None
+
+
+def measure_deviation(claim: Claim, ours: Any) -> float | None:
+    """Factor, at least 1, between our numbers and the paper's; beyond its bound or range if it has one.
+
+    None for statements, and where a number is not positive.
+    """
+    if claim.value is None:
+        return None
+    paper, mine = _numbers(claim.value), _numbers(ours)
+    if not all(number > 0 for number in (*paper, *mine)):
+        return None
+    if claim.comparison in ("bound", "range", "rounding"):
+        below = min(paper) / min(mine) if claim.comparison == "range" else 1.0
+        return float(max(1.0, below, max(mine) / max(paper)))
+    return float(max(max(a / b, b / a) for a, b in zip(paper, mine, strict=True)))
 
 
 def _stand_ins(measured: Measurement) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,15 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import GREY
 
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TERM_MARKERS = ("o", "s", "^")
-TERM_NAMES = (r"$\mathcal{M}_\mu$", r"$\mathcal{M}_\Sigma$", r"$\mathcal{M}_A$")
+# A letter of Unicode: the calligraphic one of formulas is in no font of a browser.
+TERM_NAMES = (r"$ℳ_\mu$", r"$ℳ_\Sigma$", "$ℳ_A$")
 
+SVG_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: a third of the size, and a page can color and search it
+    "svg.hashsalt": "fedgram",  # equal figures have equal files
+}
 SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -27,6 +32,7 @@ SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 7,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
+    **SVG_SETTINGS,
 }
 
 
@@ -65,21 +71,22 @@ def log_slope(x: Array, y: Array) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def draw_range_band(
-    axis: Any, x: Iterable[float], samples: Iterable[Array], color: Any, **keywords: Any
-) -> None:
-    """Draw medians with a band from minimum to maximum: samples (n,) for each x, skipped if n = 0."""
-    drawn = [(place, values) for place, values in zip(x, samples, strict=True) if values.size]
-    if drawn:
-        places, kept = zip(*drawn, strict=True)
-        low, high = [values.min() for values in kept], [values.max() for values in kept]
-        axis.fill_between(places, low, high, color=color, alpha=0.18, lw=0)
-        axis.plot(places, [np.median(values) for values in kept], color=color, **keywords)
+def label_powers(axis: Any) -> None:
+    """Label the decades of logarithmic axes in plain text: formulas take most of the time of a figure."""
+    from matplotlib.ticker import LogFormatter
+
+    for scale in (axis.xaxis, axis.yaxis):
+        if isinstance(scale.get_major_formatter(), LogFormatter) and scale.get_scale() == "log":
+            scale.set_major_formatter(format_power)
 
 
-def mark_not_run(axis: Any, *, shared: bool = True) -> None:
-    """Write 'not run' into an empty panel; without shared axes it loses its ticks."""
-    axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", va="center", color=GREY)
-    axis.tick_params(left=False, bottom=False, which="both")
-    if not shared:
-        axis.set(xticks=[], yticks=[])
+def format_power(value: float, _place: int | None = None) -> str:
+    """Format a power of ten: 10⁻³; other numbers with three digits.
+
+    >>> format_power(1e-3), format_power(0.2)
+    ('10⁻³', '0.2')
+    """
+    exponent = np.log10(value) if value > 0 else np.inf
+    if not np.isclose(exponent, np.round(exponent)):
+        return f"{value:.3g}"
+    return "10" + f"{round(exponent)}".translate(SUPERSCRIPTS)

@@ -42,6 +42,16 @@ def collect(root: Path, scale: Scale, known: Container[RunKey] = ()) -> Results:
     return Results(results)
 
 
+def save_moments(root: Path, folder: Path) -> None:
+    """Copy the target moments of each dataset from one of its runs, unless they are there."""
+    for protocol in sorted(root.glob("*/")):
+        for run in Runs(protocol):
+            larger = LARGER if protocol.name.endswith(LARGER) else ""
+            path = folder / f"moments-{run.setup.data.name}{larger}.json"
+            if not path.exists():
+                run.moments.save(path)
+
+
 def protocol_folder(epochs: int, rounds: int, larger: bool) -> str:
     """Name of the folder in `<out>/<scale>/runs` for runs with this protocol."""
     return f"E{epochs}-rounds{rounds}" + (LARGER if larger else "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedgram._util import cluster
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.paper.networks.results import Result, RunKey
@@ -130,29 +130,11 @@ def run_locally(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job,
 def run_on_ray(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, JobOutcome]]:
     """Run each job as a Ray task with one GPU (one CPU if the cluster has no GPU).
 
-    RAY_ADDRESS selects the cluster; the default is this machine. All machines must see the folder of runs and
-    the data directory under the same paths.
+    All machines must see the folder of runs and the data directory under the same paths.
     """
-    try:
-        ray: Any = import_module("ray")
-    except ImportError:
-        message = "--engine ray needs Ray. Install it with pip install 'fedgram[cluster]'."
-        raise InputError(message, field="engine") from None
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False)
-    needs = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
-    task = ray.remote(**needs)(run_job)
     # Callbacks cannot be called from another process.
     remote = JobContext(context.root.absolute(), context.data_folder.absolute(), context.device)
-    waiting = {task.remote(job, remote): job for job in jobs}
-    while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        try:
-            yield waiting.pop(done), ray.get(done)
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, InputError):
-                raise error.cause from None
-            raise
+    return cluster.run_on_ray(run_job, jobs, remote)
 
 
 ENGINES: dict[str, Engine] = {"local": run_locally, "ray": run_on_ray}

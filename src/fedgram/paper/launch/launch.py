@@ -93,6 +93,14 @@ def load_and_collect(request: Request) -> Results:
     return add_results(request.results_folder, collect(request.runs_folder, scale, known))
 
 
+def _save_moments(request: Request) -> None:
+    """Keep the moments beside the results: the report's explorer opens with them."""
+    if request.runs_folder.exists() and request.results_folder.exists():
+        from fedgram.paper.launch.collect import save_moments  # needs safetensors
+
+        save_moments(request.runs_folder, request.results_folder)
+
+
 def run(
     studies: Sequence[Study],
     request: Request,
@@ -120,6 +128,7 @@ def run(
         if outcome.data_error:
             plans = [plan.exclude(job, outcome.data_error) for plan in plans]
         on_warning(f"{number} of {len(jobs)}: {job.name}: {outcome}.")
+    _save_moments(request)
     return [finish(plan, results, request) for plan in plans]
 
 
@@ -149,10 +158,10 @@ def finish(plan: ExperimentPlan, results: Results, request: Request) -> StudyOut
 
 
 def _draw(study: str, results: Results, folder: Path) -> list[Path]:
-    """Draw the figures of an experiment as PNG and PDF."""
+    """Draw the figures of an experiment as SVG and PDF."""
     paths = []
     for name, figure in registry.figures_of(study, results).items():
-        for suffix in ("png", "pdf") if figure is not None else ():
+        for suffix in ("svg", "pdf") if figure is not None else ():
             paths.append(folder / f"figure{name and f'-{name}'}.{suffix}")
             write_bytes(paths[-1], registry.render_styled(figure, suffix))
     return paths

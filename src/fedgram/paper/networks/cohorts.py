@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 from fedgram.paper.networks.results import RunKey
@@ -14,6 +15,9 @@ from fedgram.runs.procedure import Procedure
 FIVE, THREE = (0, 1, 2, 3, 4), (0, 1, 2)
 BUDGETS = (50, 100, 200, 400, 1000, 2000, 4000)
 WEIGHTS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+_parse = cache(Procedure.parse)  # a report asks for tens of thousands of keys
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Condition:
             setting=setting,
             dataset=dataset,
             backbone=scale.backbone(self.backbone or SETTINGS[setting].backbone),
-            procedure=Procedure.parse(self.procedure),
+            procedure=_parse(self.procedure),
             seed=seed,
             epochs=scale.epochs(self.epochs),
             rounds=scale.rounds(self.rounds),

@@ -10,7 +10,7 @@ from fedgram.data.problem import Kind
 from fedgram.paper.networks.cohorts import FIVE, Cohort, Condition
 from fedgram.paper.networks.results import Result, RunKey
 from fedgram.paper.networks.scales import SCALES, Scale
-from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, Variety
+from fedgram.paper.networks.settings import ALL, SETTINGS, Variety
 
 KINDS: tuple[Kind, ...] = ("REAL", "RE-RENDERED", "GENERATED")
 TITLES = {name: setting.title for name, setting in SETTINGS.items()}
@@ -49,15 +49,9 @@ class ComparableRuns:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Settings of a figure: all tabular ones if one was run, and all images if one was run."""
-        run = {setting for setting, _ in self.datasets}
-        return tuple(name for kind in (TABULAR, IMAGES) if run.intersection(kind) for name in kind) or ALL
-
-    @property
-    def not_shown(self) -> str:
-        """Sentence about the settings that `settings` drops; empty if none."""
-        names = [TITLES[name] for name in ALL if name not in self.settings]
-        return f"Not shown: {', '.join(names)}." if names else ""
+        """Settings with runs, in the paper's order."""
+        run = {key.setting for key in self.by_key}
+        return tuple(name for name in ALL if name in run)
 
     def everywhere(self, condition: str | Condition, cohort: Cohort) -> list[Result]:
         """Runs of a condition in the settings and seeds of a cohort, by setting and seed."""

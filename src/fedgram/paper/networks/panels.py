@@ -10,23 +10,38 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, ellipse, mean_band, pyplot
+from fedgram.display.plotting import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    RED,
+    draw_seeds,
+    ellipse,
+    pyplot,
+    tag_runs,
+)
 from fedgram.paper.networks.comparable import TITLES, describe_runs
-from fedgram.paper.networks.metrics import Reference
+from fedgram.paper.networks.metrics import Metric, Reference
 from fedgram.paper.networks.results import Result
-from fedgram.paper.plots import make_panels, mark_not_run
+from fedgram.paper.plots import format_power, label_powers, make_panels
 from fedgram.theory.geometry import psd
 
 WIDTH = 7.0  # inches, so that 8-point type is 11 pixels high where the page shows a figure 700 pixels wide
+NARROWEST, PANEL = 4.6, 2.3  # inches: a legend needs the first, and few panels are not wider than the second
+TICKS = ((1,), (1, 3), (1, 2, 5), range(1, 10), np.arange(1, 10, 0.5), np.arange(1, 10, 0.1))
 Limits = tuple[float, float] | None
 STAR, CEN = r"$G_{\bigstar}$", r"$G_{cen}$"
 REFERENCE_COLORS: dict[Reference, str] = {"barycenter": GREEN, "centralized": INK}
 REFERENCE_NAMES: dict[Reference, str] = {"barycenter": STAR, "centralized": CEN}
+# Markers at the edge of a panel stay whole; the layout need not measure them.
+UNCLIPPED = {"clip_on": False, "in_layout": False}
+SEEDS = "a marker for each run, a line through medians over seeds"
 
 
 @dataclass(frozen=True)
 class Look:
-    """Color and marker of a procedure, the same in every figure."""
+    """Color and marker of a procedure, the same in every figure and in its legend."""
 
     color: str
     marker: str
@@ -35,7 +50,13 @@ class Look:
     @property
     def open(self) -> dict[str, Any]:
         """Keywords for open markers, through which other markers are visible."""
-        return {"marker": self.marker, "ms": self.size, "mfc": "none", "mew": 0.8}
+        return {"color": self.color, "marker": self.marker, "ms": self.size, "mfc": "none", "mew": 0.8}
+
+    def handle(self, label: str, line: str = "-") -> Any:
+        """Make the entry of a legend."""
+        from matplotlib.lines import Line2D
+
+        return Line2D([], [], ls=line, label=label, **self.open)
 
 
 # Where procedures end at the same place, the cross is inside the diamond, and the diamond inside the square.
@@ -47,51 +68,94 @@ LOOKS = {
 }
 
 
-def make_setting_panels(settings: Sequence[str], height: float, columns: int = 5, **keywords: Any) -> Any:
-    """Make a figure and its titled panels by setting: `columns` per row of `height` inches.
+def make_setting_panels(settings: Sequence[str], height: float, **keywords: Any) -> Any:
+    """Make a figure and its titled panels by setting, in rows of at most five and `height` inches.
 
     A single row is half as high again.
     """
-    rows = -(-len(settings) // columns)
-    figure, axes = make_panels(rows, columns, (WIDTH, height * max(rows, 1.5) + 0.9), **keywords)
-    for axis, setting in zip(axes, settings, strict=True):
+    rows = max(1, -(-len(settings) // 5))
+    columns = max(1, -(-len(settings) // rows))
+    width = max(NARROWEST, min(WIDTH, PANEL * columns))
+    figure, axes = make_panels(rows, columns, (width, height * max(rows, 1.5) + 0.9), **keywords)
+    for axis in axes[len(settings) :]:
+        axis.remove()
+    for axis, setting in zip(axes, settings, strict=False):
         axis.set_title(TITLES[setting])
-    return figure, dict(zip(settings, axes, strict=True))
+    for axis in axes[(rows - 1) * columns - (rows * columns - len(settings)) : (rows - 1) * columns]:
+        axis.xaxis.set_tick_params(labelbottom=True)  # above an empty place
+    return figure, dict(zip(settings, axes, strict=False))
 
 
 def label_below(axes: Mapping[str, Any], label: str) -> None:
     """Label the horizontal axis once, under the middle of the last row of panels."""
-    list(axes.values())[-3].set_xlabel(label)
+    last = [axis for axis in axes.values() if axis.get_subplotspec().is_last_row()]
+    if last:
+        between = len(last) % 2 == 0
+        last[(len(last) - 1) // 2].set_xlabel(label, x=1.05 if between else 0.5)
+
+
+def describe_missing(settings: Iterable[str], drawn: Iterable[Result]) -> str:
+    """Sentence about the settings of an experiment without runs in a figure; empty if there are none."""
+    run = {each.setting for each in drawn}
+    names = [TITLES[setting] for setting in settings if setting not in run]
+    return f"Not shown: {', '.join(names)}." if names else ""
+
+
+def draw_runs(
+    axis: Any, places: Iterable[float], groups: Iterable[Sequence[Result]], metric: Metric, look: Look,
+    **keywords: Any,
+) -> None:  # fmt: skip
+    """Draw a marker for each run of the group at each place, and a line through the groups' medians."""
+    pairs = [(place, group) for place, group in zip(places, groups, strict=True) if group]
+    medians = [np.median([metric(run) for run in group]) for _, group in pairs]
+    axis.plot([place for place, _ in pairs], medians, color=look.color, **keywords)
+    for place, group in pairs:
+        draw_run_markers(axis, place, [(metric(run), [run]) for run in group], look)
+
+
+def draw_run_markers(
+    axis: Any, place: float, values: Iterable[tuple[float, Sequence[Result]]], look: Look
+) -> None:
+    """Draw a marker for each value; each names the runs that it is of. None is clipped at the edge."""
+    for value, runs in values:
+        (marker,) = axis.plot([place], [value], ls="", **UNCLIPPED, **look.open)
+        tag_runs(marker, [run.id for run in runs])
 
 
 def set_few_ticks(scale: Any) -> None:
-    """Label two or three values on a logarithmic axis of a panel.
+    """Label three values on a logarithmic axis of a panel, or up to five on a vertical one.
 
-    By default matplotlib labels too many or none. Axes with fewer than two of 1, 2, 5, 10, ... grow.
+    By default matplotlib labels too many or none. The coarsest of several grids with three values is taken.
     """
     from matplotlib.ticker import NullFormatter, NullLocator
 
     low, high = sorted(scale.get_view_interval())
-    powers = 10.0 ** np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 1)
-    steps = np.outer(powers, (1, 2, 5)).ravel()
-    if ((low <= steps) & (steps <= high)).sum() < 2:
-        low, high = steps[steps <= low][-1], steps[steps >= high][0]
-        scale.axes.set(**{f"{scale.axis_name}lim": (low, high)})
-    inside = steps[(low <= steps) & (steps <= high)]
-    ticks = inside[:: max(1, -(-len(inside) // 3))]
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for steps in TICKS:
+        ticks = np.outer(powers, steps).ravel()
+        inside = ticks[(low <= ticks) & (ticks <= high)]
+        if len(inside) >= 3:
+            break
+    else:
+        inside = np.linspace(low, high, 3)
+    inside = inside[:: -(-len(inside) // (5 if scale.axis_name == "y" else 3))]
     scale.set_minor_locator(NullLocator())
     scale.set_minor_formatter(NullFormatter())
-    scale.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    scale.set_ticks(inside, [_format_tick(tick) for tick in inside])
+
+
+def _format_tick(value: float) -> str:
+    return f"{value:.4g}" if 1e-3 <= value < 1e4 else format_power(value)
 
 
 def label_log_axes(axis: Any) -> None:
-    """Label logarithmic axes of a panel that show fewer than two decades."""
+    """Label logarithmic axes of a panel that show fewer than three decades."""
     from matplotlib.ticker import LogLocator
 
     for scale in (axis.xaxis, axis.yaxis):
         low, high = sorted(scale.get_view_interval())
         decades = [tick for tick in scale.get_majorticklocs() if low <= tick <= high]
-        if isinstance(scale.get_major_locator(), LogLocator) and len(decades) < 2:
+        if isinstance(scale.get_major_locator(), LogLocator) and len(decades) < 3:
             set_few_ticks(scale)
 
 
@@ -116,13 +180,29 @@ def finish_figure(
         return None
     for axis in drawn:
         label_log_axes(axis)
+        label_powers(axis)
     for axis in figure.axes:
         _fix_empty_labels(axis)
     if handles:
-        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
-    lines = [fill(line, 125) for line in filter(None, [note, *describe_runs(shown)])]
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=_fit_columns(figure, handles, columns)
+        )
+    letters = int(18 * figure.get_figwidth())
+    lines = [fill(line, letters) for line in filter(None, [note, *describe_runs(shown)])]
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=6.5, color="0.35")
     return figure
+
+
+def _fit_columns(figure: Any, handles: Sequence[Any], columns: int) -> int:
+    """Reduce the columns of a legend until its widest row fits; 0.06 inches per letter of 7 points."""
+    lengths = [0.06 * len(handle.get_label().replace("$", "")) + 0.5 for handle in handles]
+    while (
+        columns > 1
+        and columns * max(lengths) > figure.get_figwidth()
+        and sum(lengths) > figure.get_figwidth()
+    ):
+        columns -= 1
+    return columns
 
 
 def _fix_empty_labels(axis: Any) -> None:
@@ -132,37 +212,32 @@ def _fix_empty_labels(axis: Any) -> None:
             scale.set_label_coords(0.5, 0.5)
 
 
-def legend_line(label: str, color: str, style: str = "-", marker: str = "", face: str | None = None) -> Any:
-    """Make an entry of a legend."""
+def legend_line(label: str, color: str, style: str = "-") -> Any:
+    """Make an entry of a legend for a line without markers."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=color, ls=style, marker=marker, mfc=face or color, label=label)
+    return Line2D([], [], color=color, ls=style, label=label)
 
 
 def draw_round_curve(axis: Any, runs: Sequence[Result], reference: Reference, **keywords: Any) -> None:
-    """Draw mean ± deviation over seeds of e_F to a reference over rounds."""
+    """Draw e_F to a reference over rounds: every seed, and their median."""
     if runs:
         samples = np.stack([run.error[reference] for run in runs], axis=1)
-        mean_band(axis, np.arange(len(samples)), samples, REFERENCE_COLORS[reference], **keywords)
+        color, names = REFERENCE_COLORS[reference], [run.id for run in runs]
+        draw_seeds(axis, np.arange(len(samples)), samples, color, names, **UNCLIPPED, **keywords)
 
 
 def style_rounds(axis: Any, limits: Limits) -> None:
     """Style a log axis of errors over rounds, after the curves are drawn."""
-    if not axis.lines:
-        mark_not_run(axis)
     axis.set(yscale="log", ylim=limits)
     axis.minorticks_off()
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)
 
 
 def error_limits(groups: Iterable[Sequence[Result]]) -> Limits:
-    """Limits of a log axis that include the mean errors of all groups to both references."""
-    means = [
-        np.mean([run.error[reference] for run in group], axis=0)
-        for group in groups if group
-        for reference in REFERENCE_COLORS
-    ]  # fmt: skip
-    return (0.4 * float(np.min(means)), 2.5 * float(np.max(means))) if means else None
+    """Limits of a log axis that include the errors of all runs to both references."""
+    errors = [run.error[name] for group in groups for run in group for name in REFERENCE_COLORS]
+    return (0.6 * float(np.min(errors)), 1.6 * float(np.max(errors))) if errors else None
 
 
 def coordinate_planes(run: Result) -> list[tuple[int, int]]:
@@ -170,9 +245,12 @@ def coordinate_planes(run: Result) -> list[tuple[int, int]]:
     return list(combinations(range(min(3, len(run.barycenter))), 2))
 
 
-def draw_outline(axis: Any, gram: Any, plane: tuple[int, int], line: str = "-", **keywords: Any) -> None:
-    """Draw the projection of a Gram's ellipsoid onto a coordinate plane."""
-    axis.plot(*ellipse(gram[np.ix_(plane, plane)], keywords.pop("points", 181)), line, **keywords)
+def draw_outline(
+    axis: Any, gram: Any, plane: tuple[int, int], run: Result | None = None, points: int = 73, **keywords: Any
+) -> None:
+    """Draw the projection of a Gram's ellipsoid onto a coordinate plane; run: whose Gram it is."""
+    (line,) = axis.plot(*ellipse(gram[np.ix_(plane, plane)], points), **keywords)
+    tag_runs(line, [run.id] if run else [])
 
 
 def set_square_limits(axis: Any, reach: float) -> None:
@@ -200,22 +278,16 @@ def reach_of(runs: Sequence[Result], targets: Iterable[int], *, with_start: bool
     return 1.12 * float(np.sqrt(max(np.diagonal(gram)[list(targets)].max() for gram in grams)))
 
 
-def draw_seed_dots(axis: Any, place: float, values: Any, look: Look, **keywords: Any) -> None:
-    """Draw a dot for each seed and a bar at their median."""
-    axis.plot(np.full(len(values), place), values, look.marker, color=look.color, mfc="none", **keywords)
-    axis.plot([place - 0.09, place + 0.09], [np.median(values)] * 2, color=look.color, lw=2)
+def draw_seed_dots(
+    axis: Any, place: float, values: Sequence[float], runs: Sequence[Sequence[Result]], look: Look
+) -> None:
+    """Draw a marker for each value, which is of some runs, and a bar at their median."""
+    draw_run_markers(axis, place, zip(values, runs, strict=True), look)
+    axis.plot([place - 0.09, place + 0.09], [np.median(values)] * 2, color=look.color, lw=2, alpha=0.6)
 
 
-def mark_settings(axis: Any, settings: Sequence[str], run: set[str]) -> None:
-    """Put settings along the horizontal axis, with 'not run' over those that were not run."""
+def mark_settings(axis: Any, settings: Sequence[str]) -> None:
+    """Put settings along the horizontal axis."""
     axis.set_xticks(range(len(settings)), [TITLES[setting] for setting in settings], fontsize=7)
-    axis.set_xlim(-0.5, len(settings) - 0.5)
-    if not run:
-        mark_not_run(axis)
-        return
-    for place, setting in enumerate(settings):
-        if setting not in run:
-            axis.text(
-                place, 0.5, "not run", transform=axis.get_xaxis_transform(),
-                ha="center", va="center", rotation=90, color=GREY, fontsize=7,
-            )  # fmt: skip
+    beside = max(0.5, 2 - len(settings) / 2)  # few settings do not fill the width
+    axis.set_xlim(-beside, len(settings) - 1 + beside)

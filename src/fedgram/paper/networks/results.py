@@ -8,6 +8,7 @@ are null in round 0. Reading needs neither torch nor the runs.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -110,6 +111,11 @@ class Result:
     def key(self) -> RunKey:
         """Identity of the run within its scale."""
         return RunKey(**{each.name: getattr(self, each.name) for each in fields(RunKey)})
+
+    @property
+    def id(self) -> str:
+        """Short name in the SVG of a figure."""
+        return f"{zlib.crc32(repr((self.scale, self.key)).encode()):08x}"
 
     @property
     def on_gpu(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 VERDICTS = {
     "match": "matched",
@@ -15,18 +15,19 @@ VERDICTS = {
     "not run": "not run",
 }
 RARE = ("compatible", "not comparable")
+STYLES = {
+    "miss": "missed",
+    "against": "disagree so far",
+    "partial": "partial",
+    "not-comparable": "not comparable",
+    "compatible": "compatible",
+    "match": "matched",
+}
+RANKS = list(STYLES)
 AGREEMENT = {True: "agrees so far", False: "disagrees so far", None: "undecided"}
 
 Document = Mapping[str, Any]
 """A claim as `Judged.document` returns it."""
-
-
-class Tile(NamedTuple):
-    """A large number in the page: CSS class, label and number."""
-
-    style: str
-    label: str
-    number: int
 
 
 def count_verdicts(claims: Iterable[Document]) -> dict[str, int]:
@@ -58,39 +59,29 @@ def summarize_all(exact: Sequence[Document], networks: Sequence[Document]) -> st
     return f"Exact model: {summarize(exact) if _is_run(exact) else absent}. Networks: {summarize(networks)}"
 
 
-def group_tiles(exact: Sequence[Document], networks: Sequence[Document]) -> dict[str, list[Tile]]:
-    """Tiles of the exact model, unless nothing of it was run, and of networks, by heading."""
-    shown = {"Exact model": make_tiles(exact)} if _is_run(exact) else {}
-    return shown | {"Networks": make_tiles(networks)}
+def make_rows(experiment: str, claims: Iterable[Document]) -> list[dict[str, Any]]:
+    """Rows of the claim table, without claims that nothing was run for.
 
-
-def make_tiles(claims: Sequence[Document]) -> list[Tile]:
-    """One tile for each verdict; partial claims by whether the finished runs agree."""
-    tiles = []
-    partial = Counter(claim.get("agrees") for claim in claims if claim["verdict"] == "partial")
-    for verdict, count in count_verdicts(claims).items():
-        if verdict == "partial" and partial:
-            labels = {True: "agree so far", False: "disagree so far", None: "undecided"}
-            tiles += [
-                Tile(_style("partial", agrees), f"partial, {label}", partial[agrees])
-                for agrees, label in labels.items()
-                if partial[agrees]
-            ]
-        else:
-            tiles.append(Tile(_style(verdict), VERDICTS[verdict], count))
-    return tiles
-
-
-def make_rows(claims: Iterable[Document]) -> list[dict[str, Any]]:
-    """Add the CSS class and the text of the verdict to each claim."""
+    rank: the order of verdicts, the worst first.
+    """
     return [
         {
             **claim,
+            "experiment": experiment,
             "style": _style(verdict := claim["verdict"], agrees := claim.get("agrees")),
             "judgment": f"partial, {AGREEMENT[agrees]}" if verdict == "partial" else verdict,
+            "rank": RANKS.index(_style(verdict, agrees)),
+            "deviation": claim.get("deviation"),
         }
         for claim in claims
+        if claim["verdict"] != "not run"
     ]
+
+
+def count_styles(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """Text and number of the rows of each kind of verdict, in the order of the table."""
+    counts = Counter(row["style"] for row in rows)
+    return {style: (STYLES[style], counts[style]) for style in RANKS if counts[style]}
 
 
 def _is_run(claims: Iterable[Document]) -> bool:

@@ -1,40 +1,40 @@
-"""Figures, tables and claims of the network experiments, and of other trained runs."""
+"""Figures, tables and claims of the network experiments, and of the reader's own runs."""
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedgram._util.text import pluralize
-from fedgram.display.plotting import render
-from fedgram.display.run_figure import plot_comparison
+from fedgram.display.plotting import draw_seeds, escape_label, pyplot, render
+from fedgram.display.run_figure import plot_comparison, run_id, style_groups
 from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.networks.comparable import TITLES, ComparableRuns, describe_epochs
+from fedgram.paper.networks.comparable import ComparableRuns, describe_epochs
+from fedgram.paper.networks.panels import label_log_axes
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import STUDIES, Study
 from fedgram.paper.networks.tables import TABLES, Cell, SideBySide
-from fedgram.paper.report.claims import list_counts, make_rows
+from fedgram.paper.plots import SETTINGS, SVG_SETTINGS, label_powers, make_panels
+from fedgram.paper.report.claims import list_counts
 from fedgram.paper.report.coverage import list_kinds
-from fedgram.runs import Runs
-from fedgram.runs.compare import METRICS, Comparison, compare_runs
-from fedgram.runs.procedure import Procedure
+from fedgram.paper.report.svg import FigureEmbedder
+from fedgram.runs.compare import METRICS, Comparison
+from fedgram.runs.procedure import BIAS_RULES, Procedure
 
 CAPTIONS = {
     "proximal-tabular": "Proximal training with and without correction, tabular data (Figures 3 and 9)",
     "proximal-images": "Proximal training with and without correction, image data (Figures 3 and 9)",
     "ordinary-tabular": "Ordinary training with and without correction, tabular data (Figure 10)",
     "ordinary-images": "Ordinary training with and without correction, image data (Figure 10)",
-    **{
-        f"example-{setting}": f"Gram evolution, {title} (the paper's Figure 4 shows MPIIGaze)"
-        for setting, title in TITLES.items()
-    },
+    "evolution": "Shared Gram over rounds (the paper's Figure 4 shows MPIIGaze)",
     "comparison": "Ordinary and proximal training (Figure 11)",
     "epochs": "Endpoint error against local epochs",
     "seconds": "Endpoint error against a run's share of its stack's time",
@@ -100,9 +100,8 @@ def load_results(out: Path) -> Results:
 
 
 def make_chapters(results: Results) -> list[NetworkChapter]:
-    """All network experiments, ours first; the smoke scale only where there is no other."""
-    ours_first = sorted(STUDIES.values(), key=lambda study: study.where != "ours")
-    return [_make_chapter(study, results) for study in ours_first]
+    """All network experiments in the order of the paper, then ours; the smoke scale only if it is alone."""
+    return [_make_chapter(study, results) for study in STUDIES.values()]
 
 
 def _make_chapter(study: Study, results: Results) -> NetworkChapter:
@@ -123,32 +122,28 @@ def _select(study: Study, results: Results) -> Results:
     return Results(runs.by_key[key] for key in study.keys(runs.scale, sources) if key in runs.by_key)
 
 
-def describe_chapter(chapter: NetworkChapter, results: Results) -> dict[str, Any]:
-    """Template values of a chapter; its tables may use runs of other experiments."""
+def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmbedder) -> dict[str, Any]:
+    """Template values of a chapter with runs; its tables may use runs of other experiments."""
     study = chapter.study
     runs = [run for found in chapter.results.values() for run in found]
-    judged_at = next(iter(chapter.results), None)
-    by_scale = chapter.results or {"": Results()}
-    drawn = _select_drawn(by_scale)
+    drawn = _select_drawn(chapter.results)
     return {
         "name": study.name,
         "title": study.title,
-        "place": "beyond the paper" if study.where == "ours" else f"{study.where} of the paper",
-        "summary": chapter.summary or "not run",
+        "where": "beyond the paper" if study.where == "ours" else study.where,
+        "summary": chapter.summary,
         "kinds": [] if chapter.has_only_baseline else list_kinds(runs),
         "hardware": ", ".join(sorted({run.hardware for run in runs})),
         "scales": [
             {
-                "title": SCALES[scale].description if scale else "",
-                "figures": _describe_figures(study.name, drawn[scale]),
+                "title": SCALES[scale].description,
+                "figures": _describe_figures(study.name, drawn[scale], embed),
                 "tables": _describe_tables(study.name, results.select(scale=scale)),
             }
-            for scale in by_scale
+            for scale in chapter.results
         ],
-        "claims": make_rows(chapter.claims),
-        "claims_title": f"{len(chapter.claims)} claims"
-        + (f", judged by the runs at {judged_at} scale" if judged_at else "")
-        + f": {list_counts(chapter.claims)}",
+        "claims": list_counts(chapter.claims),
+        "judged_at": next(iter(chapter.results)),
     }
 
 
@@ -161,25 +156,24 @@ def _select_drawn(by_scale: Mapping[str, Results]) -> dict[str, Results]:
     return drawn
 
 
-def _describe_figures(study: str, results: Results) -> list[dict[str, Any]]:
+def _describe_figures(study: str, results: Results, embed: FigureEmbedder) -> list[dict[str, Any]]:
     figures = registry.figures_of(study, results) if results else {}
-    images = {name: figure and encode_png(registry.render_styled(figure)) for name, figure in figures.items()}
-    return [{"caption": CAPTIONS[name or study], "png": png} for name, png in images.items()]
-
-
-def encode_png(content: bytes) -> str:
-    """Encode an image for a data: URL."""
-    return base64.b64encode(content).decode()
+    return [
+        {"caption": caption, "svg": embed(registry.render_styled(figure, "svg"), caption)}
+        for name, figure in figures.items()
+        if figure is not None
+        for caption in [CAPTIONS[name or study]]
+    ]
 
 
 def _describe_tables(study: str, results: Results) -> list[dict[str, Any]]:
-    """Template values of an experiment's tables; rows without any number are dropped."""
+    """Template values of an experiment's tables; rows without runs are dropped."""
     tables = []
     for table in TABLES.get(study, ()):
         rows = [
             _describe_row(label, cells)
             for label, cells in table.fill(results).items()
-            if any(cell.run or cell.paper is not None for cell in cells)
+            if any(cell.run for cell in cells)
         ]
         if rows:
             about = f"{table.about} {_describe_sides(table, ComparableRuns.from_results(results).scale.name)}"
@@ -209,29 +203,55 @@ def _describe_row(label: str, cells: list[Cell]) -> dict[str, Any]:
             {
                 "paper": cell.format("paper") if has_paper else "",
                 "ours": cell.format("ours"),
-                "coverage": "" if common else cell.coverage,
+                "coverage": cell.coverage if cell.run and not common else "",
             }
             for cell in cells
         ],
     }
 
 
-def describe_training(folder: Path) -> dict[str, Any]:
-    """Template values of all finished runs of `fedgram train` in a folder, by setting."""
-    runs = Runs(folder).require()
-    return {
-        "hardware": ", ".join(sorted({run.account.hardware for run in runs})),
-        "columns": ["procedure", "target", *METRICS],
-        "settings": [_describe_comparison(each) for each in compare_runs(runs)],
-    }
+def describe_training(settings: Sequence[Comparison], embed: FigureEmbedder) -> list[dict[str, Any]]:
+    """Template values of the reader's own runs, by setting."""
+    return [_describe_comparison(each, embed) for each in settings]
 
 
-def _describe_comparison(setting: Comparison) -> dict[str, Any]:
+def _describe_comparison(setting: Comparison, embed: FigureEmbedder) -> dict[str, Any]:
     rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
     return {
         "title": setting.title,
         "scale": setting.scale,
-        "png": encode_png(render(plot_comparison([setting]))),
+        "kinds": [setting.setup.data.kind],
+        "figures": _draw_own(setting, embed),
+        "columns": ["procedure", "target", *METRICS],
         "rows": [[str(cell).split(" ± ") for cell in row] for row in rows],  # [mean] or [mean, deviation]
         "warnings": setting.warnings,
     }
+
+
+def _draw_own(setting: Comparison, embed: FigureEmbedder) -> list[str]:
+    """Draw Grams of procedures with a known limit, and test errors where there are test rows."""
+    figures = {}
+    if setting.limited:
+        with pyplot().rc_context(SVG_SETTINGS):
+            figures["Errors of the Gram"] = render(plot_comparison([setting]), "svg")
+    if any(np.isfinite(run.test_mse).any() for group in setting.groups for run in group.runs):
+        with pyplot().rc_context(SETTINGS):
+            figures["Test errors"] = render(_plot_test_errors(setting), "svg")
+    return [embed(content, f"{label} over rounds, {setting.title}") for label, content in figures.items()]
+
+
+def _plot_test_errors(setting: Comparison) -> Any:
+    """Draw the test error of every seed over rounds, under the procedure's bias rule."""
+    figure, (axis,) = make_panels(1, 1, (6, 3.2))
+    for group, line, markers in style_groups(setting.groups):
+        rule = BIAS_RULES.index(group.runs[0].setup.procedure.bias)
+        errors = np.stack([run.test_mse[:, rule] for run in group.runs], axis=1)
+        rounds, names = np.arange(1, len(errors) + 1), [run_id(run.setup) for run in group.runs]
+        label = escape_label(setting.label(group))
+        draw_seeds(axis, rounds, errors, runs=names, label=label, **line, **markers)
+    axis.set(xlabel="round", ylabel="test MSE", yscale="log", title="Test error over rounds")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend()
+    label_log_axes(axis)
+    label_powers(axis)
+    return figure

@@ -19,7 +19,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import Measurement
-from fedgram.paper.plots import log_slope, make_panels, shades
+from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size, make_table
 from fedgram.theory.geometry import psd
@@ -175,30 +175,46 @@ def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
 
 
 def draw(results: Results) -> Any:
-    """Draw one panel for each size."""
-    figure, axes = make_panels(2, 3, (10, 6), sharex=True, sharey=True)
-    for axis, ((targets, clients), table) in zip(axes, by_size(results).items(), strict=True):
+    """Draw a panel for each size with trained clients, and one for the exact curves of the others."""
+    tables = by_size(results)
+    trained = {size: table for size, table in tables.items() if "adam" in table["procedure"]}
+    others = {size: table for size, table in tables.items() if size not in trained}
+    count = len(trained) + bool(others)
+    rows = -(-count // 3)
+    figure, axes = make_panels(rows, -(-count // rows), (10, 3 * rows), sharex=True, sharey=True)
+    for axis, ((targets, clients), table) in zip(axes, trained.items(), strict=False):
         _draw_curves(axis, table)
         axis.set_title(f"$C={targets}$, $M={clients}$")
+    if others:
+        _draw_exact(axes[len(trained)], others)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=8)
-    for axis in axes[3:]:
-        axis.set_xlabel("round")
-    for axis in axes[::3]:
-        axis.set_ylabel(r"relative error to $G_{\bigstar}$")
+    for axis in axes:
+        axis.set(yscale="log", ylim=(1e-16, 20), xticks=range(0, 19, 3), xlabel="round")
+        axis.label_outer()
+    axes[0].set_ylabel(r"relative error to $G_{\bigstar}$")
     return figure
+
+
+def _draw_exact(axis: Any, tables: dict[tuple[int, ...], Table]) -> None:
+    """Draw the curves of exact selection of several sizes, where no client was trained."""
+    for ((targets, clients), table), color in zip(
+        tables.items(), shades("viridis", len(tables)), strict=True
+    ):
+        label = f"$C={targets}$, $M={clients}$"
+        axis.plot(np.unique(table["round"]), median_curve(table, "exact"), "--", color=color, label=label)
+    axis.set_title("exact selection, other sizes")
+    axis.legend(loc="upper right")
 
 
 def _draw_curves(axis: Any, table: Table) -> None:
     """Dashed: exact selection. Circles: proximal returns. Red squares: unregularized joint training."""
     rounds = np.unique(table["round"])
-    if "adam" in table["procedure"]:
-        axis.plot(rounds, median_curve(table, "adam"), "s-", color=RED, label=r"Adam, $\rho=0$")
-        weights = np.unique(table["weight"][table["procedure"] == "proximal"])[::-1]
-        for weight, color in zip(weights, shades("viridis", len(weights)), strict=True):
-            label = rf"$\rho=10^{{{round(np.log10(weight))}}}$"
-            axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=color, label=label)
+    axis.plot(rounds, median_curve(table, "adam"), "s-", color=RED, label="Adam, ρ = 0")
+    weights = np.unique(table["weight"][table["procedure"] == "proximal"])[::-1]
+    for weight, color in zip(weights, shades("viridis", len(weights)), strict=True):
+        label = f"ρ = {format_power(weight)}"
+        axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=color, label=label)
     axis.plot(rounds, median_curve(table, "exact"), "--", color=INK, label="exact selection")
-    axis.set(yscale="log", ylim=(1e-16, 20), xticks=range(0, 19, 3))
 
 
 EXPERIMENT = Experiment(

@@ -22,7 +22,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
-from fedgram.paper.plots import log_slope, make_panels, shades
+from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import (
     Experiment,
@@ -276,7 +276,7 @@ def draw(results: Results) -> Any:
         axis.set(xlabel="round $t$", xticks=range(0, errors.shape[-1], 3))
     for axis in axes[::3]:
         axis.set_ylabel(r"$\|G_t-G_{\rm cen}\|_F\,/\,\|G_{\rm cen}\|_F$")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=7)
     return figure
 
 
@@ -286,8 +286,8 @@ def _draw_recovery(axis: Any, curves: Array) -> None:
     none, *scaled, full = curves
     axis.plot(rounds, none, "s-", color=RED, label="no correction")
     for deficit, curve, color in zip(DEFICITS[1:-1], scaled, shades("viridis", len(scaled)), strict=True):
-        axis.plot(rounds, curve, "o-", color=color, label=rf"$1-\gamma=10^{{{np.log10(deficit):.0f}}}$")
-    axis.plot(rounds, full, "--", color=INK, label=r"full, $\gamma=1$")
+        axis.plot(rounds, curve, "o-", color=color, label=f"1 − γ = {format_power(deficit)}")
+    axis.plot(rounds, full, "--", color=INK, label="full, γ = 1")
     axis.set(yscale="log", ylim=(FLOOR / 3, 30))
 
 

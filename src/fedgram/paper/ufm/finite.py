@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.display.plotting import BLUE, GREEN, GREY, ORANGE
+from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
@@ -52,6 +52,12 @@ RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
 STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 2000]
 HORIZONS = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
 ROUNDING = 1e-13  # smaller differences of normalized distances are rounding
+
+FLOOR = 1e-4  # smaller normalized distances are drawn here
+DISTANCES: dict[str, dict[str, Any]] = {
+    "to_within": {"ls": "-", "marker": "o"},
+    "to_star": {"ls": "--", "marker": "s"},
+}
 
 # Medians of the first two differ by a thousandth: a broad curve under a thin one shows both.
 FAMILY_STYLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -280,32 +286,54 @@ def _crossing(table: Table) -> float:
 
 
 def draw(results: Results) -> Any:
-    """Draw all five panels."""
-    figure, axes = make_panels(1, 5, (15, 3.2))
+    """Draw all five panels, and their legend in the sixth place."""
+    figure, axes = make_panels(2, 3, (10, 5.8))
     _draw_distances(axes[0], results["sweep"], shift=0)
-    axes[0].set(title="(a) fixed points against local steps", xlabel=r"local steps $E$")
-    axes[0].legend(title=r"$\eta$", loc="lower left")
+    axes[0].set(title="(a) fixed points against local steps", xlabel="local steps $E$")
     _draw_distances(axes[1], results["sweep"], shift=1)
     draw_guide(axes[1], [2e-2, 1.0], (0.1, 0.03), 1)
-    axes[1].set(title=r"(b) the same against $\eta(E-1)$", xlabel=r"$\eta(E-1)$")
+    axes[1].set(title="(b) the same against η(E − 1)", xlabel="η(E − 1)")
     _draw_rounds(axes[2], results["sweep"])
     _draw_ratios(axes[3], results["displacement"])
     _draw_rates(axes[4], results["stability"])
+    axes[5].set_axis_off()
+    axes[5].legend(handles=_distance_handles(results["sweep"]), loc="upper left", title="(a) to (c)")
     return figure
 
 
 def _draw_distances(axis: Any, table: Table, shift: int) -> None:
-    """Draw normalized distances to G_within (circles, solid) and G_⋆ (squares, dashed)."""
+    """Draw normalized distances to G_within (circles, solid) and G_⋆ (squares, dashed).
+
+    One step ends at G_within up to rounding; such points are drawn at the floor.
+    """
     rates = np.unique(table["rate"])
     for rate, color in zip(rates, shades("viridis", len(rates)), strict=True):
         steps = np.unique(table["steps"][table["steps"] > shift])
         x = rate * (steps - 1) if shift else steps
-        for name, marker, line in (("to_within", "o", "-"), ("to_star", "s", "--")):
+        for name, style in DISTANCES.items():
             rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
-            y = [np.median(table[name][row]) for row in rows]
-            axis.plot(x, y, line, marker=marker, color=color, label=f"{rate:g}" if line == "-" else None)
-    axis.set(xscale="log", yscale="log", ylim=(5e-5, 3))
+            y = [max(np.median(table[name][row]), FLOOR) for row in rows]
+            axis.plot(x, y, color=color, clip_on=False, in_layout=False, **style)
+    axis.set(xscale="log", yscale="log", ylim=(FLOOR, 2))
     axis.set_ylabel(r"$d_{BW}$ / $d_{BW}(G_{within}, G_{\bigstar})$")
+
+
+def _distance_handles(table: Table) -> list[Any]:
+    """Entries of the legend: markers by distance, colors by rate."""
+    from matplotlib.lines import Line2D
+
+    names = (rf"to $G_{{within}}$ (equal at $E=1$: drawn at {FLOOR:g})", r"to $G_{\bigstar}$")
+    rates = np.unique(table["rate"])
+    return [
+        *(
+            Line2D([], [], color=INK, label=name, **style)
+            for name, style in zip(names, DISTANCES.values(), strict=True)
+        ),
+        *(
+            Line2D([], [], color=color, label=f"η = {rate:g}")
+            for rate, color in zip(rates, shades("viridis", len(rates)), strict=True)
+        ),
+    ]
 
 
 def _draw_rounds(axis: Any, table: Table) -> None:
@@ -315,9 +343,7 @@ def _draw_rounds(axis: Any, table: Table) -> None:
         rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
         axis.plot(rate * steps, [np.median(table["rounds"][row]) for row in rows], "o-", color=color)
     draw_guide(axis, [2e-2, 2.0], (0.02, 3698), -1)
-    axis.set(
-        xscale="log", yscale="log", xlabel=r"$\eta E$", ylabel="rounds", title="(c) rounds to the fixed point"
-    )
+    axis.set(xscale="log", yscale="log", xlabel="ηE", ylabel="rounds", title="(c) rounds to the fixed point")
 
 
 def _draw_ratios(axis: Any, table: Table) -> None:
@@ -328,9 +354,9 @@ def _draw_ratios(axis: Any, table: Table) -> None:
             x, y = (table["rate"] * table["steps"])[row], (table["measured"] / table["predicted"])[row]
             axis.plot(x, y, marker, color=color, alpha=0.7, label=f"{rate:g}" if sign > 0 else None)
     axis.axhline(1, color=GREY, lw=0.8)
-    axis.set(xscale="log", xlabel=r"$h=\eta E$", ylabel=r"measured / $\eta(E-1)\Delta_i$")
+    axis.set(xscale="log", xlabel="h = ηE", ylabel=r"measured / $\eta(E-1)\Delta_i$")
     axis.set_title("(d) displacement, ▲ positive, ▼ negative")
-    axis.legend(title=r"$\eta$", loc="lower left")
+    axis.legend(title="η", loc="lower left")
 
 
 def _draw_rates(axis: Any, table: Table) -> None:
@@ -340,7 +366,7 @@ def _draw_rates(axis: Any, table: Table) -> None:
         samples = np.array([error[(table["family"] == family) & (table["h"] == value)] for value in h])
         draw_median_band(axis, h, samples, color, label=family.replace("_", " "), **style)
     draw_guide(axis, h, (h[0], 3e-10), 2)
-    axis.set(xscale="log", yscale="log", xlabel=r"$h=\eta E$", ylabel=r"|spr $-\,(1-2h\theta_{min})|$")
+    axis.set(xscale="log", yscale="log", xlabel="h = ηE", ylabel=r"|spr $-\,(1-2h\theta_{min})|$")
     axis.set_title("(e) local convergence rate")
     axis.legend(loc="upper left")
 

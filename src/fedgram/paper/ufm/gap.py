@@ -374,7 +374,7 @@ def _draw_eigenvalues(axis: Any, table: Table, name: str) -> None:
 def _draw_sorted_eigenvalues(axis: Any, table: Table) -> None:
     for term, color, _, _ in STYLES:
         values = np.sort(np.maximum(table[f"eigenvalue_{term}"], FLOOR))
-        axis.plot(np.arange(1, len(values) + 1), values, ".", ms=2, color=color)
+        axis.plot(np.arange(1, len(values) + 1), values, lw=1.8, color=color)
     axis.set(yscale="log", xlabel="instance, sorted", ylabel=r"$\lambda_{\min}$", ylim=(3e-17, 2))
     axis.set_title("(f) sorted smallest eigenvalue")
 
@@ -389,9 +389,7 @@ def _draw_variance(axis: Any, table: Table) -> None:
     ends = np.array([dispersion.min() / 1.5, dispersion.max() * 1.5])
     axis.plot(ends, ends, color=GREY, lw=0.8, label="$D$")
     axis.plot(ends, 2 * ends, "--", color=GREY, lw=0.8, label="$2D$")
-    axis.set(
-        xscale="log", yscale="log", xlabel="pairwise dispersion $D$", ylabel=r"$\mathrm{tr}\,\mathcal{M}_A$"
-    )
+    axis.set(xscale="log", yscale="log", xlabel="pairwise dispersion $D$", ylabel=f"tr {TERM_NAMES[2]}")
     axis.set_title("(g) averaging term as a variance")
     axis.legend(loc="upper left")
 

@@ -20,11 +20,12 @@ from fedgram._util.files import remove_temporary_files, write_bytes, write_json
 from fedgram._util.locks import lock_folders
 from fedgram.display.plotting import pyplot, render
 from fedgram.paper.claims import Judged, judge_all, load_claims
-from fedgram.paper.plots import SETTINGS
+from fedgram.paper.plots import SETTINGS, label_powers
 from fedgram.paper.storage import Table, digest, read_table, write_table
 from fedgram.paper.ufm.experiment import Experiment, Results, Scale
 
 SCALES: tuple[Scale, ...] = ("full", "quick")
+FIGURES = ("figure.svg", "figure.pdf")
 LIBRARIES = ("numpy", "scipy", "pyarrow", "matplotlib")
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -187,13 +188,15 @@ def _run_one(part: partial[Table], path: Path, settings: dict[str, Any]) -> None
 
 
 def _draw(experiment: Experiment, results: Results, folder: Path, scale: Scale) -> list[Path]:
-    paths = [folder / "figure.png", folder / "figure.pdf"]
+    paths = [folder / name for name in FIGURES]
     with pyplot().rc_context(SETTINGS):
         figure = experiment.draw(results)
-        figure.text(1, 0, f"GENERATED data, {scale} scale", ha="right", va="top", fontsize=6, color="0.4")
+        for axis in figure.axes:
+            label_powers(axis)
+        figure.supxlabel(f"GENERATED data, {scale} scale", x=0.99, ha="right", fontsize=6, color="0.4")
     with pyplot().rc_context(SETTINGS | {"figure.constrained_layout.use": False}):  # lay out once
         for path in paths:
-            write_bytes(path, render(figure, path.suffix[1:], tight=True))
+            write_bytes(path, render(figure, path.suffix[1:]))
     return paths
 
 
@@ -210,7 +213,7 @@ def _manifest(experiment: Experiment, scale: Scale, jobs: list[PartJob], results
             }
             for job in jobs
         },
-        "figure": {"files": ["figure.png", "figure.pdf"], "drawn_from": [job.path.name for job in jobs]},
+        "figure": {"files": list(FIGURES), "drawn_from": [job.path.name for job in jobs]},
         "versions": {"fedgram": version("fedgram"), "python": platform.python_version()}
         | {name: version(name) for name in LIBRARIES},
     }

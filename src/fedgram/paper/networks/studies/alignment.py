@@ -11,7 +11,7 @@ from fedgram.display.plotting import GREY, INK
 from fedgram.paper.claims import ORDER
 from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import ALIGNED, FIVE, START_PAIRS, THREE, with_correction
-from fedgram.paper.networks.comparable import ComparableRuns, Row
+from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.plots import make_panels
@@ -101,44 +101,51 @@ def _range_over_settings(rows: list[Row]) -> tuple[float, float]:
 def draw_alignment(results: Results) -> Any:
     """Draw endpoint errors of three procedures, and the share of the objective that alignment removes."""
     shown = ComparableRuns.from_results(results)
+    settings = [setting for setting in ALIGNED if setting in shown.settings]
+    if not settings:
+        return None
     figure, axes = make_panels(3, 1, (panels.WIDTH, 6.6), sharex=True)
-    drawn = _draw_endpoints(axes[0], shown, "barycenter", SELECTION, FIVE)
-    drawn += _draw_endpoints(axes[1], shown, "centralized", tuple(map(with_correction, SELECTION)), THREE)
-    drawn += _draw_removed(axes[2], shown)
+    drawn = _draw_endpoints(axes[0], shown, settings, "barycenter", SELECTION, FIVE)
+    corrected = tuple(map(with_correction, SELECTION))
+    drawn += _draw_endpoints(axes[1], shown, settings, "centralized", corrected, THREE)
+    drawn += _draw_removed(axes[2], shown, settings)
     looks = {name: panels.LOOKS[name] for name in SELECTION}
     looks |= {f"{name} initial backbones": look for name, look in STARTS.items()}
-    handles = [panels.legend_line(name, look.color, "", look.marker, "none") for name, look in looks.items()]
-    return panels.finish_figure(figure, drawn, handles, columns=5)
+    handles = [look.handle(name, "") for name, look in looks.items()]
+    missing = panels.describe_missing(ALIGNED, drawn)
+    return panels.finish_figure(figure, drawn, handles, columns=5, note=f"Bars are medians. {missing}")
 
 
 def _draw_endpoints(
-    axis: Any, shown: ComparableRuns, reference: Reference, procedures: Sequence[str], seeds: Sequence[int]
-) -> list[Result]:
+    axis: Any, shown: ComparableRuns, settings: Sequence[str], reference: Reference,
+    procedures: Sequence[str], seeds: Sequence[int],
+) -> list[Result]:  # fmt: skip
     """Draw endpoint errors of procedures side by side in every setting."""
     drawn = list[Result]()
-    for place, setting in enumerate(ALIGNED):
+    for place, setting in enumerate(settings):
         for side, name, procedure in zip((-0.24, 0.0, 0.24), SELECTION, procedures, strict=True):
             if group := shown.runs(setting, procedure, seeds):
+                errors = [metrics.endpoint(run) for run in group]
                 panels.draw_seed_dots(
-                    axis, place + side, metrics.values(group, metrics.endpoint), panels.LOOKS[name]
+                    axis, place + side, errors, [[run] for run in group], panels.LOOKS[name]
                 )
                 drawn += group
-    axis.set(yscale="log", ylabel=f"$e_F(G_T,\\,${panels.REFERENCE_NAMES[reference]}$)$")
+    axis.set(yscale="log", ylabel=f"$e_F(G_T,$ {panels.REFERENCE_NAMES[reference]})")
     axis.set_title("without correction" if reference == "barycenter" else "with moment correction")
-    panels.mark_settings(axis, ALIGNED, {run.setting for run in drawn})
+    panels.mark_settings(axis, settings)
     return drawn
 
 
-def _draw_removed(axis: Any, shown: ComparableRuns) -> list[Result]:
+def _draw_removed(axis: Any, shown: ComparableRuns, settings: Sequence[str]) -> list[Result]:
     """Draw the share of the objective that alignment removes from the first averaging."""
     drawn = list[Result]()
-    for place, setting in enumerate(ALIGNED):
+    for place, setting in enumerate(settings):
         for side, (start, look) in zip((-0.15, 0.15), STARTS.items(), strict=True):
-            raw, aligned = (shown.runs(setting, condition) for condition in START_PAIRS[start])
-            if (shares := metrics.pair_values(raw, aligned, metrics.removed)).size:
-                panels.draw_seed_dots(axis, place + side, 100 * shares, look)
-                drawn += [*raw, *aligned]
+            pairs = pair_runs(*(shown.runs(setting, condition) for condition in START_PAIRS[start]))
+            if shares := [100 * metrics.removed(*pair) for pair in pairs]:
+                panels.draw_seed_dots(axis, place + side, shares, pairs, look)
+                drawn += [run for pair in pairs for run in pair]
     axis.set(ylabel="% of the objective")
     axis.set_title("what alignment removes from the objective after the first averaging")
-    panels.mark_settings(axis, ALIGNED, {run.setting for run in drawn})
+    panels.mark_settings(axis, settings)
     return drawn

@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram._util.arrays import Array
-from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE
+from fedgram.display.plotting import BLUE, GREEN, INK, ORANGE, tag_runs
 from fedgram.paper.networks import metrics, panels
 from fedgram.paper.networks.cohorts import BUDGETS, PREDICTING, THREE, Condition
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.plots import draw_range_band, mark_not_run
+from fedgram.paper.networks.settings import ALL
 from fedgram.runs.procedure import BIAS_RULES
 
 Against = Literal["epochs", "seconds"]
@@ -22,8 +21,8 @@ AXES: dict[Against, str] = {
     "seconds": "a run's share of its stack's time, seconds",
 }
 CENTRALIZED = "centralized"
-RULE_LOOKS = dict(zip(BIAS_RULES, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
-ONE_BIAS = {"shared": (INK, "D")}  # centralized training has no clients: every rule is the same
+RULE_LOOKS = dict(zip(BIAS_RULES, map(panels.Look, (ORANGE, BLUE, GREEN), ("o", "s", "^")), strict=True))
+ONE_BIAS = {"shared": panels.Look(INK, "D")}  # centralized training has no clients: every rule is the same
 Tested = Mapping[str, list[Result]]
 """Runs with test rows, by procedure."""
 
@@ -38,25 +37,19 @@ def _draw_error_figure(shown: ComparableRuns, against: Against) -> Any:
     figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     drawn = list[Result]()
     for setting, axis in axes.items():
-        curves = {procedure: _by_budget(shown, setting, procedure) for procedure in panels.LOOKS}
-        for name, groups in curves.items():
+        for name, look in panels.LOOKS.items():
+            groups = _by_budget(shown, setting, name)
             places = [float(np.median([getattr(run, against) for run in group])) for group in groups]
-            errors = [metrics.values(group, metrics.endpoint) for group in groups]
-            look = panels.LOOKS[name]
-            draw_range_band(axis, places, errors, look.color, **look.open)
+            panels.draw_runs(axis, places, groups, metrics.endpoint, look)
             drawn += [run for group in groups for run in group]
-        if not any(curves.values()):
-            mark_not_run(axis)
         axis.set(xscale="log", yscale="log")
         axis.minorticks_off()
-    if against == "epochs":
+    if against == "epochs" and drawn:
         panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
     figure.supylabel("$e_F$ to the target at the end", fontsize=8)
-    handles = [
-        panels.legend_line(name, look.color, "-", look.marker, "none") for name, look in panels.LOOKS.items()
-    ]
+    handles = [look.handle(name) for name, look in panels.LOOKS.items()]
     panels.label_below(axes, AXES[against])
-    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+    return panels.finish_figure(figure, drawn, handles, note=panels.describe_missing(ALL, drawn))
 
 
 def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list[Result]]:
@@ -72,18 +65,18 @@ def draw_predictions(results: Results) -> Any:
     It covers the last half of the rounds, because single rows can make one round an outlier.
     """
     shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(shown.settings, 2.4, sharey=True)
-    for setting, axis in axes.items():
-        groups = {name: _tested(shown, setting, name) for name in PREDICTING}
-        _draw_test_errors(axis, groups)
+    tested = {name: {each: _tested(shown, name, each) for each in PREDICTING} for name in shown.settings}
+    tested = {name: groups for name, groups in tested.items() if any(groups.values())}
+    # rows of procedures that ran nowhere are left out
+    procedures = [each for each in PREDICTING if any(groups[each] for groups in tested.values())]
+    figure, axes = panels.make_setting_panels(tuple(tested), 0.4 * len(procedures), sharey=True)
+    for axis, groups in zip(axes.values(), tested.values(), strict=True):
+        _draw_test_errors(axis, {name: groups[name] for name in procedures})
         drawn += [run for group in groups.values() for run in group]
     panels.label_below(axes, "test MSE in the last half of the rounds: median and range")
-    handles = [
-        panels.legend_line(f"{rule} bias", color, "", marker) for rule, (color, marker) in RULE_LOOKS.items()
-    ]
-    return panels.finish_figure(
-        figure, drawn, handles, note=" ".join(filter(None, (_without_reference(drawn), shown.not_shown)))
-    )
+    handles = [look.handle(f"{rule} bias", "") for rule, look in RULE_LOOKS.items()]
+    note = " ".join(filter(None, (_without_reference(drawn), panels.describe_missing(ALL, drawn))))
+    return panels.finish_figure(figure, drawn, handles, note=note)
 
 
 def _tested(shown: ComparableRuns, setting: str, procedure: str) -> list[Result]:
@@ -107,26 +100,15 @@ def _draw_test_errors(axis: Any, groups: Tested) -> None:
         looks = ONE_BIAS if name == CENTRALIZED else RULE_LOOKS
         for number, (rule, look) in enumerate(looks.items()):
             beside = 0.2 * (number - (len(looks) - 1) / 2)  # a single one is in the middle
-            _draw_row(axis, place + beside, metrics.late_test_errors(group, rule), look)
+            if group:
+                _draw_row(axis, place + beside, group, rule, look)
     axis.set_xscale("log")
-    if any(groups.values()):
-        _mark_empty_rows(axis, groups)
-        panels.set_few_ticks(axis.xaxis)
-    else:
-        mark_not_run(axis, shared=False)
-    axis.set_yticks(range(len(PREDICTING)), [name.replace("+", "\n+ ") for name in PREDICTING], fontsize=7)
-    axis.set_ylim(len(PREDICTING) - 0.5, -0.5)
+    axis.set_yticks(range(len(groups)), [name.replace("+", "\n+ ") for name in groups], fontsize=7)
+    axis.set_ylim(len(groups) - 0.5, -0.5)
 
 
-def _mark_empty_rows(axis: Any, groups: Tested) -> None:
-    for place, group in enumerate(groups.values()):
-        if not group:
-            style = {"ha": "center", "va": "center", "color": GREY, "fontsize": 7}
-            axis.text(0.5, place, "not run", transform=axis.get_yaxis_transform(), **style)
-
-
-def _draw_row(axis: Any, place: float, errors: Array, look: tuple[str, str]) -> None:
-    color, marker = look
-    if errors.size:
-        axis.plot([errors.min(), errors.max()], [place, place], color=color, lw=0.8)
-        axis.plot(np.median(errors), place, marker, color=color)
+def _draw_row(axis: Any, place: float, group: list[Result], rule: str, look: panels.Look) -> None:
+    errors = metrics.late_test_errors(group, rule)
+    axis.plot([errors.min(), errors.max()], [place, place], color=look.color, lw=0.8)
+    (marker,) = axis.plot([np.median(errors)], [place], ls="", **look.open)
+    tag_runs(marker, [run.id for run in group])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedgram._util.text import describe_seeds
@@ -13,17 +14,19 @@ from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row
 from fedgram.paper.networks.metrics import Findings, Found, Metric
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
-from fedgram.paper.plots import mark_not_run, shades
+from fedgram.paper.plots import make_panels, shades
 from fedgram.theory.penalty import Penalty
 
 # Both have one color here, so a cross is visible under a diamond only if its arms reach out.
 CURVES = {
-    "ordinary": panels.LOOKS["ordinary"].open | {"ms": 6.0, "lw": 0.8},
-    "proximal": panels.LOOKS["proximal"].open | {"ms": 4.0, "lw": 0.8},
+    "ordinary": replace(panels.LOOKS["ordinary"], size=6.0),
+    "proximal": replace(panels.LOOKS["proximal"], size=4.0),
 }
+GRAM_MARKERS = {"barycenter": panels.Look(GREEN, "o"), "centralized": panels.Look(INK, "+")}
 PARTS = {"tabular": TABULAR, "images": IMAGES}
 SHOWN_ROUNDS = (0, 1, 2, -1)
 EXAMPLE = "mpiigaze"
+PROXIMAL_CORRECTED = with_correction("proximal")
 
 
 def measure_main(shown: ComparableRuns) -> Found:
@@ -80,8 +83,7 @@ def draw_main(results: Results) -> dict[str, Any]:
         for procedure in ("proximal", "ordinary")
         for part, settings in PARTS.items()
     }
-    single = {f"example-{setting}": draw_setting(shown, setting) for setting in _examples(shown)}
-    return selection | single | {"comparison": draw_comparison(shown)}
+    return selection | {"evolution": draw_evolution(shown), "comparison": draw_comparison(shown)}
 
 
 def draw_selection(shown: ComparableRuns, procedure: str, settings: Sequence[str]) -> Any:
@@ -92,23 +94,19 @@ def draw_selection(shown: ComparableRuns, procedure: str, settings: Sequence[str
     from matplotlib import pyplot as plt
 
     groups = {setting: _with_and_without(shown, setting, procedure) for setting in settings}
-    if not any(groups.values()):
+    groups = {setting: runs for setting, runs in groups.items() if runs}
+    if not groups:
         return None
-    heights = [1.5 if runs else 0.7 for runs in groups.values()]
-    figure, axes = plt.subplots(
-        len(settings),
-        4,
-        figsize=(panels.WIDTH, sum(heights) + 1),
-        width_ratios=[2.1, 1, 1, 1],
-        height_ratios=heights,
-    )
+    size = (panels.WIDTH, 1.5 * len(groups) + 1)
+    figure, axes = plt.subplots(len(groups), 4, figsize=size, width_ratios=[2.1, 1, 1, 1], squeeze=False)
     limits = panels.error_limits(_groups(shown, settings))
     for (errors, *grams), (setting, runs) in zip(axes, groups.items(), strict=True):
         _draw_errors(errors, shown, setting, procedure, limits)
         _draw_planes(grams, runs, _all_four(shown, setting))
     axes[-1, 0].set_xlabel("round")
     drawn = [run for runs in groups.values() for run in runs]
-    return panels.finish_figure(figure, drawn, _selection_handles(), columns=2)
+    missing = panels.describe_missing(settings, drawn)
+    return panels.finish_figure(figure, drawn, _selection_handles(), columns=2, note=missing)
 
 
 def _draw_errors(
@@ -119,11 +117,8 @@ def _draw_errors(
     for name, style in ((procedure, "-"), (with_correction(procedure), "--")):
         for reference in panels.REFERENCE_COLORS:
             panels.draw_round_curve(axis, shown.runs(setting, name), reference, ls=style)
-    if axis.lines:
-        panels.style_rounds(axis, limits)
-        axis.set_ylabel("$e_F$")
-    else:
-        mark_not_run(axis, shared=False)
+    panels.style_rounds(axis, limits)
+    axis.set_ylabel("$e_F$")
 
 
 def _draw_planes(axes: Sequence[Any], runs: list[Result], compared: list[Result]) -> None:
@@ -145,99 +140,107 @@ def _draw_planes(axes: Sequence[Any], runs: list[Result], compared: list[Result]
 def _draw_plane(axis: Any, run: Result, plane: tuple[int, int]) -> None:
     for reference, color in panels.REFERENCE_COLORS.items():
         panels.draw_outline(axis, getattr(run, reference), plane, color=color, lw=1)
-    marker = "+" if run.procedure.corrected else "o"
-    color = panels.REFERENCE_COLORS["centralized" if run.procedure.corrected else "barycenter"]
-    panels.draw_outline(
-        axis, run.grams[-1], plane, marker, points=25, color=color, ms=3.5, mfc="none", mew=0.8
-    )
+    look = GRAM_MARKERS["centralized" if run.procedure.corrected else "barycenter"]
+    panels.draw_outline(axis, run.grams[-1], plane, run=run, points=25, ls="", **look.open)
 
 
 def _selection_handles() -> list[Any]:
     return [
         panels.legend_line(f"error to, and outline of {panels.STAR}", GREEN),
         panels.legend_line(f"error to, and outline of {panels.CEN}", INK),
-        panels.legend_line("without correction; circles: its last Gram", "0.4", "-", "o", "none"),
-        panels.legend_line("with correction; crosses: its last Gram", "0.4", "--", "+"),
+        GRAM_MARKERS["barycenter"].handle("without correction; circles: its last Gram"),
+        GRAM_MARKERS["centralized"].handle("with correction; crosses: its last Gram", "--"),
     ]
 
 
-def draw_setting(shown: ComparableRuns, setting: str) -> Any:
-    """Draw one setting as the paper shows MPIIGaze: Grams over rounds, errors of all procedures."""
-    from matplotlib import pyplot as plt
+def draw_evolution(shown: ComparableRuns) -> Any:
+    """Draw the shared Gram over rounds in every setting, as the paper's Figure 4 shows MPIIGaze.
 
-    figure, axes = plt.subplots(1, 3, figsize=(panels.WIDTH, 3.6), width_ratios=[1, 1, 1.2])
-    groups = [shown.runs(setting, name)[:1] for name in ("proximal", with_correction("proximal"))]
-    both = [run for group in groups for run in group]
-    for axis, first, title in zip(axes, groups, ("proximal", "proximal, corrected"), strict=False):
-        _draw_evolution(axis, first, both)
-        axis.set_title(f"{TITLES[setting]}, {title}")
-    _draw_compared(axes[2], shown, setting, None)
-    axes[2].set(xlabel="round", ylabel="$e_F$ to the target", title=_seeds_in_title(shown, setting))
-    note = "" if setting == EXAMPLE else f"The paper shows {TITLES[EXAMPLE]}; this is {TITLES[setting]}."
-    return panels.finish_figure(
-        figure, _all_four(shown, setting), _comparison_handles(), columns=2, note=note
+    Proximal training is above, corrected proximal training below, on the same scale.
+    """
+    firsts = {setting: shown.runs(setting, "proximal")[:1] for setting in ALL}
+    firsts = {setting: runs for setting, runs in firsts.items() if runs}
+    if not firsts:
+        return None
+    blocks = -(-len(firsts) // 5)  # pairs of rows
+    columns = -(-len(firsts) // blocks)
+    width = max(panels.NARROWEST, min(panels.WIDTH, panels.PANEL * columns))
+    figure, axes = make_panels(
+        2 * blocks, columns, (width, blocks * (1.8 * width / max(columns, 3) + 1) + 0.7)
     )
+    grid, drawn = axes.reshape(blocks, 2, columns), list[Result]()
+    for number, (setting, first) in enumerate(firsts.items()):
+        pair = grid[number // columns, :, number % columns]
+        both = first, [run for run in shown.runs(setting, PROXIMAL_CORRECTED) if run.seed == first[0].seed]
+        for axis, runs in zip(pair, both, strict=True):
+            _draw_evolution(axis, runs, [*both[0], *both[1]])
+        pair[0].set_title(TITLES[setting])
+        drawn += [*both[0], *both[1]]
+    for axis, title in zip(axes[::columns], ("proximal", "proximal, corrected") * blocks, strict=True):
+        axis.set_ylabel(f"{title}\n{axis.get_ylabel()}")
+    for axis in grid.swapaxes(1, 2).reshape(-1, 2)[len(firsts) :].ravel():
+        axis.remove()
+    seeds = describe_seeds({run.seed for run in drawn}).capitalize()
+    note = f"{seeds}, in the plane of the targets whose predictions differ most."
+    note += "" if EXAMPLE in firsts else f" The paper shows {TITLES[EXAMPLE]}, which was not run."
+    return panels.finish_figure(figure, drawn, _evolution_handles(drawn[0]), columns=6, note=note)
 
 
-def _examples(shown: ComparableRuns) -> list[str]:
-    """Settings that were run, the paper's example first; only the example if none was."""
-    ran = [setting for setting in ALL if shown.runs(setting, "proximal")]
-    return sorted(ran, key=lambda setting: setting != EXAMPLE) or [EXAMPLE]
-
-
-def _seeds_in_title(shown: ComparableRuns, setting: str) -> str:
-    """Title of the error curves of a setting: one seed, or means over several."""
-    seeds = {run.seed for run in _all_four(shown, setting)}
-    if len(seeds) == 1:
-        return f"errors, {describe_seeds(seeds)}"
-    return f"mean ± deviation, {len(seeds)} seeds"
-
-
-def _draw_evolution(axis: Any, runs: list[Result], both: list[Result]) -> None:
-    """Draw the shared Gram of a run after some rounds as dots, later ones darker, on the scale of both.
+def _draw_evolution(axis: Any, runs: Sequence[Result], both: Sequence[Result]) -> None:
+    """Draw the shared Gram of a run after some rounds, later ones darker, on the scale of both runs.
 
     The plane is that of the two targets whose predictions differ most.
     """
     for run in runs:
         plane = panels.widest_plane(run)
-        panels.draw_outline(axis, run.barycenter, plane, color=GREEN, lw=1.8, label=panels.STAR)
-        panels.draw_outline(axis, run.centralized, plane, "--", color=INK, lw=1.4, label=panels.CEN)
-        for t, color in zip(SHOWN_ROUNDS, shades("plasma_r", len(SHOWN_ROUNDS)), strict=True):
-            label = f"$t={t % len(run.grams)}$"
-            panels.draw_outline(axis, run.grams[t], plane, ".", points=49, color=color, ms=4, label=label)
-        axis.set(xlabel=f"target {plane[0] + 1} (seed {run.seed})", ylabel=f"target {plane[1] + 1}")
-        axis.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, columnspacing=1, handlelength=1.2
-        )
+        panels.draw_outline(axis, run.barycenter, plane, color=GREEN, lw=3, alpha=0.5)
+        panels.draw_outline(axis, run.centralized, plane, color=INK, lw=3, alpha=0.3)
+        for t, color in _shown_rounds(run):
+            panels.draw_outline(axis, run.grams[t], plane, run=run, color=color, lw=1)
+        axis.set(xlabel=f"target {plane[0] + 1}", ylabel=f"target {plane[1] + 1}")
         panels.set_square_limits(axis, panels.reach_of(both, plane, with_start=True))
     if not runs:
-        mark_not_run(axis, shared=False)
+        axis.set_axis_off()
+
+
+def _shown_rounds(run: Result) -> list[tuple[int, Any]]:
+    """Rounds to draw, each with its color."""
+    colors = shades("plasma_r", len(SHOWN_ROUNDS))
+    return [(t % len(run.grams), color) for t, color in zip(SHOWN_ROUNDS, colors, strict=True)]
+
+
+def _evolution_handles(run: Result) -> list[Any]:
+    rounds = [panels.legend_line(f"round {t}", color) for t, color in _shown_rounds(run)]
+    wide = [panels.legend_line(panels.STAR, GREEN), panels.legend_line(panels.CEN, INK)]
+    for line, alpha in zip(wide, (0.5, 0.3), strict=True):
+        line.set(linewidth=3, alpha=alpha)
+    return [*wide, *rounds]
 
 
 def draw_comparison(shown: ComparableRuns) -> Any:
     """Draw errors of ordinary and proximal training in all settings, on the same axes."""
     figure, axes = panels.make_setting_panels(shown.settings, 1.65, sharex=True, sharey=True)
+    limits = panels.error_limits(_groups(shown, ALL))
     for setting, axis in axes.items():
-        _draw_compared(axis, shown, setting, panels.error_limits(_groups(shown, ALL)))
+        for procedure, look in CURVES.items():
+            style = look.open | {"lw": 0.8}
+            del style["color"]
+            panels.draw_round_curve(axis, shown.runs(setting, procedure), "barycenter", **style)
+            corrected = shown.runs(setting, with_correction(procedure))
+            panels.draw_round_curve(axis, corrected, "centralized", **style)
+        panels.style_rounds(axis, limits)
     panels.label_below(axes, "round")
     figure.supylabel("$e_F$ to the target", fontsize=8)
     drawn = [run for group in _groups(shown, ALL) for run in group]
-    return panels.finish_figure(figure, drawn, _comparison_handles(), columns=2, note=shown.not_shown)
-
-
-def _draw_compared(axis: Any, shown: ComparableRuns, setting: str, limits: panels.Limits) -> None:
-    """Draw errors to G_⋆ without correction and to G_cen with it, for both procedures."""
-    for procedure, look in CURVES.items():
-        panels.draw_round_curve(axis, shown.runs(setting, procedure), "barycenter", **look)
-        panels.draw_round_curve(axis, shown.runs(setting, with_correction(procedure)), "centralized", **look)
-    panels.style_rounds(axis, limits)
+    note = f"Thin: every seed; thicker: their median. {panels.describe_missing(ALL, drawn)}"
+    return panels.finish_figure(figure, drawn, _comparison_handles(), columns=2, note=note)
 
 
 def _comparison_handles() -> list[Any]:
     return [
-        panels.legend_line(f"{procedure} {how} to {name}", color, "-", panels.LOOKS[procedure].marker, "none")
+        replace(look, color=color).handle(f"{procedure} {how} to {name}")
         for how, name, color in (("training,", panels.STAR, GREEN), ("with correction,", panels.CEN, INK))
-        for procedure in CURVES
+        for procedure, look in CURVES.items()
     ]
 
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY
 from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import THREE
-from fedgram.paper.networks.comparable import ComparableRuns, Row
+from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import IMAGES
-from fedgram.paper.plots import mark_not_run
 
+LOOK = panels.Look(BLUE, "o")
 PREDICTION = {"ordinary": "ordinary", "proximal": "proximal", "corrected": "proximal+corrected"}
 """Procedures by their name in claims."""
 
@@ -70,29 +69,34 @@ def _mean_change(rows: list[Row]) -> float:
 def draw_prediction(results: Results) -> Any:
     """Draw changes of the test error against ordinary training of the same seed, in percent."""
     shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(IMAGES, 2.1, sharex=True, sharey=True)
-    for setting, axis in axes.items():
-        groups = [shown.runs(setting, procedure, THREE) for procedure in PREDICTION.values()]
-        changes = [
-            100 * metrics.pair_values(group, groups[0], metrics.change(metrics.test_mse)) for group in groups
-        ]
-        compared = {place: change for place, change in enumerate(changes) if change.size}
-        if len(compared) > 1:  # ordinary training alone shows nothing
-            _draw_changes(axis, compared)
-            drawn += [run for group in groups for run in group]
-        else:
-            mark_not_run(axis)
+    groups = {
+        setting: [shown.runs(setting, procedure, THREE) for procedure in PREDICTION.values()]
+        for setting in IMAGES
+    }
+    # ordinary training alone shows nothing
+    groups = {
+        name: three for name, three in groups.items() if any(pair_runs(three[0], each) for each in three[1:])
+    }
+    figure, axes = panels.make_setting_panels(tuple(groups), 2.1, sharex=True, sharey=True)
+    for (_, axis), three in zip(axes.items(), groups.values(), strict=True):
+        _draw_changes(axis, three)
+        drawn += [run for group in three for run in group]
         axis.set_xticks(range(3), ["O", "P", "C"])
         axis.set_xlim(-0.3, 2.3)
     figure.supylabel("change of test MSE, %", fontsize=8)
-    label = "O ordinary, P proximal, C proximal with moment correction; mean ± deviation over seeds"
-    return panels.finish_figure(figure, drawn, [panels.legend_line(label, BLUE, "-", "o")])
+    label = "O ordinary, P proximal, C proximal with moment correction; a line for each seed"
+    return panels.finish_figure(
+        figure, drawn, [LOOK.handle(label)], note=panels.describe_missing(IMAGES, drawn)
+    )
 
 
-def _draw_changes(axis: Any, changes: dict[int, Array]) -> None:
-    """Draw mean ± sample deviation over seeds at each place."""
-    places, mean = list(changes), np.array([change.mean() for change in changes.values()])
-    deviation = np.array([change.std(ddof=1) if len(change) > 1 else 0.0 for change in changes.values()])
-    axis.fill_between(places, mean - deviation, mean + deviation, color=BLUE, alpha=0.18, lw=0)
-    axis.plot(places, mean, "o-", color=BLUE)
+def _draw_changes(axis: Any, groups: list[list[Result]]) -> None:
+    """Draw the changes of each seed, joined by a line."""
+    change = metrics.change(metrics.test_mse)
+    for base in groups[0]:
+        found = [(place, run) for place, group in enumerate(groups) for run in group if run.seed == base.seed]
+        changes = [100 * change(run, base) for _, run in found]
+        axis.plot([place for place, _ in found], changes, color=LOOK.color, lw=0.8)
+        for (place, run), value in zip(found, changes, strict=True):
+            panels.draw_run_markers(axis, place, [(value, [run])], LOOK)
     axis.axhline(0, color=GREY, ls="--", lw=0.8, zorder=0)

@@ -10,10 +10,13 @@ from fedgram.paper.networks.cohorts import THREE
 from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.metrics import Reference
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.settings import TABULAR
-from fedgram.paper.plots import draw_range_band, make_panels, mark_not_run
+from fedgram.paper.networks.settings import IMAGES, TABULAR
+from fedgram.paper.plots import make_panels
 
-REFERENCE_MARKERS: dict[Reference, str] = {"barycenter": "o", "centralized": "D"}
+REFERENCE_LOOKS: dict[Reference, panels.Look] = {
+    "barycenter": panels.Look(panels.REFERENCE_COLORS["barycenter"], "o"),
+    "centralized": panels.Look(panels.REFERENCE_COLORS["centralized"], "D"),
+}
 ARCHITECTURES = {
     "residual CNN": cohorts.CNN,
     "residual CNN, corrected": cohorts.CNN_CORRECTED,
@@ -31,54 +34,65 @@ measure_full_model = partial(tables.FULL_MODEL.measure, fair=False)
 def draw_architecture(results: Results) -> Any:
     """Draw direction errors to both references with other networks and with more data."""
     shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = make_panels(2, 2, (panels.WIDTH, 4.8), sharey=True)
-    for axis, (title, condition) in zip(axes, ARCHITECTURES.items(), strict=True):
-        settings = cohorts.LARGER_DATA.settings if condition.larger else cohorts.ARCHITECTURE.settings
-        groups = {setting: shown.runs(setting, condition, THREE) for setting in settings}
-        for place, group in enumerate(groups.values()):
+    groups = {
+        title: {name: runs for name in IMAGES if (runs := shown.runs(name, condition, THREE))}
+        for title, condition in ARCHITECTURES.items()
+    }
+    groups = {title: found for title, found in groups.items() if found}
+    if not groups:
+        return None
+    rows = -(-len(groups) // 2)
+    figure, axes = make_panels(rows, 2, (panels.WIDTH, 2 * rows + 0.8), sharey=True)
+    for axis, (title, found) in zip(axes, groups.items(), strict=False):
+        for place, group in enumerate(found.values()):
             _draw_directions(axis, place, group)
             drawn += group
         axis.set_yscale("log")
         axis.set_title(title)
-        panels.mark_settings(axis, settings, {setting for setting, group in groups.items() if group})
+        panels.mark_settings(axis, list(found))
+    for axis in axes[len(groups) :]:
+        axis.remove()
     figure.supylabel("direction error $d$", fontsize=8)
-    return panels.finish_figure(figure, drawn, _reference_handles("", "none"))
+    without = ", ".join(title for title in ARCHITECTURES if title not in groups)
+    note = f"Without runs: {without}." if without else ""
+    return panels.finish_figure(figure, drawn, _reference_handles(""), note=note)
 
 
 def draw_full_model(results: Results) -> Any:
     """Draw direction errors under full-model averaging: more local training, then correction."""
     shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(TABULAR, 2.1, sharex=True, sharey=True)
-    conditions = (cohorts.FULL_SHORT, cohorts.FULL, cohorts.FULL_CORRECTED)
+    settings = tuple(name for name in TABULAR if name in shown.settings)
+    figure, axes = panels.make_setting_panels(settings, 2.1, sharex=True, sharey=True)
     few, many = (shown.scale.epochs(condition.epochs) for condition in (cohorts.FULL_SHORT, cohorts.FULL))
+    labels = {
+        cohorts.FULL_SHORT: f"{few}",
+        cohorts.FULL: f"{many}",
+        cohorts.FULL_CORRECTED: f"{many}\n$+\\,C_m$",
+    }
+    ran = [each for each in labels if any(shown.runs(setting, each, THREE) for setting in axes)]
     for setting, axis in axes.items():
-        groups = [shown.runs(setting, condition, THREE) for condition in conditions]
-        for reference, color in panels.REFERENCE_COLORS.items():
-            errors = [metrics.values(group, metrics.direction(reference)) for group in groups]
-            draw_range_band(axis, range(3), errors, color, marker=REFERENCE_MARKERS[reference])
-        if not any(groups):
-            mark_not_run(axis)
+        groups = [shown.runs(setting, condition, THREE) for condition in ran]
+        for reference, look in REFERENCE_LOOKS.items():
+            panels.draw_runs(axis, range(len(ran)), groups, metrics.direction(reference), look)
         drawn += [run for group in groups for run in group]
-        axis.set_xticks(range(3), [f"{few}", f"{many}", f"{many}\n$+\\,C_m$"])
-        axis.set_xlim(-0.4, 2.4)
+        axis.set_xticks(range(len(ran)), [labels[condition] for condition in ran])
+        axis.set_xlim(-0.4, len(ran) - 0.6)
         axis.set_yscale("log")
     panels.label_below(axes, "local epochs $E$ in a round")
     figure.supylabel("direction error $d$", fontsize=8)
-    return panels.finish_figure(figure, drawn, _reference_handles())
+    return panels.finish_figure(
+        figure, drawn, _reference_handles(), note=panels.describe_missing(TABULAR, drawn)
+    )
 
 
 def _draw_directions(axis: Any, place: float, group: list[Result]) -> None:
-    for side, (reference, color) in zip((-0.15, 0.15), panels.REFERENCE_COLORS.items(), strict=True):
-        if group:
-            errors = metrics.values(group, metrics.direction(reference))
-            panels.draw_seed_dots(
-                axis, place + side, errors, panels.Look(color, REFERENCE_MARKERS[reference])
-            )
+    for side, (reference, look) in zip((-0.15, 0.15), REFERENCE_LOOKS.items(), strict=True):
+        errors = [metrics.direction(reference)(run) for run in group]
+        panels.draw_seed_dots(axis, place + side, errors, [[run] for run in group], look)
 
 
-def _reference_handles(style: str = "-", face: str | None = None) -> list[Any]:
-    names = {reference: f"to {name}" for reference, name in panels.REFERENCE_NAMES.items()}
+def _reference_handles(line: str = "-") -> list[Any]:
     return [
-        panels.legend_line(names[reference], color, style, REFERENCE_MARKERS[reference], face)
-        for reference, color in panels.REFERENCE_COLORS.items()
+        look.handle(f"to {panels.REFERENCE_NAMES[reference]}", line)
+        for reference, look in REFERENCE_LOOKS.items()
     ]

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREY, INK, ORANGE
 from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
-from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
+from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
 from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.settings import ALL
-from fedgram.paper.plots import TERM_NAMES, draw_range_band, mark_not_run
+from fedgram.paper.plots import TERM_NAMES
 from fedgram.runs.procedure import PROXIMAL
 
 LOWEST = WEIGHTS.index(1e-3)  # where the paper's medians are smallest
 BELOW = 0.1  # direction error for which Appendix F.3 names the first sufficient budget
 ZERO = 2e-7  # place of the weight 0 on a log axis, left of the positive ones
-COLOR = panels.REFERENCE_COLORS["barycenter"]
+LOOK = panels.Look(panels.REFERENCE_COLORS["barycenter"], "o")
+OBSERVED = panels.Look(INK, "o")
 
 
 def measure_means(shown: ComparableRuns) -> Found:
@@ -127,8 +127,11 @@ def draw_means(results: Results) -> Any:
         axis.set_xlim(-0.6, 1.6)
     figure.supylabel("trace / predicted gap", fontsize=8)
     names = (f"tr {TERM_NAMES[0]}", f"tr({TERM_NAMES[1]} + {TERM_NAMES[2]})")
-    handles = [*_patches(names, (BLUE, ORANGE)), panels.legend_line("observed, a seed each", INK, "-", "o")]
-    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+    handles = [*_patches(names, (BLUE, ORANGE)), OBSERVED.handle("observed, a seed each")]
+    missing = panels.describe_missing(ALL, drawn)
+    without = [TITLES[name] for name in shown.settings if not shown.runs(name, "centered", THREE)]
+    note = f"Without runs on centered targets: {', '.join(without)}. {missing}" if without else missing
+    return panels.finish_figure(figure, drawn, handles, note=note)
 
 
 def gap_share(run: Result, reference: Reference) -> float:
@@ -144,23 +147,17 @@ def _draw_gap_bars(axis: Any, conditions: list[list[Result]]) -> None:
             rest = shares[1] + shares[2]
             axis.bar(place, rest, 0.7, color=ORANGE, alpha=0.8)
             axis.bar(place, 0.0 if place else shares[0], 0.7, bottom=rest, color=BLUE, alpha=0.8)
-        elif any(conditions):
-            axis.text(place, 0.5, "not run", rotation=90, ha="center", va="center", fontsize=7, color=GREY)
-    if not any(conditions):
-        mark_not_run(axis)
 
 
 def _draw_observed_gaps(axis: Any, conditions: list[list[Result]]) -> None:
     """Draw a marker for each seed, and join those of both conditions."""
     references: tuple[Reference, Reference] = ("centralized", "within")
+    for pair in pair_runs(*conditions):
+        gaps = [gap_share(run, reference) for run, reference in zip(pair, references, strict=True)]
+        axis.plot((0, 1), gaps, color=INK, lw=0.5)
     for place, (condition, reference) in enumerate(zip(conditions, references, strict=True)):
-        if gaps := [gap_share(run, reference) for run in condition]:
-            axis.plot(np.full(len(gaps), place), gaps, "o", color=INK, mfc="w", ms=3.5, zorder=3)
-    pairs = [(gap_share(one, "centralized"), gap_share(two, "within")) for one, two in pair_runs(*conditions)]
-    for pair in pairs:
-        axis.plot((0, 1), pair, color=INK, lw=0.5)
-    if pairs:
-        axis.fill_between((0, 1), np.min(pairs, axis=0), np.max(pairs, axis=0), color=INK, alpha=0.1, lw=0)
+        observed = [(gap_share(run, reference), [run]) for run in condition]
+        panels.draw_run_markers(axis, place, observed, OBSERVED)
 
 
 def _patches(names: Sequence[str], colors: Sequence[str]) -> list[Any]:
@@ -175,19 +172,17 @@ def draw_epochs(results: Results) -> Any:
     figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
     for setting, axis in axes.items():
-        groups = {x: shown.runs(setting, condition, THREE) for x, condition in budgets.items()}
-        errors = [metrics.values(group, metrics.direction("barycenter")) for group in groups.values()]
-        draw_range_band(axis, groups, errors, COLOR, marker="o")
-        if not any(groups.values()):
-            mark_not_run(axis)
-        drawn += [run for group in groups.values() for run in group]
+        groups = [shown.runs(setting, condition, THREE) for condition in budgets.values()]
+        panels.draw_runs(axis, budgets, groups, metrics.direction("barycenter"), LOOK)
+        drawn += [run for group in groups for run in group]
         axis.set(xscale="log", yscale="log")
         axis.minorticks_off()
-    panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
+    if drawn:
+        panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
     panels.label_below(axes, "local epochs $E$ in a round")
-    figure.supylabel(f"$d(G_T,\\,${panels.STAR}$)$", fontsize=8)
-    handles = [panels.legend_line("median over seeds; the band spans them", COLOR, "-", "o")]
-    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+    figure.supylabel(f"$d(G_T,$ {panels.STAR})", fontsize=8)
+    missing = panels.describe_missing(ALL, drawn)
+    return panels.finish_figure(figure, drawn, [LOOK.handle(panels.SEEDS)], note=missing)
 
 
 def draw_weights(results: Results) -> Any:
@@ -196,29 +191,20 @@ def draw_weights(results: Results) -> Any:
     figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
     for setting, axis in axes.items():
         groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
-        errors = {weight: metrics.values(group, metrics.endpoint) for weight, group in groups.items()}
-        if any(groups.values()):
-            _draw_baseline(axis, errors.pop(0.0))
-            draw_range_band(axis, errors, errors.values(), COLOR, marker="o")
-        else:
-            mark_not_run(axis)
         drawn += [run for group in groups.values() for run in group]
+        _draw_baseline(axis, groups.pop(0.0))
+        panels.draw_runs(axis, groups, groups.values(), metrics.endpoint, LOOK)
         axis.set(xscale="log", yscale="log", xlim=(ZERO / 4, 4))
         axis.set_xticks([ZERO, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "1e-3", "0.1"], fontsize=7)
         axis.minorticks_off()
-    panels.label_below(axes, r"proximal weight $\rho$")
-    figure.supylabel(f"$e_F(G_T,\\,${panels.STAR}$)$", fontsize=8)
-    handles = [
-        panels.legend_line("median over seeds; the band spans them", COLOR, "-", "o"),
-        panels.legend_line(r"the paper's $\rho=10^{-3}$", GREY, "--"),
-    ]
-    return panels.finish_figure(figure, drawn, handles, note=shown.not_shown)
+    panels.label_below(axes, "proximal weight ρ")
+    figure.supylabel(f"$e_F(G_T,$ {panels.STAR})", fontsize=8)
+    handles = [LOOK.handle(panels.SEEDS), panels.legend_line("the paper's ρ = 10⁻³", GREY, "--")]
+    return panels.finish_figure(figure, drawn, handles, note=panels.describe_missing(ALL, drawn))
 
 
-def _draw_baseline(axis: Any, values: Array) -> None:
+def _draw_baseline(axis: Any, runs: list[Result]) -> None:
     """Draw the errors at weight 0 left of a grey gap in the axis, and the paper's weight as a guide."""
-    if values.size:
-        axis.plot([ZERO, ZERO], [values.min(), values.max()], color=COLOR, lw=4, alpha=0.25)
-        axis.plot(ZERO, np.median(values), "o", color=COLOR)
-    axis.axvspan(ZERO * 4, 3e-6, color="0.93", lw=0)
+    panels.draw_run_markers(axis, ZERO, [(metrics.endpoint(run), [run]) for run in runs], LOOK)
+    axis.axvspan(ZERO * 4, 3e-6, color=GREY, alpha=0.15, lw=0)
     axis.axvline(PROXIMAL, color=GREY, ls="--", lw=0.8, zorder=0)
