@@ -1,6 +1,7 @@
 """The Flower federation matches the stacked trainer, with absent clients and restarted servers too."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,10 +26,10 @@ from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
-from fedgram.flower.messages import GridTransport, Payload
+from fedgram.flower.messages import HEAD, GridTransport, Payload
 from fedgram.flower.roster import Roster
 from fedgram.flower.server import run_server
-from fedgram.flower.server_state import AVERAGED, ServerState
+from fedgram.flower.server_state import ServerState
 from fedgram.nets.model import draw_example
 from fedgram.runs import Runs
 from fedgram.runs.audit import AuditLog
@@ -200,7 +201,7 @@ def test_rows_and_backbone_weights_never_leave_a_client(tmp_path):
     names = {name for arrays in sent for name in arrays}
     assert names == {
         "own_mean", "own_covariance", "head", "bias", "own_bias", "centered_bias", "local_objective",
-        "clipped", "loss", "diverged", "objective", "train_mse", "test_mse",
+        "clipped", "loss", "diverged", "objective", "train_mse", "test_mse", "validation_error",
     }  # fmt: skip
     assert max(array.size for arrays in sent for array in arrays.values()) == 2 * SETTINGS["features"]
 
@@ -256,7 +257,7 @@ def test_last_returns_keep_the_limit_at_the_barycenter():
     for replied in present:
         for client, gram, has_reply in zip(names, prediction.grams, replied, strict=True):
             if has_reply:
-                last.update(client, dict.fromkeys(AVERAGED, closest_factor(head, gram)))
+                last.update(client, dict.fromkeys(HEAD, closest_factor(head, gram)))
         if last.arrays:
             head = last.average(weights)["head"]
         if replied.any():
@@ -491,10 +492,12 @@ def test_server_app_logs_rounds_and_errors(tmp_path, caplog):
     grid = grid_of(tmp_path, rounds=1)
     with caplog.at_level("INFO", logger="flwr"):
         server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config))
-        with pytest.raises(InputError):
+        with pytest.raises(InputError) as raised:
             server_app()(grid, Context(1, 0, {}, RecordDict(), grid.config | {"procedure": "proximate"}))
+        logging.getLogger("flwr").error("ServerApp failed.", exc_info=raised.value)  # as Flower does
     (error,) = [each for each in caplog.records if "Unknown procedure 'proximate'" in each.message]
     assert error.levelname == "ERROR"
+    assert error.exc_info is None
     assert "Round 1 of 1: 3 of 3 clients replied; relative distance of the head's Gram" in caplog.text
     assert "Run finished. Show all rounds with 'fedgram runs show" in caplog.text
 
@@ -672,8 +675,11 @@ def test_run_stops_if_every_network_diverges(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"procedure": "full-model"}, "'full-model' needs the rows or backbones of all clients"),
-        ({"procedure": "centralized"}, "'centralized' needs the rows or backbones"),
+        ({"procedure": "centralized"}, "'centralized' pools the rows of all clients, so no federation can"),
+        (
+            {"validation-fraction": 1.0},
+            "Invalid 'validation-fraction' in the run config: 1. Use a number below 1",
+        ),
         ({"clients": 1}, "Invalid 'clients' in the run config: 1. Use a whole number of at least 2"),
         ({"kind": "INVENTED"}, "Invalid 'kind' in the run config: 'INVENTED'. Use"),
         ({"lambda-h": "much"}, "Invalid 'lambda-h' in the run config: 'much'. Use a number"),
@@ -813,7 +819,7 @@ def test_single_column_needs_no_list(tmp_path):
 
 
 def test_description_shows_what_changed(tmp_path):
-    info = ClientInfo("coast", 30, 8, ("y",), 7, "a0", np.ones(1), np.eye(1))
+    info = ClientInfo("coast", 30, 8, 0, ("y",), 7, "a0", 3, 4, np.ones(1), np.eye(1))
     settings = FederationConfig.from_run_config(config(tmp_path))
 
     def digest(info: ClientInfo) -> str:

@@ -1,6 +1,8 @@
 """Files at server and sites: private, whole or absent, and refused by name when damaged."""
 
+import doctest
 import json
+import re
 import stat
 
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 from fedgram import InputError
 from fedgram.flower.client_state import ClientStore
 from fedgram.flower.identity import SiteKey
-from fedgram.runs import Runs
-from fedgram.runs.audit import FIRST, AuditLog, read_audit
+from fedgram.runs import Runs, audit, signatures
+from fedgram.runs.audit import FIRST, AuditLog, hash_line, read_audit
 from fedgram.runs.check import check_folder
 from fedgram.runs.measure import measure
 from fedgram.runs.store import read_run
@@ -43,7 +45,7 @@ def mode(path) -> int:
 
 
 def test_files_of_server_and_sites_are_private(server, tmp_path):
-    ClientStore(tmp_path).write_round(1, "request", {"head": np.eye(2)})
+    ClientStore(tmp_path).write_round(1, "request", {"head": np.eye(2)}, 0.0)
     SiteKey.load(tmp_path / "oslo.key")
     AuditLog.open(tmp_path / "audit.jsonl").append("start")
     files = [*server.iterdir(), *tmp_path.iterdir()]
@@ -117,7 +119,7 @@ def test_server_removes_what_a_killed_one_left(tmp_path):
 
 def test_site_refuses_its_damaged_round(tmp_path):
     store = ClientStore(tmp_path)
-    store.write_round(1, "request", {"private.x": np.arange(100.0)})
+    store.write_round(1, "request", {"private.x": np.arange(100.0)}, 0.0)
     path = tmp_path / "round-01.safetensors"
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
@@ -195,6 +197,39 @@ def test_changed_audit_log_is_found(copy, change):
     assert "audit.jsonl' was changed" in err
 
 
+def rechain(entries: list[dict]) -> bytes:
+    """Write lines whose hashes fit, as someone who changes the whole log would."""
+    last, content = FIRST, b""
+    for entry in entries:
+        line = json.dumps(entry | {"previous": last}).encode() + b"\n"
+        last, content = hash_line(line), content + line
+    return content
+
+
+@pytest.mark.parametrize("event", ["reply", "introduction"])
+@pytest.mark.parametrize("field", ["reply", "signature", "client"])
+def test_rewritten_log_lacks_the_signatures_of_sites(copy, event, field):
+    """Hashes can be computed again, but only a site can sign a reply in its name."""
+    entries = [json.loads(line) for line in lines_of(copy)]
+    signed = next(each for each in entries if each["event"] == event and "signature" in each)
+    signed[field] = {"client": "valley"}.get(field, 64 * "0")
+    (copy / "federation.safetensors").unlink()  # its state names the last line
+    (copy / "audit.jsonl").write_bytes(rechain(entries))
+    code, _, err = fedgram("runs", "audit", copy)
+    assert code == 2
+    assert re.search(r"the signature in line \d+ is not by the key of client '\w+'", err)
+
+
+def test_examples_run():
+    assert [doctest.testmod(module).failed for module in (audit, signatures)] == [0, 0]
+
+
+def test_signatures_are_not_verified_without_their_library(server, monkeypatch):
+    monkeypatch.setattr("fedgram.runs.audit.can_verify", lambda: False)
+    assert "signatures: not verified" in fedgram("runs", "audit", server).stdout
+    assert read_audit(server / "audit.jsonl").signatures is None
+
+
 def test_replaced_audit_log_lacks_a_line_that_was_noted(copy):
     noted = read_audit(copy / "audit.jsonl").last
     (copy / "audit.jsonl").unlink()
@@ -225,6 +260,7 @@ def test_commands_show_what_they_verified(server, tmp_path):
     assert json.loads(fedgram("runs", "check", server, "--json").stdout)["problems"] == []
     code, out, _ = fedgram("runs", "audit", server)
     assert code == 0
+    assert "chained; signatures: 13 valid; last " in out  # 10 accepted replies, 3 introductions
     assert "  ridge: 2 accepted, 1 refused" in out
     assert "refused ridge, round 2: 'head' has a value that is not finite" in out
     (audit,) = json.loads(fedgram("runs", "audit", server, "--json").stdout)["audits"]

@@ -1,13 +1,13 @@
 """Tampered replies of one site do not count, are named with a reason, and change nothing else.
 
-Each attack takes one round of one federation: 'ridge' is honest in round 1 and sends one tampered reply in
-every later round.
+Every attack is a case of its own. Attacks of one kind share a federation: 'ridge' is honest in round 1 and
+sends one tampered reply in every later round, in the order of the table.
 """
 
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 import pytest
@@ -80,7 +80,8 @@ TRAIN = {
     "objective too good": (set_array("local_objective", 1e-9), "its objective 1e-09 is below"),
     "clipped a fraction": (set_array("clipped", 0.5), "'clipped' is not a number of targets"),
     "clipped too many": (set_array("clipped", 3.0), "'clipped' is not a number of targets"),
-    "an extra array": (set_array("own_mean", np.zeros(5_000_000)), "unexpected array 'own_mean'"),
+    "own mean changed": (set_array("own_mean", np.ones(2)), "unexpected array 'own_mean'"),
+    "an extra array of 40 MB": (set_array("own_mean", np.zeros(5_000_000)), "unexpected array 'own_mean'"),
     "an extra value": (set_value("admin", True), "it has an unexpected value 'admin'"),
     "an extra value with escape codes": (set_value("\x1b[2J", 1), r"unexpected value '\\x1b\[2J'"),
     "other rows": (set_value("fingerprint", "other"), "it changed its rows after the start"),
@@ -102,6 +103,15 @@ UNSIGNED_TRAIN = UNSIGNED | {
     "changed after signing": (set_array("bias", lambda value: value + 1e-9), "its signature is wrong"),
     "head complex": (set_array("head", lambda value: value + 0j), "'head' is not a float64 array"),
     "head text": (set_array("head", lambda value: value.astype(str)), "'head' is not a float64 array"),
+}
+HAS_TEST_ROWS = {  # ridge says that it has 8 test rows
+    "query": set_value("test_rows", 8),
+    "evaluate": set_array("test_mse", np.ones(3)),
+}
+EVALUATE_TEST_ROWS = {
+    "test MSE NaN": (set_array("test_mse", NAN), "'test_mse' is not a mean of squares"),
+    "test MSE of another shape": (set_array("test_mse", np.ones(4)), "'test_mse' is not a float64 array"),
+    "test MSE -5": (set_array("test_mse", np.full(3, -5.0)), "'test_mse' is not a mean of squares"),
 }
 EVALUATE = {
     "test MSE without test rows": (set_array("test_mse", np.ones(3)), "'test_mse' has values although"),
@@ -131,7 +141,9 @@ INTRODUCTIONS = {
     "count a list": (set_value("rows", [80]), "'rows' is not of type int"),
     "count beyond integers of floats": (set_value("rows", 2**60), "'rows' is out of range"),
     "count an array": (chain(set_value("rows", None), set_array("rows", np.ones(1))), "it lacks the value"),
-    "head": (set_array("head", np.zeros((2, 4))), "it has an unexpected array 'head'"),
+    "head NaN": (set_array("head", np.full((2, 4), np.nan)), "it has an unexpected array 'head'"),
+    "head zero": (set_array("head", np.zeros((2, 4))), "it has an unexpected array 'head'"),
+    "head of another shape": (set_array("head", np.zeros(3)), "it has an unexpected array 'head'"),
     "network missing": (set_value("network", None), "it lacks the value 'network'"),
     "another version": (set_value("version", "9.9"), "it runs fedgram 9.9, but the server runs"),
     "name of another site": (set_value("client", "coast"), "name of site 'coast' but another key than at"),
@@ -160,64 +172,110 @@ def read_audit(run) -> list[dict]:
     return [json.loads(line) for line in (run.folder / "audit.jsonl").read_text().splitlines()]
 
 
-def attack_in_rounds(folder: Path, kind: str, attacks: list, where: str = "changes"):
-    """Run one federation in which ridge attacks once in every round after the first."""
-    grid = ScriptedGrid(folder, rounds=1 + len(attacks), **{"max-rejections": 1000})
+GROUPS = {
+    "train": ("train", "changes", TRAIN, {}),
+    "train unsigned": ("train", "unsigned", UNSIGNED_TRAIN, {}),
+    "evaluate": ("evaluate", "changes", EVALUATE, {}),
+    "evaluate unsigned": ("evaluate", "unsigned", UNSIGNED, {}),
+    "evaluate with test rows": ("evaluate", "changes", EVALUATE_TEST_ROWS, HAS_TEST_ROWS),
+}
+"""Kind of message, where it is changed, the attacks, and what ridge always changes."""
 
-    def attack(payload):
-        number = sum(each == ("ridge", kind) for each in grid.asked)
-        return attacks[number - 2](payload) if number > 1 else payload
 
-    getattr(grid.ridge, where)[kind] = attack
-    return grid.serve()
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    """Return a function that runs the federation of a group once, and returns its run."""
+
+    @cache
+    def run(group: str):
+        kind, where, attacks, always = GROUPS[group]
+        rounds = {"rounds": 1 + len(attacks), "max-rejections": 1000}
+        grid = ScriptedGrid(tmp_path_factory.mktemp("attacked"), **rounds)
+        changes = [change for change, _ in attacks.values()]
+
+        def attack(payload):
+            payload = always.get(kind, lambda each: each)(payload)
+            number = sum(each == ("ridge", kind) for each in grid.asked)
+            return changes[number - 2](payload) if number > 1 else payload
+
+        grid.ridge.changes |= always
+        getattr(grid.ridge, where)[kind] = attack
+        return grid.serve()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)  # 100 rounds of three files each
+        yield run
 
 
 @pytest.fixture(autouse=True)
 def without_fsync(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # 100 rounds of three files each
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "attacks"),
-    [
-        ("train", "changes", TRAIN),
-        ("train", "unsigned", UNSIGNED_TRAIN),
-        ("evaluate", "changes", EVALUATE),
-        ("evaluate", "unsigned", UNSIGNED),
-    ],
-    ids=["train", "train unsigned", "evaluate", "evaluate unsigned"],
+    ("group", "attack"),
+    [(group, attack) for group, (_, _, attacks, _) in GROUPS.items() for attack in attacks],
 )
-def test_tampered_reply_counts_as_absent(tmp_path, kind, where, attacks, caplog):
-    run = attack_in_rounds(tmp_path / "attacked", kind, [change for change, _ in attacks.values()], where)
+def test_tampered_reply_counts_as_absent(attacked, group, attack):
+    kind, _, attacks, _ = GROUPS[group]
+    run, number = attacked(group), 2 + list(attacks).index(attack)
+    (refused,) = (
+        each for each in read_audit(run) if (each.get("outcome"), each.get("round")) == ("refused", number)
+    )
+    assert refused["client"] == "ridge"
+    assert re.search(attacks[attack][1], refused["reason"])
+    first, each = run.rounds()[0], run.rounds()[number - 1]
+    assert np.isfinite(each.shared_objective).tolist() == [True, False, True]
+    assert np.isfinite(each.local_objective).tolist() == [True, kind == "evaluate", True]
+    if kind == "train":
+        np.testing.assert_array_equal(each.returned_heads[1], first.returned_heads[1])
+    np.testing.assert_allclose(each.head, each.returned_heads.mean(axis=0), atol=1e-14)  # equal weights
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_run_with_a_bad_site_is_completed_without_escape_codes(attacked, group):
+    run = attacked(group)
     assert run.complete
-    refused = {each["round"]: each for each in read_audit(run) if each.get("outcome") == "refused"}
-    for number, (name, (_, reason)) in enumerate(attacks.items(), start=2):
-        assert refused[number]["client"] == "ridge", name
-        assert re.search(reason, refused[number]["reason"]), (name, refused[number]["reason"])
-    first, *later = run.rounds()
-    for each in later:
-        is_measured = np.isfinite(each.shared_objective).tolist()
-        assert is_measured == [True, False, True]
-        assert np.isfinite(each.local_objective).tolist() == [True, kind == "evaluate", True]
-        if kind == "train":
-            np.testing.assert_array_equal(each.returned_heads[1], first.returned_heads[1])
-        np.testing.assert_allclose(each.head, each.returned_heads.mean(axis=0), atol=1e-14)  # equal weights
-    assert "\x1b[2J" not in caplog.text
+    assert "\x1b" not in (run.folder / "audit.jsonl").read_text()
 
 
-def test_tampered_introduction_is_refused(tmp_path, monkeypatch):
-    """Ridge introduces itself wrongly before every round; coast and valley train without it."""
-    monkeypatch.setattr(roster, "RETRY_INTERVAL", 0.0)
+@pytest.fixture(scope="module")
+def introduced(tmp_path_factory):
+    """Let ridge introduce itself wrongly before every round; coast and valley train without it."""
     attacks = list(INTRODUCTIONS.values())
-    grid = ScriptedGrid(tmp_path, clients=2, rounds=len(attacks) - 1)
+    grid = ScriptedGrid(tmp_path_factory.mktemp("introduced"), clients=2, rounds=len(attacks) - 1)
     number = iter(range(len(attacks)))
     grid.ridge.changes["query"] = lambda payload: attacks[next(number)][0](payload)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        patch.setattr(roster, "RETRY_INTERVAL", 0.0)
+        return grid.serve()
+
+
+@pytest.mark.parametrize("attack", INTRODUCTIONS)
+def test_tampered_introduction_is_refused(introduced, attack):
+    assert introduced.complete
+    assert introduced.setup.data.clients == ("coast", "valley")
+    reasons = [each["reason"] for each in read_audit(introduced) if each.get("outcome") == "refused"]
+    reason = dict(zip(INTRODUCTIONS, reasons, strict=True))[attack]
+    assert re.search(INTRODUCTIONS[attack][1], reason)
+
+
+def test_targets_in_another_order_are_refused(tmp_path):
+    grid = ScriptedGrid(tmp_path)
+    grid.ridge.changes["query"] = set_value("targets", ["y2", "y1"])
+    with pytest.raises(InputError, match="'coast' and 'ridge' differ in targets: y1, y2 and y2, y1"):
+        grid.serve()
+
+
+def test_name_of_a_path_stays_a_name(tmp_path):
+    grid = ScriptedGrid(tmp_path / "a" / "b", rounds=1)
+    for kind in ("query", "train", "evaluate"):
+        grid.ridge.changes[kind] = set_value("client", "../../x")
     run = grid.serve()
-    assert run.complete
-    assert run.setup.data.clients == ("coast", "valley")
-    reasons = [each["reason"] for each in read_audit(run) if each.get("outcome") == "refused"]
-    for name, (_, pattern), reason in zip(INTRODUCTIONS, attacks, reasons, strict=True):
-        assert re.search(pattern, reason), (name, reason)
+    assert run.setup.data.clients == ("../../x", "coast", "valley")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
 def test_refused_introduction_ends_the_wait_with_its_reason(tmp_path):
@@ -330,10 +388,12 @@ def test_lost_key_needs_an_operator(tmp_path):
     ("lie", "reason"),
     [
         ({"own_mean": lambda value: value + 1000.0}, "its network misses its mean by"),
+        ({"own_mean": lambda value: value + 1e6}, "its network misses its mean by"),
+        ({"own_mean": lambda value: value + 1e30}, "its network misses its mean by|its bias is"),
         ({"own_covariance": lambda value: value / 100}, "its head has a squared norm|misses its covariance"),
         ({"own_covariance": lambda value: 100 * value}, "the least that its moments allow"),
     ],
-    ids=["mean + 1000", "covariance / 100", "covariance * 100"],
+    ids=["mean + 1000", "mean 1e6", "mean 1e30", "covariance / 100", "covariance * 100"],
 )
 def test_false_moments_do_not_fit_what_the_site_trains_to(tmp_path, lie, reason, caplog):
     grid = ScriptedGrid(tmp_path, rounds=2)

@@ -14,11 +14,21 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
-from fedgram.flower.messages import Payload, RejectedReplyError
+from fedgram.flower.messages import (
+    BACKBONE,
+    SUMS,
+    TRAINING_SUMS,
+    VALIDATION_SUMS,
+    Payload,
+    RejectedReplyError,
+)
+from fedgram.nets.optimizer import FIRST_DECAY, SECOND_DECAY
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
+from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import profiled_objective
+from fedgram.theory.predict import local_optimum, profiled_objective
 
 # Multiples of what theory gives. The largest of honest clients, over 8 procedures on generated targets with
 # means up to 30 standard deviations apart: 1.9 for the norm, 0.14 for the step, 0.8 for the bias.
@@ -26,6 +36,12 @@ NORM_MULTIPLE, SPREAD_MULTIPLE, BIAS_MULTIPLE = 10.0, 10.0, 3.0
 
 # The bound on objectives is exact; this is for rounding.
 OBJECTIVE_TOLERANCE = 1e-6
+
+# Rounding of parameters to single precision, relative to the optimizer's reach.
+REACH_TOLERANCE = 1e-3
+
+# Rounding of sums, relative to their scale: they are in double precision.
+SUMS_TOLERANCE = 1e-6
 
 # A client's moments are in doubt if what it trains to misses them by this fraction, and by this multiple of
 # the median client's miss.
@@ -40,15 +56,19 @@ class DivergedError(RejectedReplyError):
 class ClientInfo:
     """A client's description of itself.
 
-    own_mean μ_m (C,) and own_covariance Σ_m (C, C) of its targets; `network` is a fingerprint.
+    own_mean μ_m (C,) and own_covariance Σ_m (C, C) of its targets; `network` is a fingerprint; width D of the
+    backbone's output; backbone_size S: its trained parameters.
     """
 
     client: str
     rows: int
     test_rows: int
+    validation_rows: int
     targets: tuple[str, ...]
     parameters: int
     network: str
+    width: int
+    backbone_size: int
     own_mean: Array
     own_covariance: Array
 
@@ -59,7 +79,8 @@ class ClientInfo:
             return "rows"
         if self.targets != other.targets:
             return "targets"
-        is_same = (self.parameters, self.network) == (other.parameters, other.network)
+        network = ("parameters", "network", "width", "backbone_size")
+        is_same = all(getattr(self, field) == getattr(other, field) for field in network)
         return None if is_same else "network"
 
 
@@ -72,6 +93,8 @@ def read_introduction(payload: Payload, features: int) -> ClientInfo:
         )
     values = {**given, **payload.arrays, "targets": tuple(given["targets"])}
     info = ClientInfo(**{each.name: values[each.name] for each in fields(ClientInfo)})
+    if not 1 <= info.width <= info.parameters or info.backbone_size > info.parameters:
+        raise RejectedReplyError("the sizes of its network do not fit each other")
     if not 1 <= len(info.targets) <= features:
         raise RejectedReplyError(
             f"features={features} is too small for its {len(info.targets)} targets. Use at least as many"
@@ -95,7 +118,8 @@ class ReturnLimits:
 
     info: its introduction; gram G_m (C, C): the Gram that it trains to; target_mean (C,): the mean of the
     targets that it trains on; target_size: root of tr Σ_cen; penalty: λ_H, λ_W.
-    broadcast: head (C, P) and bias (C,) that it received; initial_norm ‖W_0‖².
+    broadcast: head (C, P) and bias (C,) that it received, and the shared backbone and feature layer of a
+    full model from round 2 on; initial_norm ‖W_0‖²; reach: how far its optimizer can move a parameter.
     spread: median distance of the last returns from that head and bias; None before the second round.
     """
 
@@ -106,6 +130,7 @@ class ReturnLimits:
     penalty: Penalty
     broadcast: Mapping[str, Array]
     initial_norm: float
+    reach: float
     spread: Mapping[str, float] | None
 
     def check(self, reply: Payload, number: int) -> None:
@@ -121,10 +146,22 @@ class ReturnLimits:
             raise RejectedReplyError(f"'after' is not a round before round {number}")
         if arrays["clipped"] not in range(len(self.info.targets) + 1):
             raise RejectedReplyError("'clipped' is not a number of targets")
-        self._check_head(arrays["head"])
-        for name in ("bias", "own_bias", "centered_bias"):
-            self._check_bias(name, arrays[name])
-        check_objective(float(arrays["local_objective"]), arrays["head"], self.info, self.penalty)
+        if "local_error" in arrays:
+            check_validation_errors(arrays["local_error"], self.info)
+        if "head" in arrays:
+            self._check_head(arrays["head"])
+            for name in ("bias", "own_bias", "centered_bias"):
+                self._check_bias(name, arrays[name])
+        for name in BACKBONE.keys() & arrays.keys() & self.broadcast.keys():
+            self._check_moves(name, arrays[name])
+        check_objective(float(arrays["local_objective"]), arrays.get("head"), self.info, self.penalty)
+
+    def _check_moves(self, name: str, values: Array) -> None:
+        moved = float(np.abs(values - self.broadcast[name]).max(initial=0.0))
+        if moved > self.reach:
+            raise RejectedReplyError(
+                f"its {name} moved by {moved:.3g}; its optimizer can move a parameter by {self.reach:.3g}"
+            )
 
     def _check_head(self, head: Array) -> None:
         optimal, broadcast = float(psd.trace(self.gram)), self.broadcast["head"]
@@ -153,20 +190,132 @@ class ReturnLimits:
             )
 
 
-def check_evaluation(reply: Payload, info: ClientInfo, head: Array, penalty: Penalty) -> None:
-    """Reject errors that the averaged head (C, P) cannot have."""
-    check_objective(float(reply.arrays["objective"]), head, info, penalty)
+def optimizer_reach(config: TrainConfig, rows: int) -> float:
+    """Return how far AdamW can move a parameter in a round.
+
+    A step is at most the learning rate times (1 - β₁) / √((1 - β₁²/β₂) (1 - β₂)), by Cauchy's inequality for
+    its two moments.
+    """
+    steps = config.epochs * -(-rows // config.batch)
+    rate = max(config.learning_rate, config.final_learning_rate)
+    first, second = FIRST_DECAY, SECOND_DECAY
+    ratio = (1 - first) / np.sqrt((1 - first**2 / second) * (1 - second))
+    return float((1 + REACH_TOLERANCE) * steps * rate * ratio)
+
+
+def find_distant_starts(
+    returned: Mapping[str, Mapping[str, Array]], limits: Mapping[str, ReturnLimits]
+) -> dict[str, str]:
+    """Find clients whose first backbone is too far from the median one; return why.
+
+    All start from the same parameters, so two honest clients differ by at most the sum of their reaches.
+    """
+    reach = 2 * max((limits[client].reach for client in returned), default=0.0)
+    reasons = {}
+    for name in BACKBONE:
+        values = {client: arrays[name] for client, arrays in returned.items() if name in arrays}
+        center = np.median(list(values.values()), axis=0) if values else None
+        for client, each in values.items():
+            distance = float(np.abs(each - center).max(initial=0.0))
+            if distance > reach:
+                reasons[client] = (
+                    f"its {name} is {distance:.3g} from the median client's; the common start allows "
+                    f"{reach:.3g}"
+                )
+    return reasons
+
+
+def check_evaluation(reply: Payload, info: ClientInfo, head: Array | None, penalty: Penalty) -> None:
+    """Reject errors and sums that the averaged head (C, P) cannot have; None for a client's own head."""
+    arrays = reply.arrays
+    check_objective(float(arrays["objective"]), head, info, penalty)
     for name, rows in (("train_mse", info.rows), ("test_mse", info.test_rows)):
-        errors = reply.arrays[name]
-        if rows and not (errors >= 0).all():
-            raise RejectedReplyError(f"'{name}' is not a mean of squares")
-        if not rows and not np.isnan(errors).all():
-            raise RejectedReplyError(f"'{name}' has values although it has no such rows")
+        check_mean_squares(name, arrays[name], rows)
+    if "validation_error" in arrays:
+        check_validation_errors(arrays["validation_error"], info)
+    for part, rows in ((TRAINING_SUMS, info.rows), (VALIDATION_SUMS, info.validation_rows)):
+        if part + "count" in arrays:
+            sums = FeatureSums(*(arrays[part + name] for name in SUMS))
+            check_sums(sums, rows)
+            if part == TRAINING_SUMS:
+                check_target_sums(sums, info)
 
 
-def check_objective(objective: float, head: Array, info: ClientInfo, penalty: Penalty) -> None:
-    """Reject an objective below F(W; Σ_m), which no network has."""
-    least = float(profiled_objective(head, info.own_covariance, penalty))
+def check_mean_squares(name: str, errors: Array, rows: int) -> None:
+    """Reject errors that are negative, or missing although there are rows."""
+    if rows and not (errors >= 0).all():
+        raise RejectedReplyError(f"'{name}' is not a mean of squares")
+    if not rows and not np.isnan(errors).all():
+        raise RejectedReplyError(f"'{name}' has values although it has no such rows")
+
+
+def check_validation_errors(errors: Array, info: ClientInfo) -> None:
+    """Reject sums of squares that are negative, or not zero without validation rows."""
+    if not (errors >= 0).all():
+        raise RejectedReplyError("its validation error is not a sum of squares")
+    if not info.validation_rows and errors.any():
+        raise RejectedReplyError("it has a validation error but no validation rows")
+
+
+def check_sums(sums: FeatureSums, rows: int) -> None:
+    """Reject sums that no rows have: their matrix [n, Σu, Σy; ...] must be positive semidefinite."""
+    if sums.count != rows:
+        raise RejectedReplyError(f"its sums are over {float(sums.count):g} rows, not {rows}")
+    first = np.concatenate([sums.count[None], sums.features, sums.targets])
+    upper = np.concatenate([sums.features_features, sums.features_targets], axis=1)
+    lower = np.concatenate([sums.features_targets.T, sums.targets_targets], axis=1)
+    matrix = np.vstack([first, np.column_stack([first[1:], np.vstack([upper, lower])])])
+    scale = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+    correlation = inverse[:, None] * matrix * inverse
+    is_symmetric = np.abs(correlation - correlation.T).max() <= SUMS_TOLERANCE
+    is_zero_elsewhere = not matrix[scale == 0].any()
+    if not is_symmetric or not is_zero_elsewhere or np.linalg.eigvalsh(correlation)[0] < -SUMS_TOLERANCE:
+        raise RejectedReplyError("its sums are not those of any rows")
+
+
+def check_target_sums(sums: FeatureSums, info: ClientInfo) -> None:
+    """Reject sums over training rows with other target moments than the client introduced itself with."""
+    second = info.own_covariance + np.outer(info.own_mean, info.own_mean)
+    scale = np.sqrt(np.diagonal(second))
+    mean_miss = np.abs(sums.target_mean - info.own_mean)
+    second_miss = np.abs(sums.targets_targets / info.rows - second)
+    if (mean_miss > SUMS_TOLERANCE * scale).any() or (
+        second_miss > SUMS_TOLERANCE * np.outer(scale, scale)
+    ).any():
+        raise RejectedReplyError("its sums have other target moments than its introduction")
+
+
+def check_trials(reply: Payload, info: ClientInfo) -> None:
+    """Reject errors of strengths that are not sums of squares."""
+    check_validation_errors(reply.arrays["errors"], info)
+
+
+def check_blend(reply: Payload, info: ClientInfo) -> None:
+    """Reject sums of a comparison that no validation rows have."""
+    difference, agreement = reply.arrays["difference"], reply.arrays["agreement"]
+    if difference < 0 or (agreement and not difference):
+        raise RejectedReplyError("'difference' is not a sum of squares")
+    if not info.validation_rows and (difference or agreement):
+        raise RejectedReplyError("it compares models on validation rows but has none")
+
+
+def check_finish(reply: Payload, info: ClientInfo, rounds: int) -> None:
+    """Reject a test error, share or round that no chosen model has."""
+    check_mean_squares("test_mse", reply.arrays["test_mse"], info.test_rows)
+    if not 0 <= reply.arrays.get("local_share", 0.0) <= 1:
+        raise RejectedReplyError("'local_share' is not between 0 and 1")
+    if not 1 <= reply.metadata["chosen"] <= rounds:
+        raise RejectedReplyError(f"'chosen' is not a round up to {rounds}")
+
+
+def check_objective(objective: float, head: Array | None, info: ClientInfo, penalty: Penalty) -> None:
+    """Reject an objective below F(W; Σ_m), which no network has; below its minimum, for an unknown head."""
+    least = float(
+        local_optimum(info.own_covariance, penalty)
+        if head is None
+        else profiled_objective(head, info.own_covariance, penalty)
+    )
     if not objective >= (1 - OBJECTIVE_TOLERANCE) * least:
         raise RejectedReplyError(
             f"its objective {objective:.3g} is below {least:.3g}, the least that its moments allow"

@@ -1,48 +1,83 @@
-"""The client: describe its data, train a round, evaluate the shared head."""
+"""The client: describe its data, train a round, evaluate the average, keep the chosen model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
+from fedgram.data.problem import Split
 from fedgram.federation.client_data import ClientData, PooledMoments
-from fedgram.federation.clients import Clients, Returned, check_independent_starts
-from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
-from fedgram.federation.returns import Layers
-from fedgram.flower.client_state import Arrays, ClientStore, folder_name, hash_request
+from fedgram.federation.clients import Clients, check_independent_starts
+from fedgram.federation.site_models import (
+    SiteModels,
+    add_companions,
+    feature_sums,
+    mean_squares,
+    predict_part,
+    predict_sites,
+    squared_errors,
+    write_heads,
+)
+from fedgram.flower.client_state import ClientStore, folder_name, hash_request
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
-from fedgram.flower.messages import REPLIES, Payload
+from fedgram.flower.messages import (
+    BLEND,
+    EVALUATE,
+    FINISH,
+    PRIOR,
+    QUERY,
+    SUMS,
+    TOTALS,
+    TRAIN,
+    TRAINING_SUMS,
+    TRIAL,
+    TRIALS,
+    VALIDATION_SUMS,
+    Payload,
+    reply_format,
+)
+from fedgram.flower.secure_client import SECURE_ANSWERS, check_allowed
 from fedgram.flower.site import Site
+from fedgram.flower.site_network import REPLY, Arrays, SiteNetwork
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import draw_example, fingerprint
+from fedgram.nets.stack import Tensors
 from fedgram.runs.store import safe_name
+from fedgram.theory.blend import BlendSums, SharePrior
+from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.site_effects import EffectStrengths, Trial, fit_site_effects, trial_errors
 from fedgram.training import devices
 
 POOLED = ("mean", "covariance", "within")
 """Arrays of `PooledMoments` in a request."""
-REPLIED = tuple(REPLIES["train"].arrays)
-"""Arrays of a training reply."""
 
 
 class Client:
-    """One client of a federation; its rows, backbone and feature layer never leave it."""
+    """One client of a federation; its rows never leave it, and its backbone only with `full-model`."""
 
     def __init__(self, site: Site, config: FederationConfig) -> None:
-        self.site, self.config = site, config
+        self.site = site = site.hold_out_validation(config.validation_fraction)
+        self.config, self.procedure = config, config.run.procedure
+        self.runs = add_companions([config.run])
         self.device = devices.resolve_device(site.device)
-        test = {} if site.test is None else {site.name: site.test}
         dtype = storage_dtype(config.settings.precision)
-        self.data = ClientData.from_splits({site.name: site.train}, test, self.device, dtype)
+        test, validation = (
+            {} if each is None else {site.name: each} for each in (site.test, site.validation)
+        )
+        self.data = ClientData.from_splits({site.name: site.train}, test, self.device, dtype, validation)
 
     def reply(self, kind: str, request: Payload) -> Payload:
-        """Answer a message of a kind in REPLIES, and sign the answer."""
+        """Answer a message of one of KINDS, and sign the answer."""
+        check_allowed(kind, self.config.secure)
         answer = ANSWERS[kind](self, request)
         if answer.error:
             return answer
@@ -52,7 +87,7 @@ class Client:
             "key": key.public,
             "nonce": request.metadata["nonce"],
             "rows": len(site.train),
-            "fingerprint": key.fingerprint(site.train, site.test),
+            "fingerprint": key.fingerprint(site.train, site.test, site.validation),
         }
         return key.sign(replace(answer, metadata={**answer.metadata, **identity}))
 
@@ -64,103 +99,206 @@ class Client:
         moments = site.moments
         metadata = {
             "version": __version__,
-            "test_rows": 0 if site.test is None else len(site.test),
+            "test_rows": _count(site.test),
+            "validation_rows": _count(site.validation),
             "targets": list(moments.targets),
             "parameters": model.size,
             "network": fingerprint(model, inputs),
+            "width": model.feature.in_features,
+            "backbone_size": sum(each.numel() for each in model.backbone.parameters() if each.requires_grad),
         }
         return Payload({"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}, metadata)
 
     def train(self, request: Payload) -> Payload:
-        """Train one round from the shared head and bias, or repeat the stored reply to the same request.
+        """Train one round from what the server shares, or repeat the stored reply to the same request.
 
         The reply has the round that training resumed from ("after").
         """
-        number, store = int(request.metadata["round"]), self._store(request)
+        given, store = request.metadata, self._store(request)
+        number = int(given["round"])
         request_hash, before = hash_request(number, request.arrays), store.find_round_before(number)
         arrays = store.read_round(number, request_hash)
         if arrays is None:
             with devices.use_device(self.device):
-                arrays = self._train_round(number, request.arrays, store.read_round(before))
-            store.write_round(number, request_hash, arrays)
-        reply = {name: arrays[f"answer.{name}"][0] for name in REPLIED}
-        return Payload(reply, {"round": number, "after": before})
+                arrays, error = self._train_round(number, request.arrays, store.read_round(before))
+            best = (int(given.get("best", 0)), int(given.get("best_local", 0)))
+            store.write_round(number, request_hash, arrays, error, best)
+        names = reply_format(TRAIN, self.procedure).arrays
+        return Payload({name: arrays[REPLY + name][0] for name in names}, {"round": number, "after": before})
 
     def evaluate(self, request: Payload) -> Payload:
-        """Return objective and errors with the averaged head, and store the network with that head."""
-        number, store = int(request.metadata["round"]), self._store(request)
-        arrays = store.read_round(number)
-        if arrays is None:
+        """Return objective, errors and sums with the averaged model, and store it."""
+        stored = self._store(request).read_round(int(request.metadata["round"]))
+        if stored is None:
             return Payload.from_error(f"site '{self.site.name}' has not trained this round.")
         with devices.use_device(self.device):
-            clients = self._build_clients(request.arrays, arrays)
-            returned = Layers(*(self._to_tensor(arrays[f"returned.{each.name}"]) for each in fields(Layers)))
-            head, bias = (self._to_tensor(request.arrays[name])[None] for name in ("head", "bias"))
-            shared = self._build_shared(request.arrays, arrays, replace(returned, head=head, bias=bias))
-            layers = clients.receive(returned, head, bias)
-            if self.config.run.procedure.centered:  # predict targets with their mean
-                layers = replace(layers, bias=layers.bias + self._to_tensor(self.site.moments.mean))
-            store.write_model(_build_model(clients, layers))
-            objective, train, test = shared.evaluate(clients, 0, clients.training_outputs()[0][0])
-        measured = {"objective": objective, "train_mse": train, "test_mse": test}
-        return Payload({name: _to_array(value[0]) for name, value in measured.items()}, {"round": number})
+            network = self._build_network(request.arrays, stored)
+            clients = network.clients
+            shared, models = network.deploy(request.arrays)
+            self._write_model(request, clients, SiteModels(clients.of_run(models, 0)))
+            outputs, _ = clients.training_outputs()
+            measured = shared.evaluate(clients, 0, outputs[0])
+            arrays = dict(
+                zip(("objective", "train_mse", "test_mse"), map(_first_model, measured), strict=True)
+            )
+            arrays |= self._measure_validation(clients, clients.of_run(models, 0))
+        return Payload(arrays, _round_of(request))
+
+    def try_strengths(self, request: Payload) -> Payload:
+        """Return squared errors on validation rows with each of the strengths of a request."""
+        with devices.use_device(self.device):
+            clients, models = self._load_models(request)
+            training, validation = self._sum_features(clients, models)
+        trials = [_read_trial(each) for each in request.arrays["trials"]]
+        errors = trial_errors(training, validation, _read_totals(request.arrays), trials)
+        return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, _round_of(request))  # rounding
+
+    def blend(self, request: Payload) -> Payload:
+        """Return sums that compare the chosen model with the one trained alone."""
+        with devices.use_device(self.device):
+            sums = self._blend_sums(*self._choose_models(request))
+        arrays = {"difference": sums.difference[0], "agreement": sums.agreement[0]}
+        return Payload(arrays, _round_of(request))
+
+    def finish(self, request: Payload) -> Payload:
+        """Store the chosen model; return its test error, and the share of the one trained alone."""
+        arrays: Arrays = {}
+        with devices.use_device(self.device):
+            clients, models = self._choose_models(request)
+            if models.local:
+                prior = SharePrior(*request.arrays[PRIOR].tolist())
+                models = replace(models, shares=self._blend_sums(clients, models).shares(prior))
+                arrays["local_share"] = models.shares[0]
+            self._write_model(request, clients, models)
+            predicted = predict_sites(clients, models, "test", 0)
+            arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
+        return Payload(arrays, {**_round_of(request), "chosen": self._chosen_round(request)})
+
+    def _chosen_round(self, request: Payload) -> int:
+        """Return the round of the chosen model: the site's own best, or the one that the server names."""
+        return (
+            self._store(request).find_best_round() if self.procedure.local else int(request.metadata["model"])
+        )
+
+    def _load_models(self, request: Payload) -> tuple[Clients, Tensors]:
+        """Return the run's model of the round that a request names, with the averages of the request.
+
+        A site that missed that round uses its own layers of the last round before it.
+        """
+        network = self._find_network(request, self._chosen_round(request))
+        _, models = network.deploy(request.arrays)
+        own = network.clients.of_run(models, 0)
+        return network.clients, {
+            name: each.to(network.stack.tensors[name].dtype) for name, each in own.items()
+        }
+
+    def _find_network(self, request: Payload, number: int) -> SiteNetwork:
+        """Build the networks of a round, or of the last one before it that is stored."""
+        store = self._store(request)
+        stored = store.read_round(number) or store.read_round(store.find_round_before(number))
+        if stored is None:
+            raise InputError(
+                f"Site '{self.site.name}' has no network of round {number} in '{store.folder}'. Restore the "
+                "folder, or start a new run.",
+                field="folder",
+            )
+        return self._build_network(request.arrays, stored)
+
+    def _choose_models(self, request: Payload) -> tuple[Clients, SiteModels]:
+        """Return the models of the chosen rounds, with the site's own head; without shares."""
+        clients, tensors = self._load_models(request)
+        if self.procedure.moment_head:
+            training, validation = self._sum_features(clients, tensors)
+            trial, pooled = _read_trial(request.arrays[TRIAL]), _read_totals(request.arrays)
+            head = pooled.ridge(trial.ridge)
+            write_heads(tensors, fit_site_effects(training + validation, head, pooled, trial.strengths))
+        local: Tensors = {}
+        if self.procedure.blended:
+            stack = self._find_network(request, int(request.metadata["best_local"])).stack
+            local = {name: each[1:] for name, each in stack.tensors.items()}
+        return clients, SiteModels(tensors, local=local)
+
+    def _blend_sums(self, clients: Clients, models: SiteModels) -> BlendSums:
+        targets = [y.cpu().numpy() for _, y in self.data.validation]
+        own = predict_part(clients, models.local, "validation", 1)
+        return BlendSums.from_rows(own, predict_part(clients, models.tensors, "validation", 0), targets)
+
+    def _sum_features(self, clients: Clients, models: Tensors) -> tuple[FeatureSums, FeatureSums]:
+        """Sum over training and over validation rows, with a leading axis of one site."""
+        return feature_sums(clients, models, "train", 0), feature_sums(clients, models, "validation", 0)
+
+    def _measure_validation(self, clients: Clients, models: Tensors) -> Arrays:
+        if self.procedure.local:
+            return {}
+        if not self.procedure.moment_head:
+            return {"validation_error": squared_errors(clients, models, 0)[0]}
+        parts = zip((TRAINING_SUMS, VALIDATION_SUMS), self._sum_features(clients, models), strict=True)
+        return {part + name: getattr(sums, name)[0] for part, sums in parts for name in SUMS}
 
     def _store(self, request: Payload) -> ClientStore:
         name, federation_id = safe_name(self.config.name), safe_name(str(request.metadata["federation"]))
         own = Path(self.site.folder, folder_name(self.site.name))
         return ClientStore(own / name / self.config.run.name / federation_id)
 
-    def _build_clients(self, arrays: Mapping[str, Array], stored: Arrays | None) -> Clients:
-        """Build the network after a stored round, or the initial one if there is none."""
+    def _build_network(self, arrays: Mapping[str, Array], stored: Arrays | None) -> SiteNetwork:
+        """Build the networks after a stored round, or the initial ones if there is none."""
         pooled = PooledMoments(*(arrays[name] for name in POOLED))
         site, config = self.site, self.config
-        clients = Clients(self.data, pooled, site.backbone, [config.run], config.settings, self.device)
-        if stored is not None:
-            clients.load(
-                {name: torch.from_numpy(stored[f"private.{name}"]) for name in clients.stack.tensors}
-            )
-        return clients
+        clients = Clients(self.data, pooled, site.backbone, self.runs, config.settings, self.device)
+        return SiteNetwork(clients, stored)
 
-    def _build_shared(self, arrays: Mapping[str, Array], stored: Arrays, deployed: Layers) -> SharedState:
-        average, centered = (self._to_tensor(arrays[name])[None] for name in ("own_bias", "centered_bias"))
-        biases = Biases(average, self._to_tensor(stored["answer.own_bias"]), centered)
-        return SharedState(deployed, biases, self._to_tensor(stored["taken_out"]))
+    def _train_round(
+        self, number: int, arrays: Mapping[str, Array], before: Arrays | None
+    ) -> tuple[Arrays, float]:
+        """Train one round; return the arrays to store, and the error that the site chooses its round by."""
+        network = self._build_network(arrays, before)
+        returned = network.train(number, arrays)
+        stored = network.collect(returned, reply_format(TRAIN, self.procedure).arrays)
+        if not network.is_local.any():
+            return stored, -float(number)
+        error = network.local_error()
+        stored[f"{REPLY}local_error"] = np.full(len(self.runs), error)
+        # a site without validation rows keeps its last round
+        return stored, error if self.procedure.local and _count(self.site.validation) else -float(number)
 
-    def _train_round(self, number: int, arrays: Mapping[str, Array], before: Arrays | None) -> Arrays:
-        """Train one round; return the arrays of the reply, of the network and of its returned layers."""
-        clients = self._build_clients(arrays, before)
-        head, bias = (self._to_tensor(arrays[name])[None] for name in ("head", "bias"))
-        returned = clients.round(number, head, bias)
-        stored = {f"private.{name}": value for name, value in clients.stack.tensors.items()}
-        stored |= {f"returned.{each.name}": getattr(returned.layers, each.name) for each in fields(Layers)}
-        stored |= {"taken_out": returned.removed_mean} | _reply(clients, returned)
-        return {name: value.cpu().numpy() for name, value in stored.items()}
-
-    def _to_tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+    def _write_model(self, request: Payload, clients: Clients, models: SiteModels) -> None:
+        """Write the network that the site predicts with, and the one trained alone with its share."""
+        tensors = models.tensors
+        if self.procedure.centered:  # predict targets with their mean
+            mean = torch.as_tensor(self.site.moments.mean).to(tensors["head.bias"])
+            tensors = {**tensors, "head.bias": tensors["head.bias"] + mean}
+        arrays = replace(models, tensors=tensors).to_arrays(clients.stack.dtype)
+        self._store(request).write_model({name: value[0] for name, value in arrays.items()})
 
 
-ANSWERS = {"query": Client.describe, "train": Client.train, "evaluate": Client.evaluate}
+ANSWERS = {
+    QUERY: Client.describe,
+    TRAIN: Client.train,
+    EVALUATE: Client.evaluate,
+    TRIALS: Client.try_strengths,
+    BLEND: Client.blend,
+    FINISH: Client.finish,
+    **SECURE_ANSWERS,
+}
 """What a client does with each type of message."""
 
 
-def _build_model(clients: Clients, layers: Layers) -> Arrays:
-    """Return the network's parameters and buffers, with these last layers."""
-    state = clients.stack.tensors
-    for name, value in layers.to_parameters().items():
-        state[name] = value.to(state[name].dtype)
-    return {name: value[0].cpu().numpy() for name, value in state.items()}
+def _round_of(request: Payload) -> dict[str, int]:
+    return {"round": int(request.metadata["round"])}
 
 
-def _reply(clients: Clients, returned: Returned) -> dict[str, Tensor]:
-    """Return the REPLIED arrays, each with a leading axis of one model."""
-    own, centered = own_biases(returned)
-    values = (
-        returned.layers.head, returned.layers.bias, own, centered, local_objective(clients, 0, returned),
-        returned.clipped, returned.training_loss, returned.diverged,
-    )  # fmt: skip
-    return {f"answer.{name}": value.double() for name, value in zip(REPLIED, values, strict=True)}
+def _read_totals(arrays: Mapping[str, Array]) -> FeatureSums:
+    return FeatureSums(*(arrays[TOTALS + name] for name in SUMS))
 
 
-def _to_array(values: Tensor) -> Array:
-    return values.double().cpu().numpy()
+def _read_trial(values: Array) -> Trial:
+    ridge, *strengths = values.tolist()
+    return Trial(ridge, EffectStrengths(*strengths))
+
+
+def _first_model(values: Tensor) -> Array:
+    return values[0].double().cpu().numpy()
+
+
+def _count(rows: Split | None) -> int:
+    return 0 if rows is None else len(rows)

@@ -6,7 +6,7 @@ request resumes from the last round that the client trained before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,22 +18,27 @@ from fedgram.runs.store import safe_name
 from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
 Arrays = dict[str, Array]
-MODEL = "model.safetensors"
+MODEL, ERROR = "model.safetensors", "error"
 REMEDY = "Delete it, and the site resumes from the round before"
 
 
 @dataclass(frozen=True)
 class ClientStore:
-    """The last two rounds of one federation at one client."""
+    """The last two rounds of one federation at one client, and the best ones."""
 
     folder: Path
 
-    def write_round(self, number: int, request: str, arrays: Mapping[str, Array]) -> None:
-        """Write a round and delete all others except the one it resumed from."""
-        write_arrays(self._path(number), arrays, {"question": request})
-        needed = {self._path(number), self._path(self.find_round_before(number))}
+    def write_round(
+        self, number: int, request: str, arrays: Mapping[str, Array], error: float, keep: Collection[int] = ()
+    ) -> None:
+        """Write a round and delete all others except the one it resumed from and those to keep.
+
+        error: on validation rows of the network trained alone; the round with the least is kept as well.
+        """
+        write_arrays(self._path(number), arrays, {"question": request, ERROR: repr(error)})
+        needed = {number, self.find_round_before(number), self.find_best_round(), *keep}
         for path in self.folder.glob("round-*.safetensors"):
-            if path not in needed:
+            if path not in map(self._path, needed):
                 path.unlink(missing_ok=True)
 
     def read_round(self, number: int, request: str | None = None) -> Arrays | None:
@@ -47,8 +52,18 @@ class ClientStore:
 
     def find_round_before(self, number: int) -> int:
         """Return the last stored round before this one, or 0."""
-        stored = (int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
-        return max((each for each in stored if each < number), default=0)
+        return max((each for each in self._rounds if each < number), default=0)
+
+    def find_best_round(self) -> int:
+        """Return the stored round with the least validation error, the first of equals; 0 without any."""
+        errors = {
+            each: float(read_metadata(self._path(each), REMEDY).get(ERROR, "inf")) for each in self._rounds
+        }
+        return min(errors, key=lambda each: (errors[each], each), default=0)
+
+    @property
+    def _rounds(self) -> list[int]:
+        return [int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors")]
 
     def write_model(self, model: Mapping[str, Array]) -> None:
         """Write the parameters and buffers of the network that the client predicts with."""

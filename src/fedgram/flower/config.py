@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
+from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Kind
 from fedgram.data.tables.read_rows import TEST_FRACTION
 from fedgram.federation.aggregation import AGGREGATIONS
@@ -21,9 +22,10 @@ from fedgram.theory.penalty import Penalty
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
 """Keys of numeric training settings."""
 KEYS = (
-    *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction", "procedure", "seed",
+    *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction",
+    "validation-fraction", "decay", "procedure", "seed",
     "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout", "aggregation", "trim",
-    "clip-returns", "max-rejections",
+    "clip-returns", "max-rejections", "secure", "sites", "dataset",
 )  # fmt: skip
 """All keys that fedgram reads. An app may add its own."""
 RENAMED_KEYS = {"patience": "reply-timeout"}
@@ -79,7 +81,8 @@ class FederationConfig:
 
     The server stores the run in out/name/backbone. `row_selection` is the part of the config that selects
     the clients' rows; a resumed run must have the same. `reply_timeout` is in seconds. A client with
-    `max_rejections` refused replies is suspended.
+    `max_rejections` refused replies is suspended. `validation_fraction` of each client's training rows are
+    for validation. With `secure`, the server sees totals over clients only.
     """
 
     name: str
@@ -93,6 +96,8 @@ class FederationConfig:
     aggregation: AggregationConfig = AggregationConfig()
     max_rejections: int = 3
     row_selection: Mapping[str, Any] = field(default_factory=dict)
+    validation_fraction: float = 0.0
+    secure: bool = False
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Any]) -> FederationConfig:
@@ -102,8 +107,7 @@ class FederationConfig:
         settings: dict[str, Any] = {
             key.replace("-", "_"): read_number(run_config, key) for key in NUMBERS if key in run_config
         }
-        if "precision" in run_config:
-            settings["precision"] = run_config["precision"]
+        settings |= {key: run_config[key] for key in ("precision", "decay") if key in run_config}
         settings["penalty"] = Penalty(
             read_number(run_config, "lambda-h", paper.features),
             read_number(run_config, "lambda-w", paper.head),
@@ -120,6 +124,8 @@ class FederationConfig:
             aggregation=AggregationConfig.from_run_config(run_config),
             max_rejections=int(read_number(run_config, "max-rejections", 3, minimum=1, whole=True)),
             row_selection=_read_row_selection(run_config),
+            validation_fraction=_read_validation_fraction(run_config),
+            secure=_read_flag(run_config, "secure"),
         )
 
 
@@ -150,10 +156,21 @@ def _check_keys(config: Mapping[str, Any]) -> None:
 
 def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     selection: dict[str, Any] = {"clients": config["clients"]}
+    if fraction := _read_validation_fraction(config):
+        selection["validation"] = fraction
+    if config.get("dataset"):
+        return selection | {"dataset": str(config["dataset"])}
     columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
     if columns:
         selection |= columns | {"test_fraction": float(read_number(config, "test-fraction", TEST_FRACTION))}
     return selection
+
+
+def _read_flag(config: Mapping[str, Any], key: str) -> bool:
+    value = config.get(key, False)
+    if not isinstance(value, bool):
+        raise InputError(f"Invalid '{key}' in the run config: {value!r}. Use true or false.", field=key)
+    return value
 
 
 def _read_kind(config: Mapping[str, Any]) -> Kind:
@@ -167,10 +184,23 @@ def _read_kind(config: Mapping[str, Any]) -> Kind:
 
 def _read_procedure(config: Mapping[str, Any]) -> Procedure:
     procedure = Procedure.parse(str(config.get("procedure", "ordinary")))
-    if procedure.centralized or procedure.full_model:
+    if procedure.centralized:
         raise InputError(
-            f"Procedure '{procedure.name}' needs the rows or backbones of all clients in one place. Train it "
-            "with 'fedgram train'.",
+            f"Procedure '{procedure.name}' pools the rows of all clients, so no federation can run it. Train "
+            "it with 'fedgram train'.",
             field="procedure",
         )
     return procedure
+
+
+def _read_validation_fraction(config: Mapping[str, Any]) -> float:
+    """Read the fraction of validation rows; by default 0, or what the procedure's choices need."""
+    procedure = _read_procedure(config)
+    needed = VALIDATION_FRACTION if procedure.moment_head or procedure.blended else 0.0
+    fraction = read_number(config, "validation-fraction", needed)
+    if not fraction < 1:
+        raise InputError(
+            f"Invalid 'validation-fraction' in the run config: {fraction:g}. Use a number below 1.",
+            field="validation-fraction",
+        )
+    return float(fraction)

@@ -13,8 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -28,6 +27,7 @@ from fedgram._util.files import atomic_write
 from fedgram._util.locks import wait_for_lock
 from fedgram.data.problem import Split
 from fedgram.flower.messages import SIGNATURE, Payload, RejectedReplyError
+from fedgram.runs.signatures import is_signed
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,5 @@ class SiteKey:
 
 def verify_signature(payload: Payload) -> None:
     """Reject a payload that the owner of its key did not sign."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(payload.metadata["key"]))
-        key.verify(bytes.fromhex(payload.metadata[SIGNATURE]), bytes.fromhex(payload.digest()))
-    except (ValueError, InvalidSignature):
-        raise RejectedReplyError("its signature is wrong") from None
+    if not is_signed(payload.metadata["key"], payload.digest(), payload.metadata[SIGNATURE]):
+        raise RejectedReplyError("its signature is wrong")

@@ -1,6 +1,6 @@
 """Payloads of server and clients, what each kind of message contains, and their transport.
 
-`REPLIES` is the one table of what a client may send. The server decodes nothing that is not in it.
+`reply_format` is the one table of what a client may send. The server decodes nothing that is not in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, escape_text, is_valid_name
-from fedgram.runs.procedure import BIAS_RULES
+from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import hash_arrays
 
 ARRAYS, METADATA, ERROR, SIGNATURE = "arrays", "metadata", "error", "signature"
@@ -36,8 +36,8 @@ log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 class ReplyFormat:
     """Arrays and metadata of a kind of reply, all of them required.
 
-    arrays: shapes in letters, C targets, P features, B bias rules. metadata: types. Arrays in `may_be_nan`
-    may have NaN for what was not measured.
+    arrays: shapes in letters, C targets, P features, D backbone outputs, S backbone parameters, B bias rules,
+    T trials. metadata: types. Arrays in `may_be_nan` may have NaN for what was not measured.
     """
 
     arrays: Mapping[str, str]
@@ -47,28 +47,79 @@ class ReplyFormat:
 
 IDENTITY: dict[str, type] = {"client": str, "key": str, "nonce": str, "rows": int, "fingerprint": str}
 """Metadata that every reply has: who sends it, which request it answers, and which rows it comes from."""
+IN_ROUND: dict[str, type] = IDENTITY | {"round": int}
+"""Metadata of all replies after the introduction."""
 
-REPLIES: dict[str, ReplyFormat] = {
-    "query": ReplyFormat(
-        arrays={"own_mean": "C", "own_covariance": "CC"},
-        metadata=IDENTITY
-        | {"version": str, "test_rows": int, "targets": list, "parameters": int, "network": str},
-    ),
-    "train": ReplyFormat(
-        arrays={
-            "head": "CP", "bias": "C", "own_bias": "C", "centered_bias": "C", "local_objective": "",
-            "clipped": "", "loss": "", "diverged": "",
-        },
-        metadata=IDENTITY | {"round": int, "after": int},
-        may_be_nan=frozenset({"loss"}),  # of a diverged network
-    ),
-    "evaluate": ReplyFormat(
-        arrays={"objective": "", "train_mse": "B", "test_mse": "B"},
-        metadata=IDENTITY | {"round": int},
-        may_be_nan=frozenset({"test_mse"}),  # without test rows
-    ),
+QUERY, TRAIN, EVALUATE = "query", "train", "evaluate"
+TRIALS, BLEND, FINISH = "evaluate.trials", "evaluate.blend", "evaluate.finish"
+KINDS = (QUERY, TRAIN, EVALUATE, TRIALS, BLEND, FINISH)
+"""Flower's type of each message: introduce yourself; train a round; evaluate the average; try strengths of
+site effects; compare with the model trained alone; keep the chosen model."""
+
+HEAD: dict[str, str] = {"head": "CP", "bias": "C", "own_bias": "C", "centered_bias": "C"}
+BACKBONE: dict[str, str] = {"layer_weight": "PD", "layer_bias": "P", "backbone": "S"}
+SUMS: dict[str, str] = {
+    "count": "", "features": "D", "targets": "C", "features_features": "DD", "features_targets": "DC",
+    "targets_targets": "CC",
 }  # fmt: skip
-"""Format of the reply to each type of message."""
+"""Sums over rows, the fields of `FeatureSums`."""
+TRAINING_SUMS, VALIDATION_SUMS = "train.", "validation."
+"""Prefixes of the sums over training and validation rows."""
+TOTALS, TRIAL, PRIOR = "total.", "trial", "prior"
+"""Arrays of requests: totals of all clients' sums (a prefix), chosen strengths, prior of the shares."""
+
+
+def averaged_arrays(procedure: Procedure) -> dict[str, str]:
+    """Return the arrays that clients of a procedure return for averaging, with their shapes."""
+    if procedure.local:
+        return {}
+    return HEAD | (BACKBONE if procedure.full_model else {})
+
+
+def reply_format(kind: str, procedure: Procedure) -> ReplyFormat:
+    """Return what the reply to each type of message contains."""
+    return {
+        QUERY: _query_format,
+        TRAIN: _train_format,
+        EVALUATE: _evaluate_format,
+        TRIALS: lambda _: ReplyFormat({"errors": "T"}, IN_ROUND),
+        BLEND: lambda _: ReplyFormat({"difference": "", "agreement": ""}, IN_ROUND),
+        FINISH: _finish_format,
+    }[kind](procedure)
+
+
+def _query_format(procedure: Procedure) -> ReplyFormat:
+    network: dict[str, type] = {"parameters": int, "network": str, "width": int, "backbone_size": int}
+    rows: dict[str, type] = {"version": str, "test_rows": int, "validation_rows": int, "targets": list}
+    return ReplyFormat({"own_mean": "C", "own_covariance": "CC"}, IDENTITY | rows | network)
+
+
+def _train_format(procedure: Procedure) -> ReplyFormat:
+    measured = dict.fromkeys(("local_objective", "clipped", "loss", "diverged"), "")
+    alone = {"local_error": ""} if procedure.local or procedure.blended else {}
+    return ReplyFormat(
+        averaged_arrays(procedure) | measured | alone,
+        IN_ROUND | {"after": int},
+        may_be_nan=frozenset({"loss"}),  # of a diverged network
+    )
+
+
+def _evaluate_format(procedure: Procedure) -> ReplyFormat:
+    measured = {"objective": "", "train_mse": "B", "test_mse": "B"}
+    parts = (TRAINING_SUMS, VALIDATION_SUMS)
+    validation = {"validation_error": ""} if not procedure.local else {}
+    if procedure.moment_head:
+        validation = {part + name: axes for part in parts for name, axes in SUMS.items()}
+    return ReplyFormat(
+        measured | validation,
+        IN_ROUND,
+        may_be_nan=frozenset({"test_mse"}),  # without test rows
+    )
+
+
+def _finish_format(procedure: Procedure) -> ReplyFormat:
+    share = {"local_share": ""} if procedure.blended else {}
+    return ReplyFormat({"test_mse": ""} | share, IN_ROUND | {"chosen": int}, frozenset({"test_mse"}))
 
 
 class RejectedReplyError(Exception):
@@ -117,11 +168,11 @@ class Payload:
         return hash_arrays(arrays, signed)
 
 
-def read_reply(records: RecordDict, kind: str, sizes: Mapping[str, int]) -> Payload:
-    """Read a reply from an untrusted client; raise RejectedReplyError unless it has the format of its kind.
+def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, int]) -> Payload:
+    """Read a reply from an untrusted client; raise RejectedReplyError unless it has the expected format.
 
-    `sizes` has the lengths of the axes P and C; an introduction brings its own C. An error that the client
-    reports becomes a payload with its reason, escaped.
+    `sizes` has the lengths of the axes; an introduction brings its own C. An error that the client reports
+    becomes a payload with its reason, escaped.
     """
     try:
         given = records.array_records[ARRAYS]
@@ -130,7 +181,6 @@ def read_reply(records: RecordDict, kind: str, sizes: Mapping[str, int]) -> Payl
         raise RejectedReplyError(f"it has no record {error} of fedgram") from None
     if ERROR in metadata:
         return Payload.from_error(escape_text(str(metadata[ERROR])))
-    expected = REPLIES[kind]
     types = {**expected.metadata, SIGNATURE: str}
     _check_names("value", metadata, types)
     for name, needed in types.items():

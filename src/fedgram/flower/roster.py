@@ -19,7 +19,14 @@ from fedgram._util.files import read_json
 from fedgram.flower.checks import ClientInfo, DivergedError, read_introduction
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import verify_signature
-from fedgram.flower.messages import GridTransport, Payload, RejectedReplyError, read_reply
+from fedgram.flower.messages import (
+    QUERY,
+    GridTransport,
+    Payload,
+    RejectedReplyError,
+    read_reply,
+    reply_format,
+)
 from fedgram.flower.server_state import ServerState, Standing
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.audit import ACCEPTED, READMIT, REFUSED, AuditLog
@@ -34,6 +41,9 @@ RETRY_INTERVAL = 30.0
 
 Check = Callable[[str, Payload], None]
 """Raises RejectedReplyError for a client's reply that must not count."""
+
+Compare = Callable[[Mapping[str, Payload]], Mapping[str, str]]
+"""Compares the replies of all clients that passed their checks; returns why some must not count."""
 
 CHANGED = "it changed its {} after the start. Undo the change or start a new run"
 WRONG_KEY = "another key than at the first exchange"
@@ -110,12 +120,17 @@ class Roster:
     def load(self, run: StoredRun) -> None:
         """Take the clients of a stored run."""
         setup, moments = run.setup, run.moments
-        network = setup.data.targets, setup.parameters, setup.network
+        sizes = self.state.sizes
+        network = setup.data.targets, setup.parameters, setup.network, sizes["D"], sizes["S"]
+        validation = {client: each.validation_rows for client, each in self.state.standings.items()}
         rows = zip(setup.data.clients, setup.data.train_rows, setup.data.test_rows, strict=True)
         self.clients = {
-            client: ClientInfo(client, train, test, *network, moments.mean[m], moments.covariance[m])
+            client: ClientInfo(
+                client, train, test, validation.get(client, 0), *network, moments.mean[m],
+                moments.covariance[m],
+            )
             for m, (client, train, test) in enumerate(rows)
-        }
+        }  # fmt: skip
         self.is_closed, self.has_trained = True, run.account.rounds > 0
 
     def wait_for_clients(self) -> None:
@@ -142,6 +157,8 @@ class Roster:
                 field="clients",
             )
         self.clients = dict(sorted(self.clients.items()))
+        first = next(iter(self.clients.values()))
+        self.state.sizes = {"D": first.width, "S": first.backbone_size}
         self.is_closed = True
 
     def refresh(self) -> None:
@@ -152,9 +169,9 @@ class Roster:
         waiting = {node for node, asked in self.refused_nodes.items() if now - asked < RETRY_INTERVAL}
         new = sorted(nodes - set(self.node_of.values()) - self.ignored_nodes - waiting)
         payload = Payload(metadata={"nonce": token_hex(16)})
-        for node, records in self.transport.send("query", dict.fromkeys(new, payload)).items():
+        for node, records in self.transport.send(QUERY, dict.fromkeys(new, payload)).items():
             try:
-                reply = self._read("query", records, payload)
+                reply = self._read(QUERY, records, payload)
                 self._register(node, reply)
             except (RejectedReplyError, ReportedError) as error:
                 self.refused_nodes[node] = now
@@ -166,13 +183,20 @@ class Roster:
                 )
                 self.audit.append("introduction", node=str(node), outcome=REFUSED, reason=str(error))
 
-    def send(self, kind: str, payload: Payload, nodes: Mapping[str, int], check: Check) -> dict[str, Payload]:
+    def send(
+        self,
+        kind: str,
+        payload: Payload,
+        nodes: Mapping[str, int],
+        check: Check,
+        compare: Compare = lambda replies: {},
+    ) -> dict[str, Payload]:
         """Send a payload to clients; return the replies that pass all checks, by client."""
         request = replace(payload, metadata={**payload.metadata, "nonce": token_hex(16)})
         number = request.metadata["round"]
         self.audit.append("request", kind=kind, round=number, clients=list(nodes), request=request.digest())
         arrived = self.transport.send(kind, dict.fromkeys(nodes.values(), request))
-        replies = {}
+        replies, refused = {}, {}
         for client, node in nodes.items():
             if node not in arrived:
                 self._audit_reply(client, node, request, "absent")
@@ -182,20 +206,26 @@ class Roster:
                 self._check_identity(client, reply, number)
                 check(client, reply)
                 replies[client] = reply
-                self._audit_reply(client, node, request, ACCEPTED, reply=reply)
             except ReportedError as error:
                 self._report(f"Client '{client}' rejected the '{kind}' message: {error}")
                 self._audit_reply(client, node, request, "failed", reason=str(error))
             except RejectedReplyError as error:
-                self._audit_reply(client, node, request, REFUSED, reason=str(error))
-                self._count_rejection(client, kind, number, error)
+                refused[client] = error
+        refused |= {client: RejectedReplyError(reason) for client, reason in compare(replies).items()}
+        for client, rejection in refused.items():
+            replies.pop(client, None)
+            self._audit_reply(client, nodes[client], request, REFUSED, reason=str(rejection))
+            self._count_rejection(client, kind, number, rejection)
+        for client, reply in replies.items():
+            self._audit_reply(client, nodes[client], request, ACCEPTED, reply=reply)
         return replies
 
     def _read(self, kind: str, records: RecordDict, request: Payload) -> Payload:
         """Read a reply to a request; raise unless it has its format, its nonce and a valid signature."""
         first = next(iter(self.clients.values()), None)
         sizes = {"P": self.config.settings.features, "C": len(first.targets) if first else 0}
-        reply = read_reply(records, kind, sizes)
+        sizes |= self.state.sizes | {"T": len(request.arrays.get("trials", ()))}
+        reply = read_reply(records, reply_format(kind, self.config.run.procedure), sizes)
         if reply.error:
             raise ReportedError(reply.error)
         if reply.metadata["nonce"] != request.metadata["nonce"]:
@@ -235,9 +265,9 @@ class Roster:
                 self.node_of[name]
             )  # the client restarted, but its old node is still listed
         if bound is None:
-            self.state.standings[name] = Standing(given["key"], given["fingerprint"])
+            self.state.standings[name] = Standing(given["key"], given["fingerprint"], info.validation_rows)
         self.refused_nodes.pop(node, None)
-        self.clients[name] = known or info
+        self.clients[name] = replace(known or info, validation_rows=info.validation_rows)
         self.node_of[name] = node
         self.audit.append(
             "introduction", client=name, node=str(node), outcome=ACCEPTED, key=given["key"], rows=info.rows,
@@ -251,7 +281,7 @@ class Roster:
     def _check_consistent(self, info: ClientInfo) -> None:
         """Reject a client whose targets or network differ from the first client's."""
         for first in list(self.clients.values())[:1]:
-            for field in ("targets", "parameters", "network"):
+            for field in ("targets", "parameters", "network", "width", "backbone_size"):
                 ours, theirs = getattr(first, field), getattr(info, field)
                 if ours != theirs:
                     raise RejectedReplyError(

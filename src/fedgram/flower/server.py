@@ -1,4 +1,4 @@
-"""The server: exchange moments once, then average heads and store every round."""
+"""The server: exchange moments once, then average what clients return and store every round."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files
 from fedgram._util.locks import lock_folders
 from fedgram._util.version import __version__
-from fedgram.flower.checks import ReturnLimits, check_evaluation, find_doubtful_moments
+from fedgram.flower.checks import (
+    ReturnLimits,
+    check_evaluation,
+    find_distant_starts,
+    find_doubtful_moments,
+    optimizer_reach,
+)
+from fedgram.flower.chooser import Chooser
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
 from fedgram.flower.limits import Limit, find_limit
-from fedgram.flower.messages import GridTransport, Payload
-from fedgram.flower.roster import Check, Roster
-from fedgram.flower.server_state import ServerState
+from fedgram.flower.messages import BACKBONE, EVALUATE, TRAIN, GridTransport, Payload, averaged_arrays
+from fedgram.flower.roster import Check, Compare, Roster
+from fedgram.flower.server_state import SHARED, ServerState
 from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.check import STATE
@@ -32,6 +39,7 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.predict import predict
 
 log = logging.getLogger("flwr")
+HEAD_AND_BIAS = ("head", "bias")
 
 
 def run_server(transport: GridTransport, config: FederationConfig) -> StoredRun:
@@ -47,21 +55,34 @@ def run_server(transport: GridTransport, config: FederationConfig) -> StoredRun:
         if stored is not None:
             roster.load(stored)
             runs.find(roster.build_setup())  # rejects another config before waiting
-        if stored is None or not stored.is_finished:
+        if stored is None or not is_done(stored, state):
             audit.append("start", version=__version__, federation=state.federation_id)
             roster.wait_for_clients()
         server = Server(roster, stored)
         for number in range(server.record.account.rounds + 1, config.settings.rounds + 1):
             server.run_round(number)
+        if not is_done(server.record, state):
+            server.finish()
         return server.record
 
 
+def is_done(stored: StoredRun, state: ServerState) -> bool:
+    """Whether nothing is left to do: all rounds are trained, and models are chosen if there is a choice."""
+    is_chosen = bool(stored.account.chosen) or not state.has_validation
+    return stored.account.stopped is not None or (stored.complete and is_chosen)
+
+
 class Server:
-    """The stored run, the shared head and bias, and every client's last return."""
+    """The stored run, what all clients share, and every client's last return.
+
+    `shared` has the head and bias, and the backbone and feature layer of a full model after round 1.
+    """
 
     def __init__(self, roster: Roster, stored: StoredRun | None) -> None:
         self.roster, self.state, self.audit = roster, roster.state, roster.audit
         moments, config = roster.moments, roster.config
+        self.procedure = config.run.procedure
+        self._check_validation()
         self.client_weights = dict(zip(roster.names, moments.client_weights, strict=True))
         self.target_means = dict(
             zip(roster.names, moments.mean * (not config.run.procedure.centered), strict=True)
@@ -71,6 +92,7 @@ class Server:
         prediction = predict(moments, config.settings.penalty)
         self.expected = expectation(prediction, config.run.procedure)
         self.limits: dict[tuple[str, ...], Limit] = {}
+        self.chooser = Chooser(roster, self.send)
         for note in prediction.notes:
             log.warning(note)
         for client, weight in self.client_weights.items():
@@ -84,6 +106,16 @@ class Server:
         else:
             self._resume(stored)
 
+    def _check_validation(self) -> None:
+        """Reject procedures that choose strengths on validation rows if no client has any."""
+        needs_validation = self.procedure.moment_head or self.procedure.blended
+        if needs_validation and not self.state.has_validation:
+            raise InputError(
+                f"Procedure '{self.procedure.name}' chooses strengths on validation rows, but no client has "
+                "any. Set 'validation-fraction' in the run config.",
+                field="validation-fraction",
+            )
+
     def _start(self) -> None:
         setup, config = self.roster.build_setup(), self.roster.config
         versions = {
@@ -92,9 +124,11 @@ class Server:
         hardware = f"Flower federation of {len(self.roster.names)} clients"
         account = Account((), 1, "clients' own", hardware, 0, versions)
         self.record = StoredRun(Runs(config.out).folder_of(setup), setup, account)
-        self.head, self.bias = draw_initial_head(config, len(setup.data.targets))
+        head, bias = draw_initial_head(config, len(setup.data.targets))
+        self.shared: dict[str, Array] = {"head": head, "bias": bias}
+        self.state.share(0, self.shared)
         self._write_state()
-        self.record.begin(self.roster.moments, self.head, self.bias)
+        self.record.begin(self.roster.moments, head, bias)
 
     def _resume(self, record: StoredRun) -> None:
         if record.account.stopped:
@@ -102,66 +136,92 @@ class Server:
                 f"The run in '{record.folder}' stopped: {record.account.stopped}. Start another run."
             )
         self.record = record
-        rounds = record.rounds()
-        self.head, self.bias = (rounds[-1].head, rounds[-1].bias) if rounds else record.initial
+        finished = record.account.rounds
+        self.shared = self.state.own[SHARED, finished]
         if not record.complete:
-            log.info("Resuming after round %d of %d.", len(rounds), record.setup.settings.rounds)
+            log.info("Resuming after round %d of %d.", finished, record.setup.settings.rounds)
 
     def run_round(self, number: int) -> None:
-        """Broadcast the head, average the returns, let clients evaluate the average, store the round."""
+        """Broadcast, average the returns, let clients evaluate the average, store the round."""
         started = time.perf_counter()
         self.roster.refresh()
-        limits = self._build_limits(number)
-        shared = {"head": self.head, "bias": self.bias, **self.pooled}
-        replies = self._send(
-            "train", number, shared, self.roster.active,
+        limits, state = self._build_limits(number), self.state
+        best = {"best": state.best.round, "best_local": state.best_local.round}
+        replies = self.send(
+            TRAIN, number, self.shared, self.roster.active,
             lambda client, reply: limits[client].check(reply, number),
+            lambda replies: find_distant_starts(_arrays_of(replies), limits) if number == 1 else {}, **best,
         )  # fmt: skip
+        if self.procedure.full_model:
+            state.arrays.clear()  # the last backbone of an absent client does not fit those of others
         for client, reply in replies.items():
-            self.state.update(client, reply.arrays)
+            state.update(client, {name: reply.arrays[name] for name in averaged_arrays(self.procedure)})
             if number > 1 and not reply.metadata["after"]:
                 log.warning("Client '%s' has no stored network; it started from the initial one.", client)
         self._write_state()  # before a stop: suspensions survive it
         self._check_replies(number, replies)
         self._check_moments(number, replies, limits)
-        average = self.state.average(self.client_weights, self.roster.config.aggregation)
+        average = state.average(self.client_weights, self.roster.config.aggregation)
         penalty, clients = self.roster.config.settings.penalty, self.roster.clients
-        measured = self._send(
-            "evaluate", number, average | self.pooled, {name: self.roster.node_of[name] for name in replies},
-            lambda client, reply: check_evaluation(reply, clients[client], average["head"], penalty),
+        measured = self.send(
+            EVALUATE, number, average, {name: self.roster.node_of[name] for name in replies},
+            lambda client, reply: check_evaluation(reply, clients[client], average.get("head"), penalty),
         )  # fmt: skip
-        self.head, self.bias = average["head"], average["bias"]
+        self.shared |= {name: average[name] for name in (*HEAD_AND_BIAS, *BACKBONE) if name in average}
         self.record.record(self._build_round(number, replies, measured))
+        if state.has_validation:
+            self.shared |= self.chooser.choose_round(number, average, replies, measured)
+        state.share(number, self.shared)
         seconds = (*self.record.account.seconds, time.perf_counter() - started)
         self.record = replace(self.record, account=replace(self.record.account, seconds=seconds))
-        counted = [name for name in self.roster.names if name in self.state.counted]
+        counted = [name for name in self.roster.names if name in state.counted]
         self.audit.append("round", round=number, counted=counted, average=Payload(average).digest())
         self._write_state()
         self.record.save()
         self.roster.has_trained = True
         self._log_round(number, replies, measured)
 
+    def finish(self) -> None:
+        """Choose strengths and shares on validation rows; clients keep the models of the best round."""
+        self.roster.refresh()
+        chosen = self.chooser.finish(self.record.setup.settings.rounds)
+        self.audit.append("choice", **chosen)
+        self.record = replace(self.record, account=replace(self.record.account, chosen=chosen))
+        self._write_state()
+        self.record.save()
+        shared = [f"{name} {each}" for name, each in chosen.items() if not isinstance(each, list)]
+        log.info("Chosen on validation rows: %s.", ", ".join(shared) or "each client's own round")
+
     def _write_state(self) -> None:
         self.state.audited = self.audit.last
         self.state.write(self.record.folder / STATE)
 
-    def _send(
-        self, kind: str, number: int, arrays: Mapping[str, Array], nodes: Mapping[str, int], check: Check
+    def send(
+        self,
+        kind: str,
+        number: int,
+        arrays: Mapping[str, Array],
+        nodes: Mapping[str, int],
+        check: Check,
+        compare: Compare = lambda replies: {},
+        **others: int,
     ) -> dict[str, Payload]:
         """Send the same payload to some clients and return the accepted replies by client."""
-        payload = Payload(arrays, {"round": number, "federation": self.state.federation_id})
-        return self.roster.send(kind, payload, nodes, check)
+        metadata = {"round": number, "federation": self.state.federation_id, **others}
+        payload = Payload({**arrays, **self.pooled}, metadata)
+        return self.roster.send(kind, payload, nodes, check, compare)
 
     def _build_limits(self, number: int) -> dict[str, ReturnLimits]:
         """Derive what each client may return from the moments of all and from the last returns."""
-        broadcast = {"head": self.head, "bias": self.bias}
         size = float(np.sqrt(psd.trace(self.pooled["covariance"])))
-        spread = self.state.spread(broadcast) if number > 1 else None
+        head_and_bias = {name: self.shared[name] for name in HEAD_AND_BIAS}
+        spread = self.state.spread(head_and_bias) if number > 1 else None
+        settings = self.record.setup.settings
         initial = float((self.record.initial[0] ** 2).sum())
         return {
             name: ReturnLimits(
-                info, gram, self.target_means[name], size, self.record.setup.settings.penalty, broadcast,
-                initial, spread,
+                info, gram, self.target_means[name], size, settings.penalty, self.shared, initial,
+                optimizer_reach(settings, info.rows), spread,
             )
             for (name, info), gram in zip(self.roster.clients.items(), self.expected.grams, strict=True)
         }  # fmt: skip
@@ -187,9 +247,12 @@ class Server:
     def _check_moments(
         self, number: int, replies: Mapping[str, Payload], limits: Mapping[str, ReturnLimits]
     ) -> None:
-        """Warn of clients that train to other moments than they claim; the first round is too early."""
-        returned = {client: reply.arrays for client, reply in replies.items()}
-        doubts = find_doubtful_moments(returned, limits) if number > 1 else {}
+        """Warn of clients that train to other moments than they claim; the first round is too early.
+
+        Full models are averaged long before they converge to what their moments give.
+        """
+        is_known = number > 1 and not (self.procedure.local or self.procedure.full_model)
+        doubts = find_doubtful_moments(_arrays_of(replies), limits) if is_known else {}
         for client, reason in doubts.items():
             log.warning("The moments of client '%s' are in doubt in round %d: %s.", client, number, reason)
             self.audit.append("doubt", client=client, round=number, reason=reason)
@@ -198,20 +261,19 @@ class Server:
         self, number: int, replies: Mapping[str, Payload], measured: Mapping[str, Payload]
     ) -> Round:
         """Collect a round; an absent client has its last head and bias, and NaN for all else."""
-        trained = {client: reply.arrays for client, reply in replies.items()}
-        evaluated = {client: reply.arrays for client, reply in measured.items()}
-        returned = self.state.counted
+        trained, evaluated, returned = _arrays_of(replies), _arrays_of(measured), self.state.counted
+        head, bias = (self.shared[name] for name in HEAD_AND_BIAS)
 
         def stack(by_client: Mapping[str, Mapping[str, Array]], name: str, *shape: int) -> Array:
-            absent = {name: np.full(shape, np.nan)}
-            return np.stack([by_client.get(client, absent)[name] for client in self.roster.names])
+            absent = np.full(shape, np.nan)
+            return np.stack([by_client.get(client, {}).get(name, absent) for client in self.roster.names])
 
         return Round(
             number=number,
-            head=self.head,
-            bias=self.bias,
-            returned_heads=stack(returned, "head", *self.head.shape),
-            returned_biases=stack(returned, "bias", *self.bias.shape),
+            head=head,
+            bias=bias,
+            returned_heads=stack(returned, "head", *head.shape),
+            returned_biases=stack(returned, "bias", *bias.shape),
             local_objective=stack(trained, "local_objective"),
             shared_objective=stack(evaluated, "objective"),
             train_mse=stack(evaluated, "train_mse", 3),
@@ -228,16 +290,29 @@ class Server:
             if self.state.is_suspended(name):
                 log.warning("Client '%s' is suspended; averaging without it.", name)
             elif name not in replies:
-                action = "using its last head" if name in self.state.arrays else "averaging without it"
+                action = "using its last head" if self.state.arrays.get(name) else "averaging without it"
+                action = "its errors are missing" if self.procedure.local else action
                 log.warning("Client '%s' did not reply in round %d; %s.", name, number, action)
             elif name not in measured:
                 log.warning("Client '%s' did not evaluate round %d.", name, number)
-        limit = self._find_limit(tuple(name for name in names if name in self.state.counted))
-        error = float(psd.relative_error(psd.gram(self.head), limit.gram))
         log.info(
-            "Round %d of %d: %d of %d clients replied; relative distance of the head's Gram to %s: %.1e.",
-            number, self.record.setup.settings.rounds, len(replies), len(names), limit.name, error,
+            "Round %d of %d: %d of %d clients replied%s%s.",
+            number, self.record.setup.settings.rounds, len(replies), len(names), self._describe_head(),
+            self._describe_validation(),
         )  # fmt: skip
+
+    def _describe_head(self) -> str:
+        if self.procedure.without_limit:
+            return ""
+        limit = self._find_limit(tuple(name for name in self.roster.names if name in self.state.counted))
+        error = float(psd.relative_error(psd.gram(self.shared["head"]), limit.gram))
+        return f"; relative distance of the head's Gram to {limit.name}: {error:.1e}"
+
+    def _describe_validation(self) -> str:
+        if not self.state.has_validation:
+            return ""
+        name = "local" if self.procedure.local else "shared"
+        return f"; mean squared error on validation rows: {self.state.mean_error(name):.4g}"
 
     def _find_limit(self, counted: tuple[str, ...]) -> Limit:
         """Return the limit of training with these clients; a median takes up to a second."""
@@ -245,3 +320,7 @@ class Server:
             aggregation = self.roster.config.aggregation
             self.limits[counted] = find_limit(self.expected, self.roster.names, counted, aggregation)
         return self.limits[counted]
+
+
+def _arrays_of(replies: Mapping[str, Payload]) -> dict[str, Mapping[str, Array]]:
+    return {client: reply.arrays for client, reply in replies.items()}

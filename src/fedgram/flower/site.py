@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
 from fedgram.data.problem import Split
+from fedgram.data.tables.files import sql_name, sql_text
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite
 from fedgram.flower.config import read_number
@@ -22,7 +26,8 @@ class Site:
     """One client of a federation.
 
     `targets` are the target names. `folder` is private and must survive restarts. `backbone` and `device`
-    are as in `fedgram.training.train`.
+    are as in `fedgram.training.train`. `validation` rows choose the round and all strengths; they are not
+    trained on.
     """
 
     name: str
@@ -32,6 +37,7 @@ class Site:
     backbone: Backbone = "resmlp"
     folder: str | Path = "private"
     device: str = "auto"
+    validation: Split | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", as_names(self.targets))
@@ -41,7 +47,7 @@ class Site:
                 "characters.",
                 field="site",
             )
-        for split in filter(None, (self.train, self.test)):
+        for split in filter(None, (self.train, self.test, self.validation)):
             check_finite(split.inputs, self.name, "inputs")
             check_finite(split.targets, self.name, "targets")
 
@@ -55,10 +61,12 @@ class Site:
         targets: str | Sequence[str],
         test_fraction: float | None = None,
         seed: int = 0,
+        where: str | None = None,
         **others: Any,
     ) -> Site:
-        """Read the rows of a CSV, TSV or Parquet file; `seed` draws the test rows."""
-        spec = TableSpec(None, list(as_names(inputs)), list(as_names(targets)), test_fraction, site=name)
+        """Read the rows of a table file; `seed` draws the test rows, `where` is a SQL condition."""
+        columns = list(as_names(inputs)), list(as_names(targets))
+        spec = TableSpec(None, *columns, test_fraction, where, site=name)
         train, test, _ = read_splits(path, spec, seed)
         return cls(name, train[name], test.get(name), as_names(targets), **others)
 
@@ -66,8 +74,9 @@ class Site:
     def from_config(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:
         """Read the table that the node config names.
 
-        The node config has 'table', 'site', 'folder' and 'device'. The run config has 'inputs' and
-        'targets', because all clients use the same columns.
+        The node config has 'table', 'site', 'folder' and 'device', and with 'column' and 'value' it selects
+        the rows that have this value there. The run config has 'inputs' and 'targets', because all clients
+        use the same columns.
         """
         required = {"node": (node_config, ("table", "site")), "run": (run_config, ("inputs", "targets"))}
         for source, (config, keys) in required.items():
@@ -80,12 +89,35 @@ class Site:
             inputs=split_names(str(run_config["inputs"])),
             targets=split_names(str(run_config["targets"])),
             test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
+            where=_select_rows(node_config),
             backbone=str(run_config.get("backbone", "resmlp")),
             folder=str(node_config.get("folder", "private")),
             device=str(node_config.get("device", "auto")),
         )
 
+    def hold_out_validation(self, fraction: float) -> Site:
+        """Move a fraction of the training rows to the validation rows, unless the site has some already.
+
+        Enough training rows stay for a covariance of full rank.
+        """
+        if not fraction or self.validation is not None:
+            return self
+        rows, targets = self.train.targets.shape
+        # The name seeds the draw; the second number keeps it apart from the draw of test rows.
+        order = np.random.default_rng([crc32(self.name.encode(errors="replace")), 1]).permutation(rows)
+        count = max(0, min(round(fraction * rows), rows - targets - 1))
+        # sorted: the rows keep their order
+        train, validation = (self.train.take(np.sort(each)) for each in (order[count:], order[:count]))
+        return replace(self, train=train, validation=validation)
+
     @property
     def moments(self) -> Moments:
         """Moments of the training targets."""
         return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
+
+
+def _select_rows(node_config: Mapping[str, Any]) -> str | None:
+    if not node_config.get("column"):
+        return None
+    value = str(node_config.get("value", node_config["site"]))
+    return f"{sql_name(str(node_config['column']))}::VARCHAR = {sql_text(value)}"

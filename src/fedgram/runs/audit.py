@@ -1,7 +1,8 @@
 """Append-only audit log of a federation, each line chained to the one before.
 
 Every line is a JSON object with "previous", the SHA-256 of the line before it (64 zeros in the first). A line
-that was changed, removed or inserted breaks the chain at the next one.
+that was changed, removed or inserted breaks the chain at the next one. A line about an accepted reply has the
+reply's hash and its signature by the key of the client's introduction.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write, parse_json, read_json
+from fedgram.runs.signatures import can_verify, is_signed
 
 AUDIT = "audit.jsonl"
 FIRST = 64 * "0"
@@ -75,7 +77,8 @@ class AuditSummary:
     """A verified audit log.
 
     `last` is the hash of the last line: note it elsewhere to detect a log that was replaced as a whole.
-    `replies` counts (client, outcome) of all replies, `refusals` lists the refused ones.
+    `replies` counts (client, outcome) of all replies, `refusals` lists the refused ones. `signatures` counts
+    the verified ones; it is None if the library for them is not installed.
     """
 
     path: Path
@@ -84,6 +87,7 @@ class AuditSummary:
     replies: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: tuple[dict[str, Any], ...] = ()
     suspended: dict[str, str] = field(default_factory=dict)
+    signatures: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram runs audit --json`."""
@@ -94,6 +98,7 @@ class AuditSummary:
             "path": str(self.path),
             "lines": self.lines,
             "last": self.last,
+            "signatures": self.signatures,
             "replies": by_client,
             "refusals": list(self.refusals),
             "suspended": self.suspended,
@@ -113,7 +118,8 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
     Raises
     ------
     InputError
-        If a line is damaged, missing or not chained to the one before.
+        If a line is damaged, missing or not chained to the one before, or if a signature is not by the key
+        of the client's last accepted introduction.
 
     Examples
     --------
@@ -133,6 +139,8 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
     replies: Counter[tuple[str, str]] = Counter()
     refusals: list[dict[str, Any]] = []
     suspended: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    signatures = 0 if can_verify() else None
     for line, entry in _read_lines(path):
         lines += 1
         if entry.get("previous") != last:
@@ -140,6 +148,12 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
         last = hash_line(line)
         is_anchored |= last == anchor
         client, event = str(entry.get("client")), entry.get("event")
+        if event == "introduction" and entry.get("outcome") == ACCEPTED:
+            keys[client] = str(entry.get("key"))
+        if signatures is not None and "signature" in entry:
+            if not is_signed(keys.get(client, ""), str(entry.get("reply")), str(entry["signature"])):
+                raise _broken(path, f"the signature in line {lines} is not by the key of client '{client}'")
+            signatures += 1
         if event == "reply":
             replies[client, str(entry.get("outcome"))] += 1
         if entry.get("outcome") == REFUSED:
@@ -150,7 +164,7 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
             suspended.pop(client, None)
     if not is_anchored:
         raise _broken(path, "lines are missing at its end")
-    return AuditSummary(path, lines, last, replies, tuple(refusals), suspended)
+    return AuditSummary(path, lines, last, replies, tuple(refusals), suspended, signatures)
 
 
 def request_readmission(folder: Path, client: str, *, new_key: bool = False) -> None:

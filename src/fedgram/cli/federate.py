@@ -1,0 +1,74 @@
+"""The command `fedgram federate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgram._util.errors import InputError
+from fedgram.cli.app import app, print_json
+from fedgram.cli.options import Json, output_option
+
+SMALL = {"backbone": "resmlp-small", "features": 32, "rounds": 4, "epochs": 20, "reply-timeout": 600.0}
+"""Settings for a few minutes on a CPU; a sites.toml file and the options override them."""
+
+
+@app.command()
+def federate(
+    sites: Annotated[
+        Path | None, typer.Argument(help="File sites.toml: a table for every site, columns and settings.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Named dataset instead of a file (see 'fedgram data list').")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Split the dataset's rows by target over this many sites.")
+    ] = None,
+    procedure: Annotated[str | None, typer.Option(help="Training procedure, as in 'fedgram train'.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the initial network and the row order.")] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Use Flower's simulation engine (needs Ray), without SuperNodes."),
+    ] = False,
+    out: Annotated[Path | None, output_option(help="Folder for the run. Default: runs.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a Flower federation on this machine and compare it with the prediction.
+
+    The command starts a SuperLink with TLS and one authenticated SuperNode per site, waits until they are
+    ready, trains, and stops everything that it started. The same command resumes a stopped run. Example:
+
+    fedgram federate --dataset swimmer-mini --rounds 2 --epochs 5
+    """
+    if (sites is None) == (dataset is None):
+        raise InputError("Pass either a sites.toml file or --dataset.", field="sites")
+    if clients is not None and dataset is None:
+        raise InputError(
+            "--clients applies to --dataset; a sites.toml file names its sites.", field="clients"
+        )
+    from fedgram.cli.progress import progress_bar
+    from fedgram.display import run_tables
+    from fedgram.flower.deployment import federate as run_federation
+    from fedgram.flower.secure_record import SecureRecord
+    from fedgram.flower.sites_file import SitesConfig
+
+    found = SitesConfig.read(sites) if sites is not None else SitesConfig.from_dataset(str(dataset), clients)
+    config = SitesConfig(SMALL | found.run_config, found.nodes).with_settings(
+        procedure=procedure, rounds=rounds, epochs=epochs, seed=seed, out=out and str(out)
+    )
+    with progress_bar(kept="finished rounds") as progress:
+        run = run_federation(config, is_simulation=simulate, on_line=progress.log)
+    if isinstance(run, SecureRecord):
+        if as_json:
+            print_json(run.document)
+        else:
+            typer.echo("\n".join([*run.sentences, f"Run: {run.folder}"]))
+    elif as_json:
+        print_json(run_tables.comparison_document([run]))
+    else:
+        run_tables.print_comparison([run])
+        typer.echo(f"Run: {run.folder}")

@@ -1,0 +1,65 @@
+"""Options of private moments, and their release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fedgram._util.errors import InputError
+from fedgram._util.text import split_names
+from fedgram.cli.options import table_option
+
+if TYPE_CHECKING:
+    from fedgram.cli.inputs import LoadedMoments
+    from fedgram.theory.moments import Moments
+
+Epsilon = Annotated[
+    float | None, table_option(help="Release private moments once, with this epsilon for every row.")
+]
+Delta = Annotated[float | None, table_option(help="Delta of private moments, such as 1e-6.")]
+Bounds = Annotated[
+    str | None,
+    table_option(help="Bounds LOW:HIGH of all targets, or of each, separated by commas; not from the rows."),
+]
+
+
+def release_moments(
+    loaded: LoadedMoments, epsilon: float | None, delta: float | None, bounds: str | None
+) -> Moments:
+    """Compute private moments of the rows of a table."""
+    from fedgram.data.private_moments import private_moments
+    from fedgram.data.tables.read_sample import MAX_ROWS
+
+    if epsilon is None or delta is None or bounds is None:
+        raise InputError("Private moments need --epsilon, --delta and --bounds.", field="epsilon")
+    sample, summary = loaded.sample, loaded.moments
+    if sample is None:
+        raise InputError("Private moments need a table, not moments files. Pass the rows.", field="data")
+    if sample.is_robust:
+        raise InputError(
+            "--robust clips at values that come from the rows. Use --bounds alone for private moments.",
+            field="robust",
+        )
+    rows = {client: sample.rows[client] for client in summary.clients}
+    if sum(map(len, rows.values())) < summary.count.sum():
+        raise InputError(
+            f"Private moments read at most {MAX_ROWS:,} rows. Release one client at a time, or select rows "
+            "with --where.",
+            field="data",
+        )
+    released = private_moments(
+        rows, bounds=parse_bounds(bounds), epsilon=epsilon, delta=delta, target_names=summary.targets
+    )
+    return released if summary.is_weighted_by_rows else released.weighted(summary.client_weights)
+
+
+def parse_bounds(text: str) -> list[list[float]]:
+    """Return the bounds of '0:10' or '0:10,-1:1'."""
+    try:
+        pairs = [[float(end) for end in part.split(":")] for part in split_names(text)]
+    except ValueError:
+        pairs = []
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise InputError(
+            f"Invalid --bounds: '{text}'. Pass LOW:HIGH, for all targets or for each.", field="bounds"
+        )
+    return pairs

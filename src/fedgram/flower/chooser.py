@@ -1,0 +1,188 @@
+"""Choose round, strengths and shares from what clients report of their validation rows.
+
+The server sees parameters, sums and squared errors. It solves the moment head from totals of the sums. Site
+effects and mixtures are computed by the clients, from their own rows and these totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.federation.returns import Layers
+from fedgram.federation.site_models import absorb
+from fedgram.flower.checks import ClientInfo, check_blend, check_finish, check_trials
+from fedgram.flower.messages import (
+    BLEND,
+    FINISH,
+    PRIOR,
+    SUMS,
+    TOTALS,
+    TRAINING_SUMS,
+    TRIAL,
+    TRIALS,
+    VALIDATION_SUMS,
+    Payload,
+)
+from fedgram.flower.roster import Roster
+from fedgram.flower.server_state import BEST
+from fedgram.theory.blend import BlendSums
+from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.site_effects import Trial, search_strengths
+
+Arrays = dict[str, Array]
+Send = Callable[..., dict[str, Payload]]
+"""Sends a payload to clients and returns the accepted replies: `Server.send`."""
+
+
+class Chooser:
+    """The server's part of choosing models; what it chose so far is in `ServerState`."""
+
+    def __init__(self, roster: Roster, send: Send) -> None:
+        self.roster, self.state, self.send = roster, roster.state, send
+        self.procedure = roster.config.run.procedure
+
+    def choose_round(
+        self, number: int, average: Arrays, replies: Mapping[str, Payload], measured: Mapping[str, Payload]
+    ) -> Arrays:
+        """Compare a round with the best so far; return what training goes on from instead of the average.
+
+        A client that did not report counts with its last error.
+        """
+        procedure, state = self.procedure, self.state
+        if procedure.local or procedure.blended:
+            alone = {client: float(reply.arrays["local_error"]) for client, reply in replies.items()}
+            state.update_errors("local", alone)
+            state.best_local.update(number, state.mean_error("local"))
+        if procedure.local or not measured:
+            return {}
+        if procedure.moment_head:
+            return self._choose_moment_head(number, average, measured)
+        errors = {client: float(reply.arrays["validation_error"]) for client, reply in measured.items()}
+        self._compare(number, errors, average)
+        return {}
+
+    def _choose_moment_head(self, number: int, average: Arrays, measured: Mapping[str, Payload]) -> Arrays:
+        sums = {part: add_sums(measured, part) for part in (TRAINING_SUMS, VALIDATION_SUMS)}
+        training, validation = sums.values()
+        trial, errors = self._search(number, number, average, training, deviations=False)
+        self._compare(
+            number, errors, average | _name(training, TRAINING_SUMS) | _name(validation, VALIDATION_SUMS)
+        )
+        every = self.procedure.moment_head
+        if every == 1 or number % every:
+            return {}
+        names = ("head", "bias", "layer_weight", "layer_bias")
+        layers = Layers(*(torch.from_numpy(average[name])[None] for name in names))
+        moved = absorb(layers, (training + validation).ridge(trial.ridge))
+        return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
+
+    def _compare(self, number: int, errors: Mapping[str, float], arrays: Arrays) -> None:
+        self.state.update_errors("shared", errors)
+        if self.state.best.update(number, self.state.mean_error("shared")):
+            self.state.keep_best(number, arrays)
+
+    def _search(
+        self, number: int, model: int, average: Arrays, training: FeatureSums, *, deviations: bool
+    ) -> tuple[Trial, dict[str, float]]:
+        """Let clients try strengths on the features of a round; also return each client's error."""
+        clients: list[str] = []
+
+        def errors_of(trials: Sequence[Trial]) -> Array:
+            rows = {"trials": np.stack([_to_row(each) for each in trials])}
+            replies = self._ask(TRIALS, number, model, average | _name(training, TOTALS) | rows, check_trials)
+            clients[:] = replies
+            return np.stack([reply.arrays["errors"] for reply in replies.values()], axis=1)
+
+        trial, errors = search_strengths(
+            errors_of, effects=self.procedure.site_effects, deviations=deviations
+        )
+        by_target = errors / len(training.targets)
+        return trial, dict(zip(clients, by_target.tolist(), strict=True))
+
+    def finish(self, rounds: int) -> dict[str, Any]:
+        """Let clients keep the models of the best round; return what was chosen, for the account."""
+        procedure, state = self.procedure, self.state
+        best = state.best.round
+        chosen: dict[str, Any] = {} if procedure.local else {"round": best}
+        kept = state.own.get((BEST, best), {})
+        arrays = {name: value for name, value in kept.items() if "." not in name}
+        if procedure.moment_head:
+            training, validation = (_read(kept, part) for part in (TRAINING_SUMS, VALIDATION_SUMS))
+            trial, _ = self._search(rounds, best, arrays, training, deviations=True)
+            arrays |= _name(training + validation, TOTALS) | {TRIAL: _to_row(trial)}
+            chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
+        if procedure.blended:
+            arrays[PRIOR] = self._find_prior(rounds, best, arrays)
+        replies = self._ask(
+            FINISH, rounds, best, arrays, lambda reply, info: check_finish(reply, info, rounds)
+        )
+        if procedure.local:
+            chosen["round"] = self._by_client(
+                {name: each.metadata["chosen"] for name, each in replies.items()}
+            )
+        for name in ("local_share", "test_mse") if procedure.blended else ("test_mse",):
+            chosen[name] = self._by_client(
+                {client: float(reply.arrays[name]) for client, reply in replies.items()}
+            )
+        return chosen
+
+    def _find_prior(self, rounds: int, best: int, arrays: Arrays) -> Array:
+        """Return the share of all clients together and its weight, from sums over their validation rows."""
+        replies = self._ask(BLEND, rounds, best, arrays, check_blend)
+        rows = [float(self.roster.clients[client].validation_rows) for client in replies]
+        difference, agreement = (
+            np.array([float(reply.arrays[name]) for reply in replies.values()])
+            for name in ("difference", "agreement")
+        )
+        prior = BlendSums(np.array(rows), difference, agreement).prior()
+        return np.array([prior.share, prior.weight])
+
+    def _ask(
+        self,
+        kind: str,
+        number: int,
+        model: int,
+        arrays: Arrays,
+        check: Callable[[Payload, ClientInfo], None],
+    ) -> dict[str, Payload]:
+        """Ask all clients about their models of a round; stop if none replies."""
+        clients, best_local = self.roster.clients, self.state.best_local.round
+        replies = self.send(
+            kind, number, arrays, self.roster.active, lambda client, reply: check(reply, clients[client]),
+            model=model, best_local=best_local,
+        )  # fmt: skip
+        if not replies:
+            raise InputError(
+                f"No client replied to '{kind}' in round {number}. Run the same command again to resume. "
+                f"{' '.join(self.roster.problems)}".rstrip(),
+                field="clients",
+            )
+        return {client: replies[client] for client in self.roster.names if client in replies}
+
+    def _by_client(self, values: Mapping[str, Any]) -> list[Any]:
+        """List values in the order of clients; None for absent clients and for NaN."""
+        found = (values.get(client) for client in self.roster.names)
+        return [None if each is None or np.isnan(each) else each for each in found]
+
+
+def add_sums(replies: Mapping[str, Payload], part: str) -> FeatureSums:
+    """Total the sums that clients sent over their training or validation rows: all that the server uses."""
+    return FeatureSums.stack([_read(reply.arrays, part) for reply in replies.values()]).total()
+
+
+def _read(arrays: Mapping[str, Array], prefix: str) -> FeatureSums:
+    return FeatureSums(*(arrays[prefix + name] for name in SUMS))
+
+
+def _name(sums: FeatureSums, prefix: str) -> Arrays:
+    return {prefix + name: getattr(sums, name) for name in SUMS}
+
+
+def _to_row(trial: Trial) -> Array:
+    return np.array([trial.ridge, trial.strengths.intercept, trial.strengths.deviation])

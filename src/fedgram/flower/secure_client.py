@@ -1,0 +1,283 @@
+"""The client's part of secure sums: answer each message once, from keys in its private folder.
+
+A session's secret, the public keys of all clients and what was answered are in one file (mode 0600), which
+the next session of the federation deletes. A repeated request gets the same answer. Another request for the
+same sum is refused: two answers under one mask would show their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_bytes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import read_json
+from fedgram.federation.secure_sums import NUMBER_BYTES, Number, Participant, default_threshold, to_bytes
+from fedgram.flower.client_state import folder_name
+from fedgram.flower.identity import SiteKey
+from fedgram.flower.messages import EVALUATE, Payload, averaged_arrays, reply_format
+from fedgram.flower.secure_messages import (
+    EVALUATED,
+    FINISHED,
+    INTRODUCE,
+    KEYS,
+    MOMENTS,
+    REVEAL,
+    ROUND,
+    SHARES,
+    SUM,
+    TRAINED,
+    from_words,
+    read_sealed,
+    to_words,
+)
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.signatures import is_signed
+from fedgram.runs.store import safe_name
+from fedgram.runs.tensor_files import write_document
+from fedgram.theory.sum_prediction import moment_numbers, round_numbers
+
+if TYPE_CHECKING:
+    from fedgram.flower.client import Client
+
+PEERS = "peers.json"
+"""File with the identity keys of other sites, beside the folders of federations."""
+MOST_SUMS = 1024
+"""Largest number of sums that a site prepares keys for."""
+
+
+class SecureSession:
+    """The file of a session at a site."""
+
+    def __init__(self, client: Client, request: Payload) -> None:
+        site, session = client.site, str(request.metadata["session"])
+        self.folder = Path(site.folder, folder_name(site.name), "secure")
+        federation = self.folder / safe_name(str(request.metadata["federation"]))
+        self.path = federation / f"{safe_name(session)}.json"
+        if self.path.exists():
+            self.state: dict[str, Any] = read_json(self.path)
+        else:
+            self.state = {"secret": token_bytes(32).hex(), "answered": {}}
+            for ended in federation.glob("*.json"):  # its secret would unmask recorded messages
+                ended.unlink()
+        self.participant = Participant(site.name, session, bytes.fromhex(self.state["secret"]))
+
+    @property
+    def keys(self) -> dict[str, list[bytes]]:
+        """Public keys of all clients."""
+        if "keys" not in self.state:
+            raise InputError("This secure session has no keys yet. Start a new run.", field="secure")
+        return {name: [bytes.fromhex(key) for key in keys] for name, keys in self.state["keys"].items()}
+
+    def check_peers(self, keys: dict[str, list[bytes]], request: Payload) -> None:
+        """Verify that each site signed its keys, with the identity that it had in the first session."""
+        identities = dict(zip(keys, map(str, request.metadata["identities"]), strict=True))
+        signatures = zip(keys, from_words(request.arrays["signatures"]), strict=True)
+        for name, signature in signatures:
+            statement = _key_statement(self.participant, name, keys[name])
+            if not is_signed(identities[name], statement.hex(), signature.hex()):
+                raise InputError(f"Site '{name}' did not sign the keys that the server sent.", field="secure")
+        path = self.folder / PEERS
+        known: dict[str, str] = read_json(path) if path.exists() else {}
+        if changed := [name for name in identities if known.get(name, identities[name]) != identities[name]]:
+            raise InputError(
+                f"Site '{changed[0]}' has another identity key than in the first secure session. Ask that "
+                f"site; if its key is new, delete '{path}'.",
+                field="secure",
+            )
+        write_document(path, known | identities)
+
+    def answer_once(self, what: str, request: Payload) -> None:
+        """Remember the request that a step was answered for; raise InputError if it was another one."""
+        unsigned = {name: value for name, value in request.metadata.items() if name != "nonce"}
+        digest = replace(request, metadata=unsigned).digest()
+        if self.state["answered"].setdefault(what, digest) != digest:
+            raise InputError(
+                f"The server asked twice, with different requests, for {what} of a secure session. Start a "
+                "new run.",
+                field="secure",
+            )
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; an answer must not leave the site before."""
+        write_document(self.path, self.state)
+
+
+def introduce(client: Client, request: Payload) -> Payload:
+    """Describe rows and network without moments."""
+    return replace(client.describe(request), arrays={})
+
+
+def send_keys(client: Client, request: Payload) -> Payload:
+    """Send a public key for encryption and one for each sum of the session."""
+    sums = int(request.metadata["sums"])
+    if not 1 <= sums <= MOST_SUMS:
+        raise InputError(f"A secure session of {sums} sums. Use 1 to {MOST_SUMS}.", field="secure")
+    session = SecureSession(client, request)
+    session.answer_once("keys", request)
+    keys = session.participant.public_keys(sums)
+    identity = SiteKey.load(Path(client.site.folder, f"{folder_name(client.site.name)}.key"))
+    signature = identity.key.sign(_key_statement(session.participant, client.site.name, keys))
+    arrays = {"keys": to_words(keys), "keys_signature": to_words([signature])[0]}
+    return Payload(arrays, _round_of(request))
+
+
+def send_shares(client: Client, request: Payload) -> Payload:
+    """Send shares of all secrets, encrypted for each client."""
+    session, names = SecureSession(client, request), [str(name) for name in request.metadata["clients"]]
+    threshold = int(request.metadata["threshold"])
+    keys = dict(zip(names, map(from_words, request.arrays["keys"]), strict=True))
+    sums = len(next(iter(keys.values()))) - 1
+    if keys.get(client.site.name) != session.participant.public_keys(sums):
+        raise InputError("The server sent other keys than this site's. Start a new run.", field="secure")
+    if len(set(names)) < 2 or threshold < default_threshold(len(names)):
+        raise InputError(
+            f"A secure session of {len(names)} clients with threshold {threshold}. Use at least two clients "
+            "and more than half of them as the threshold.",
+            field="secure",
+        )
+    session.check_peers(keys, request)
+    session.answer_once("shares", request)
+    if "sealed" not in session.state:  # shares are random: a repeated request gets the same ones
+        sealed = session.participant.share_secrets(keys, threshold)
+        session.state |= {
+            "keys": {name: [key.hex() for key in each] for name, each in keys.items()},
+            "threshold": threshold,
+            "sealed": {name: each.hex() for name, each in sealed.items()},
+        }
+        session.write()
+    stored = session.state["sealed"]
+    return Payload({"sealed": to_words(bytes.fromhex(stored[name]) for name in names)}, _round_of(request))
+
+
+def send_masked(client: Client, request: Payload) -> Payload:
+    """Compute this client's numbers of a task and send them masked."""
+    number, names = int(request.metadata["number"]), [str(name) for name in request.metadata["clients"]]
+    session = SecureSession(client, request)
+    keys = session.keys
+    is_known = set(names) <= keys.keys() and client.site.name in names
+    if not is_known or len(set(names)) < max(2, session.state["threshold"]):
+        raise InputError("A secure sum over too few or unknown clients. Start a new run.", field="secure")
+    values = TASKS[str(request.metadata["task"])](client, request)
+    session.answer_once(f"sum {number}", request)
+    masked = to_bytes(session.participant.mask(number, values, keys, names))
+    starts = range(0, len(masked), NUMBER_BYTES)
+    words = to_words(masked[start : start + NUMBER_BYTES] for start in starts)
+    return Payload({"masked": words}, _round_of(request))
+
+
+def send_revealed(client: Client, request: Payload) -> Payload:
+    """Reveal a share of the seed or of the key of each client, never of both."""
+    number, session = int(request.metadata["number"]), SecureSession(client, request)
+    keys = session.keys
+    sent, dropped = ([str(name) for name in request.metadata.get(part, [])] for part in ("sent", "dropped"))
+    if set(sent) & set(dropped) or len(set(sent)) < max(2, session.state["threshold"]):
+        raise InputError(
+            "A secure sum that too few clients sent numbers for. Start a new run.", field="secure"
+        )
+    session.answer_once(f"shares of sum {number}", request)
+    sealed = dict(zip(sorted(keys), read_sealed(request), strict=True))
+    shares = session.participant.reveal(number, sent, dropped, keys, sealed)
+    return Payload({"shares": to_words(shares[name] for name in (*sent, *dropped))}, _round_of(request))
+
+
+def _sum_round(client: Client, request: Payload) -> list[Number]:
+    return round_numbers(client.site.moments, client.config.settings.penalty, request.arrays["head"])
+
+
+def _sum_moments(client: Client, request: Payload) -> list[Number]:
+    return moment_numbers(client.site.moments, client.config.settings.penalty)
+
+
+def _sum_trained(client: Client, request: Payload) -> list[Number]:
+    """N_m, and N_m times what the client returns after training."""
+    reply = client.train(request)
+    if reply.arrays["diverged"]:
+        raise InputError(f"The network of site '{client.site.name}' diverged. Lower the learning rate.")
+    return weighted_numbers(len(client.site.train), reply.arrays, trained_names(client.config.run.procedure))
+
+
+def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
+    """N_m and N_m times training errors, test rows and them times test errors, then sums over rows."""
+    reply, test = client.evaluate(request), client.site.test
+    if reply.error:
+        raise InputError(reply.error, field="round")
+    names = ("objective", "train_mse")
+    numbers = weighted_numbers(len(client.site.train), reply.arrays, names)
+    rows = 0 if test is None else len(test)
+    numbers += weighted_numbers(rows, {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}, ("test_mse",))
+    sums = summed_names(client.config.run.procedure)
+    return numbers + [value for name in sums for value in np.ravel(reply.arrays[name]).tolist()]
+
+
+def _sum_finished(client: Client, request: Payload) -> list[Number]:
+    """Test rows, and them times the test error of the chosen model."""
+    reply, test = client.finish(request), client.site.test
+    rows = 0 if test is None else len(test)
+    return weighted_numbers(rows, {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}, ("test_mse",))
+
+
+def weighted_numbers(rows: int, arrays: Any, names: Iterable[str]) -> list[Number]:
+    """Return the number of rows, and arrays times it, flattened in the order of their names."""
+    flat: list[Array] = [np.ravel(arrays[name]) for name in names]
+    return [float(rows), *(rows * np.concatenate(flat)).tolist()]
+
+
+def trained_names(procedure: Procedure) -> tuple[str, ...]:
+    """Arrays of a trained return that are averaged, in the order of a sum."""
+    return (*averaged_arrays(procedure), "local_objective")
+
+
+def summed_names(procedure: Procedure) -> tuple[str, ...]:
+    """Arrays of an evaluation that are added up, in the order of a sum."""
+    weighted = {"objective", "train_mse", "test_mse"}
+    return tuple(name for name in reply_format(EVALUATE, procedure).arrays if name not in weighted)
+
+
+def _key_statement(participant: Participant, name: str, keys: Iterable[bytes]) -> bytes:
+    """What a site signs: that these are its public keys in this session."""
+    content = sha256(f"fedgram secure keys {participant.session} {name!r} ".encode())
+    for key in keys:
+        content.update(key)
+    return content.digest()
+
+
+def _round_of(request: Payload) -> dict[str, int]:
+    return {"round": int(request.metadata["round"])}
+
+
+TASKS = {
+    ROUND: _sum_round,
+    MOMENTS: _sum_moments,
+    TRAINED: _sum_trained,
+    EVALUATED: _sum_evaluated,
+    FINISHED: _sum_finished,
+}
+"""What a client adds to each sum."""
+
+SECURE_ANSWERS = {
+    INTRODUCE: introduce,
+    KEYS: send_keys,
+    SHARES: send_shares,
+    SUM: send_masked,
+    REVEAL: send_revealed,
+}
+"""What a client does with each message of a secure federation."""
+
+
+def check_allowed(kind: str, is_secure: bool) -> None:
+    """Refuse messages that would reveal what secure sums hide."""
+    if is_secure != (kind in SECURE_ANSWERS):
+        raise InputError(
+            f"Refused the message '{kind}': this site takes part in "
+            f"{'secure' if is_secure else 'plain'} federations only. Change 'secure' in the run config.",
+            field="secure",
+        )

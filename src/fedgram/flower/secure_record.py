@@ -1,0 +1,171 @@
+"""A secure run on disk: `secure.json`, and the averaged arrays of its last round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram._util.files import read_json
+from fedgram.flower.config import FederationConfig
+from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
+from fedgram.theory.geometry import psd
+from fedgram.theory.moments import Pooled
+from fedgram.theory.penalty import Penalty
+from fedgram.theory.sum_prediction import SumPrediction
+
+FORMAT = "fedgram-secure/1"
+DOCUMENT = "secure.json"
+
+
+@dataclass(frozen=True, eq=False)
+class SecureRecord:
+    """The document of a secure run; `docs/interchange.md` has its keys."""
+
+    folder: Path
+    document: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> SecureRecord | None:
+        """Read a stored run; None if there is none."""
+        path = folder / DOCUMENT
+        if not path.exists():
+            return None
+        document = read_json(path)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise InputError(
+                f"'{path}' is not a secure run of format '{FORMAT}'. Delete it.", field=str(path)
+            )
+        return cls(folder, document)
+
+    @classmethod
+    def create(
+        cls, folder: Path, config: FederationConfig, federation: str, keys: Mapping[str, str],
+        targets: Sequence[str], prediction: SumPrediction,
+    ) -> SecureRecord:  # fmt: skip
+        """Store the start of a run: settings, the clients' public keys and the prediction."""
+        described = {
+            "format": FORMAT,
+            "federation": federation,
+            "settings": describe_settings(config),
+            "keys": dict(keys),
+            "targets": list(targets),
+            **describe_prediction(prediction),
+            "rounds": [],
+        }
+        record = cls(folder, described)
+        record.write()
+        return record
+
+    def check_settings(self, config: FederationConfig) -> None:
+        """Raise InputError if a config is not that of the run."""
+        ours, stored = describe_settings(config), self.document["settings"]
+        if other := [name for name in ours if ours[name] != stored.get(name)]:
+            raise InputError(
+                f"The secure run in '{self.folder}' has other settings: {', '.join(other)}. Choose another "
+                "'out'.",
+                field="out",
+            )
+
+    @property
+    def number(self) -> int:
+        """Number of finished rounds."""
+        return len(self.document["rounds"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are finished."""
+        return self.number == self.document["settings"]["rounds"]
+
+    @property
+    def prediction(self) -> SumPrediction:
+        """The stored prediction."""
+        given = self.document
+        return SumPrediction(
+            clients=tuple(given["clients"]),
+            count=given["rows"],
+            pooled=Pooled(*(np.array(given[f"pooled_{part}"]) for part in ("mean", "within", "between"))),
+            penalty=Penalty(**given["penalty"]),
+            barycenter=np.array(given["barycenter"]["gram"]),
+            arithmetic=np.array(given["arithmetic"]),
+            active=given["active"],
+            residual=given["barycenter"]["residual"],
+            rounds=given["barycenter"]["rounds"],
+        )
+
+    @property
+    def averages(self) -> dict[str, Array]:
+        """Averaged arrays of the last round."""
+        return read_arrays(self._path(self.number))
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was predicted and measured."""
+        gap, last = self.document["gap"], (self.document["rounds"] or [None])[-1]
+        text = [
+            f"Predicted from totals over {len(self.document['clients'])} clients: federated averaging ends "
+            f"{gap['relative']:.1%} away from centralized training."
+        ]
+        if last is not None:
+            ((target, error),) = last["error"].items()
+            symbol = SYMBOLS[target]
+            text.append(
+                f"Relative distance of the head's Gram to {symbol} after round {self.number}: {error:.1e}."
+            )
+        return text
+
+    def add_round(self, line: Mapping[str, Any], averages: Mapping[str, Array]) -> None:
+        """Store a round; the arrays of the round before are deleted last, so that a crash loses nothing."""
+        before = self._path(self.number)
+        self.document["rounds"].append(dict(line))
+        write_arrays(self._path(self.number), averages)
+        self.write()
+        before.unlink(missing_ok=True)
+
+    def write(self) -> None:
+        """Write the document."""
+        write_document(self.folder / DOCUMENT, self.document)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"secure-round-{number:02d}.safetensors"
+
+
+def describe_settings(config: FederationConfig) -> dict[str, Any]:
+    """Return the settings that a resumed run must share, as JSON values."""
+    run = {"procedure": config.run.procedure.name, "seed": config.run.seed}
+    return run | asdict(config.settings) | {"data": dict(config.row_selection)}
+
+
+def describe_prediction(prediction: SumPrediction) -> dict[str, Any]:
+    """Return the prediction and its explanation as a JSON object."""
+    pooled, terms = prediction.pooled, prediction.terms
+    return {
+        "clients": list(prediction.clients),
+        "rows": prediction.count,
+        "active": prediction.active,
+        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "pooled_mean": pooled.mean.tolist(),
+        "pooled_within": pooled.within.tolist(),
+        "pooled_between": pooled.between.tolist(),
+        "pooled_covariance": pooled.covariance.tolist(),
+        "barycenter": {
+            "gram": prediction.barycenter.tolist(),
+            "residual": prediction.residual,
+            "rounds": prediction.rounds,
+        },
+        "arithmetic": prediction.arithmetic.tolist(),
+        "within": prediction.within.tolist(),
+        "centralized": prediction.centralized.tolist(),
+        "gap": {
+            "relative": prediction.relative_gap,
+            **{name: float(psd.trace(term)) for name, term in terms.items()},
+        },
+        "terms": {name: term.tolist() for name, term in terms.items()},
+        "notes": list(prediction.notes),
+    }

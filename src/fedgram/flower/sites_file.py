@@ -1,0 +1,200 @@
+"""Sites of a federation on one machine: a sites.toml file, or the clients of a dataset.
+
+inputs = ["a", "b"]            # keys of the run config, which all sites share
+targets = ["y"]
+
+[sites.oslo]
+table = "oslo.csv"             # the whole file
+
+[sites.bergen]
+table = "coast.csv"            # the rows whose 'town' is 'bergen'
+column = "town"
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.errors import InputError
+from fedgram._util.text import quote_list
+from fedgram.data.datasets import registry
+from fedgram.data.problem import Problem, Split
+from fedgram.data.splits import split_by_projection
+from fedgram.flower.config import KEYS
+from fedgram.flower.site import Site
+
+SITE_KEYS = ("table", "column", "value", "folder", "device")
+"""Keys of a site. `value` is the site's value in `column`, by default its name."""
+PARTITION = "partition-id"
+"""Key that Flower's simulation gives a node: its number from 0."""
+
+
+@dataclass(frozen=True)
+class SitesConfig:
+    """The run config, and the node config of every site by name."""
+
+    run_config: dict[str, Any]
+    nodes: dict[str, dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: str | Path) -> SitesConfig:
+        """Read a sites.toml file; paths in it are relative to its folder."""
+        document = _read_toml(Path(path))
+        sites = document.pop("sites", {})
+        shared = {key: document.pop(key) for key in SITE_KEYS if key in document}
+        _check_keys(document, KEYS, f"'{path}'")
+        run_config = {key: _to_run_value(value) for key, value in document.items()}
+        if not sites and "dataset" in document:
+            found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
+            return replace(found, run_config=found.run_config | run_config)
+        nodes = _build_nodes(sites, shared, Path(path))
+        origin = {"clients": len(nodes), "sites": str(Path(path).absolute())}
+        return cls({"name": Path(path).stem} | run_config | origin, nodes)
+
+    @classmethod
+    def from_dataset(cls, dataset: str, clients: int | None = None) -> SitesConfig:
+        """Use the clients of a named dataset, or this many groups of its rows by target projection."""
+        problem = load_clients(dataset, clients)
+        run_config = {
+            "name": problem.name,
+            "kind": problem.kind,
+            "dataset": dataset,
+            "clients": len(problem.clients),
+        }
+        return cls(run_config, {name: {} for name in problem.clients})
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, Any]) -> SitesConfig | None:
+        """Find the sites that a run config names with 'sites' (a file) or 'dataset'; None without both."""
+        if path := run_config.get("sites"):
+            return cls.read(str(path))
+        if dataset := run_config.get("dataset"):
+            return cls.from_dataset(str(dataset), run_config.get("clients"))
+        return None
+
+    def with_settings(self, **settings: Any) -> SitesConfig:
+        """Override keys of the run config, with '_' for '-'; None keeps a key."""
+        given = {key.replace("_", "-"): value for key, value in settings.items() if value is not None}
+        return replace(self, run_config=self.run_config | given)
+
+    def node_config(self, name: str) -> dict[str, Any]:
+        """Return the complete node config of a site; by default its private folder is below `out`."""
+        folder = Path(str(self.run_config.get("out", "runs"))) / "private"
+        return {"folder": str(folder.absolute()), **self.nodes[name], "site": name}
+
+
+def read_site(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:
+    """Read the rows that a node's config names: a table, or a client of a dataset.
+
+    In a simulation all nodes have the same config but for their number, which selects the site.
+    """
+    if "site" not in node_config and PARTITION in node_config:
+        node_config = _find_node_config(int(node_config[PARTITION]), run_config)
+    if dataset := run_config.get("dataset"):
+        return _read_dataset_site(str(dataset), node_config, run_config)
+    return Site.from_config(node_config, run_config)
+
+
+@cache
+def load_clients(dataset: str, clients: int | None = None) -> Problem:
+    """Load a named dataset; with another number of clients than its own, split its rows by projection."""
+    problem = registry.load(dataset)
+    if clients in (None, len(problem.clients)):
+        return problem
+    train, test = (_pool(part) for part in (problem.train, problem.test or problem.train))
+    splits = split_by_projection(train, test if problem.test else test.take(slice(0)), clients)
+    return replace(problem, train=splits[0], test=splits[1], validation={})
+
+
+def _find_node_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]:
+    sites = SitesConfig.from_run_config(run_config)
+    if sites is None:
+        raise InputError(
+            "A simulated node has no rows. Set 'sites' or 'dataset' in the run config.", field="sites"
+        )
+    names = list(sites.nodes)
+    if number >= len(names):
+        raise InputError(
+            f"The simulation has a node {number}, but there are {len(names)} sites. Set num-supernodes to "
+            f"{len(names)}.",
+            field="num-supernodes",
+        )
+    return sites.with_settings(out=run_config.get("out")).node_config(names[number])
+
+
+def _read_dataset_site(dataset: str, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:
+    problem, name = load_clients(dataset, run_config.get("clients")), str(node_config.get("site"))
+    if name not in problem.train:
+        raise InputError(
+            f"The dataset '{dataset}' has no client '{name}', only {quote_list(problem.clients)}.",
+            field="site",
+        )
+    return Site(
+        name, problem.train[name], problem.test.get(name), problem.target_names,
+        backbone=str(run_config.get("backbone", "resmlp")), folder=str(node_config.get("folder", "private")),
+        device=str(node_config.get("device", "auto")),
+    )  # fmt: skip
+
+
+def _pool(parts: Mapping[str, Split]) -> Split:
+    splits = list(parts.values())
+    return Split(
+        *(np.concatenate([getattr(each, name) for each in splits]) for name in ("inputs", "targets"))
+    )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"Cannot parse '{path}' as TOML: {error}.", field=str(path)) from None
+
+
+def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            advice = f"Use '{near[0]}'" if near else f"Known keys are {', '.join(sorted(known))}"
+            raise InputError(f"Unknown key in {where}: '{key}'. {advice}.", field=key)
+
+
+def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    is_table = isinstance(sites, dict) and all(isinstance(own, dict) for own in sites.values())
+    if not is_table or len(sites) < 2:
+        raise InputError(
+            f"'{path}' needs at least two sites. Add a section [sites.NAME] with a table for each.",
+            field="sites",
+        )
+    for name, own in sites.items():
+        _check_keys(own, SITE_KEYS, f"[sites.{name}] of '{path}'")
+    return {name: _build_node({**shared, **own}, name, path) for name, own in sites.items()}
+
+
+def _build_node(own: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Make paths absolute, and let a site's name be its value in the column."""
+    if not isinstance(own.get("table"), str):
+        raise InputError(f"[sites.{name}] of '{path}' needs a table. Add table = \"FILE\".", field="table")
+    places = {key: str(path.absolute().parent / own[key]) for key in ("table", "folder") if key in own}
+    value = {"value": str(own.get("value", name))} if "column" in own else {}
+    return {**own, **places, **value}
+
+
+def _to_run_value(value: Any) -> Any:
+    """Join a list of names with commas, as a run config has it."""
+    if not isinstance(value, list):
+        return value
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(value)
+    return line.getvalue()

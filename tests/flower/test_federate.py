@@ -1,0 +1,320 @@
+"""`fedgram federate`: sites.toml, the processes of a local federation, and the command itself."""
+
+import logging
+import os
+import re
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from fedgram._util.errors import InputError
+from fedgram.data.tables.read_rows import TableSpec, read_table
+from fedgram.flower import deployment, server_app
+from fedgram.flower.certificates import write_certificate, write_node_key
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.deployment import LogLine, federate, write_app
+from fedgram.flower.processes import Processes, interrupt_on_termination
+from fedgram.flower.sites_file import SitesConfig, load_clients, read_site
+from fedgram.runs.train_config import TrainConfig
+from fedgram.training import train
+from tests.helpers.command import fedgram
+
+ROWS = {"coast": 40, "ridge": 30, "new york": 25}
+
+
+@pytest.fixture
+def tables(tmp_path) -> Path:
+    """Write one table for all sites, one for the coast alone, and a sites.toml file that uses both."""
+    rng = np.random.default_rng(0)
+    lines = {name: rng.standard_normal((rows, 4)) + m for m, (name, rows) in enumerate(ROWS.items())}
+    text = {name: [",".join(map(repr, row.tolist())) for row in rows] for name, rows in lines.items()}
+    every = [f"{name},{line}" for name, rows in text.items() for line in rows]
+    (tmp_path / "all.csv").write_text("\n".join(["town,a,b,y1,y2", *every]))
+    (tmp_path / "coast.csv").write_text("\n".join(["a,b,y1,y2", *text["coast"]]))
+    (tmp_path / "sites.toml").write_text(
+        'name = "towns"\nkind = "GENERATED"\ninputs = ["a", "b"]\ntargets = ["y1", "y2"]\nrounds = 2\n'
+        'epochs = 2\nfeatures = 6\nprecision = "fp64"\nbackbone = "resmlp-small"\ndevice = "cpu"\n'
+        '[sites.coast]\ntable = "coast.csv"\n'
+        '[sites.ridge]\ntable = "all.csv"\ncolumn = "town"\n'
+        '[sites.york]\ntable = "all.csv"\ncolumn = "town"\nvalue = "new york"\n'
+    )
+    return tmp_path
+
+
+def test_sites_file_names_the_rows_of_every_site(tables):
+    sites = SitesConfig.read(tables / "sites.toml").with_settings(out=str(tables), rounds=None, seed=3)
+    settings = FederationConfig.from_run_config(sites.run_config)
+    assert (settings.name, settings.clients, settings.run.seed) == ("towns", 3, 3)
+    assert settings.row_selection["inputs"] == ["a", "b"]
+    together = read_table(str(tables / "all.csv"), TableSpec("town", ["a", "b"], ["y1", "y2"]), seed=0)
+    for name, town in {"coast": "coast", "ridge": "ridge", "york": "new york"}.items():
+        site = read_site(sites.node_config(name), sites.run_config)
+        assert site.folder == str(tables / "private")
+        assert len(site.train) == round(0.8 * ROWS[town])
+        if name == town:  # the name draws the test rows
+            np.testing.assert_array_equal(site.train.inputs, together.train[town].inputs)
+            np.testing.assert_array_equal(site.test.targets, together.test[town].targets)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("inputs =", "input ="), "Unknown key in '.*sites.toml': 'input'. Use 'inputs'"),
+        (('table = "coast.csv"', ""), r"\[sites.coast\] of '.*' needs a table. Add table = "),
+        (('table = "coast.csv"', "table = 3"), r"\[sites.coast\] of '.*' needs a table"),
+        (("column =", "colum ="), r"Unknown key in \[sites.ridge\] of '.*': 'colum'. Use 'column'"),
+        (("[sites.", "[site."), "Unknown key in '.*': 'site'. Use 'sites'"),
+        (("[sites.", "[sites.coast."), "needs at least two sites"),
+        (("rounds = 2", "rounds = "), "Cannot parse '.*sites.toml' as TOML"),
+        (("rounds = 2", "quarantine = 2"), "Unknown key in '.*': 'quarantine'. Known keys are "),
+    ],
+)
+def test_mistakes_in_a_sites_file_are_named(tables, change, words):
+    path = tables / "sites.toml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(InputError, match=words):
+        SitesConfig.read(path)
+    assert fedgram("federate", path).returncode == 2
+
+
+def test_missing_table_starts_nothing(tables, monkeypatch):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    (tables / "all.csv").unlink()
+    code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
+    assert code == 2
+    assert re.search(r"No such file or folder: '.*all\.csv'", err)
+
+
+def test_missing_sites_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"Cannot read '.*sites\.toml': No such file"):
+        SitesConfig.read(tmp_path / "sites.toml")
+
+
+def test_rows_are_split_over_another_number_of_sites():
+    own, more = SitesConfig.from_dataset("swimmer-mini"), SitesConfig.from_dataset("swimmer-mini", 16)
+    assert (len(own.nodes), len(more.nodes)) == (4, 16)
+    assert FederationConfig.from_run_config(more.run_config).row_selection == {
+        "clients": 16, "dataset": "swimmer-mini",
+    }  # fmt: skip
+    sites = [read_site(more.node_config(name), more.run_config) for name in more.nodes]
+    assert [len(site.train) for site in sites] == 16 * [250]
+    original = load_clients("swimmer-mini")
+    assert sum(len(site.test) for site in sites) == sum(map(len, original.test.values()))
+    assert sites[0].targets == original.target_names
+    with pytest.raises(InputError, match="'swimmer-mini' has no client 'oslo', only 'client 1', "):
+        read_site({"site": "oslo"}, own.run_config)
+
+
+def test_sites_file_may_name_a_dataset(tmp_path):
+    (tmp_path / "sites.toml").write_text('dataset = "swimmer-mini"\nclients = 8\nlambda-h = 0.1\n')
+    sites = SitesConfig.read(tmp_path / "sites.toml")
+    assert len(sites.nodes) == 8
+    assert sites.run_config["lambda-h"] == 0.1
+    assert sites.run_config["kind"] == "GENERATED"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Pass either a sites.toml file or --dataset."),
+        (("sites.toml", "--dataset", "swimmer-mini"), "Pass either a sites.toml file or --dataset."),
+        (("sites.toml", "--clients", "4"), "--clients applies to --dataset"),
+        (("--dataset", "swimmer-mimi"), "did you mean 'swimmer-mini'?"),
+        (("--dataset", "swimmer-mini", "--procedure", "proximall"), "procedure"),
+        (("--dataset", "swimmer-mini", "--rounds", "0"), "rounds must be positive"),
+    ],
+)
+def test_mistakes_in_the_command_start_nothing(arguments, words, monkeypatch):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    code, _, err = fedgram("federate", *arguments)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_command_shows_the_log_and_the_comparison(tmp_path, monkeypatch):
+    """Without processes: the federation is replaced by a server in this process."""
+    from tests.helpers.scripted_sites import ScriptedGrid
+
+    def run(sites, *, is_simulation, on_line):
+        assert is_simulation
+        assert sites.run_config["rounds"] == 2
+        on_line("Round 2 of 2")
+        return ScriptedGrid(tmp_path, rounds=2).serve()
+
+    monkeypatch.setattr(deployment, "federate", run)
+    code, out, err = fedgram("federate", "--dataset", "swimmer-mini", "--rounds", "2", "--simulate")
+    assert code == 0
+    assert "Round 2 of 2" in err
+    assert "predicted gap" in out
+    assert "Run: " in out
+
+
+# Processes
+
+# A program that ignores SIGTERM and has a child in a session of its own, as Flower's programs do.
+STUBBORN = (
+    "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True); "
+    "print('ready', flush=True); time.sleep(60)"
+)
+
+
+def start_stubborn(processes: Processes) -> list[psutil.Process]:
+    processes.start("stubborn", "python", "-c", STUBBORN)
+    processes.wait_until(lambda: b"ready" in processes.log("stubborn").read_bytes(), "the program", 20)
+    root = psutil.Process(processes.running["stubborn"].pid)
+    return [root, *root.children(recursive=True)]
+
+
+def test_nothing_is_left_running_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Processes.stop, "__kwdefaults__", {"grace": 0.2})
+    family = []
+
+    def fail() -> None:
+        with Processes(tmp_path, {}) as processes:
+            family.extend(start_stubborn(processes))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert len(family) == 2
+    assert not any(process.is_running() for process in family)
+
+
+def test_program_that_ends_early_is_named(tmp_path):
+    with Processes(tmp_path, {}) as processes:
+        processes.start("sick", "python", "-c", "raise SystemExit('the port is taken')")
+        with pytest.raises(InputError, match=r"'sick' ended while waiting for x: the port is taken"):
+            processes.wait_until(lambda: False, "x", 20)
+        with pytest.raises(InputError, match=r"Timeout after 0 s while waiting for x"):
+            processes.wait_until(lambda: False, "x", 0.0, may_end="sick")
+
+
+def test_termination_interrupts():
+    def terminate() -> None:
+        with interrupt_on_termination():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        terminate()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_certificate_and_keys(tmp_path):
+    certificate, key = write_certificate(tmp_path), write_node_key(tmp_path, "oslo")
+    context = ssl.create_default_context(cafile=certificate.public)
+    context.load_cert_chain(*certificate)
+    assert key.public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    for files in (certificate, key):
+        assert stat.S_IMODE(files.private.stat().st_mode) == 0o600
+
+
+def test_app_has_the_run_config(tmp_path):
+    import tomllib
+
+    config = {"name": 'a "quoted" \\ name', "rounds": 2, "lambda-h": 0.1, "targets": '"y,1",y2'}
+    app = write_app(tmp_path / "app", config)
+    assert tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] == config
+
+
+def test_log_is_read_line_by_line():
+    content = b"\x1b[92mINFO \x1b[0m:      Round 1\nno level\n\x1b[91mERROR \x1b[0m:     half"
+    lines = list(deployment._read_complete_lines(BytesIO(content), False))
+    assert lines == [LogLine("INFO", "Round 1"), LogLine("", "no level")]
+    assert list(deployment._read_complete_lines(BytesIO(content), True))[-1] == LogLine("ERROR", "half")
+
+
+def test_reason_of_a_failed_run_is_the_server_s_sentence(tmp_path):
+    started = LogLine("INFO", "Successfully installed app")
+    lines = [started, LogLine("ERROR", "Two nodes have one name."), LogLine("ERROR", "Exit Code: 200")]
+    assert deployment._find_reason(lines, tmp_path) == "Two nodes have one name."
+    assert "The run did not finish: Error: port" in deployment._find_reason(
+        [LogLine("", "Error: port")], tmp_path
+    )
+
+
+def test_server_app_logs_a_sentence_instead_of_a_traceback(caplog):
+    server_app()
+    log = logging.getLogger("flwr")
+    try:
+        FederationConfig.from_run_config({"clients": 1})
+    except InputError as error:
+        log.error("%s raised an exception", "ServerApp", exc_info=error)  # as Flower does
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Invalid 'clients' in the run config: 1.")
+    assert record.exc_info is None
+    log.error("Another", exc_info=ValueError("x"))
+    assert caplog.records[-1].exc_info is not None
+
+
+# The real thing
+
+
+def find_family() -> list[psutil.Process]:
+    """List the descendants of this process."""
+    return psutil.Process().children(recursive=True)
+
+
+def is_supernode(process: psutil.Process) -> bool:
+    try:
+        return "flower-supernode" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
+
+
+@pytest.mark.slow
+def test_federation_on_this_machine_matches_the_trainer(tables):
+    before = set(find_family())
+    sites = SitesConfig.read(tables / "sites.toml").with_settings(
+        out=str(tables / "runs"), reply_timeout=240.0
+    )
+    lines: list[str] = []
+    run = federate(sites, on_line=lines.append)
+    assert lines[1].startswith("Round 1 of 2: 3 of 3 clients replied")
+    assert not set(find_family()) - before
+    (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("new york", "york"))
+    together = read_table(str(tables / "all.csv"), TableSpec("town", ["a", "b"], ["y1", "y2"]), seed=0)
+    settings = TrainConfig(rounds=2, epochs=2, features=6, precision="fp64")
+    (reference,) = train(
+        together, "resmlp-small", ["ordinary"], [0], settings, folder=tables / "stack", device="cpu"
+    )
+    for one, other in zip(run.rounds(), reference.rounds(), strict=True):
+        np.testing.assert_allclose(one.head, other.head, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(one.test_mse, other.test_mse, rtol=1e-8)
+    (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("york", "new york"))
+    with pytest.raises(InputError, match="epochs is 2 there and 3 here"):  # the server's sentence
+        federate(sites.with_settings(epochs=3))
+    assert not set(find_family()) - before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_stopped_command_leaves_no_process(tmp_path, number):
+    arguments = ("federate", "--dataset", "swimmer-mini", "--clients", "2", "--out", tmp_path)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "fedgram", *arguments], stderr=subprocess.PIPE, start_new_session=True
+    )
+    root, seen = psutil.Process(command.pid), set()
+    deadline = time.monotonic() + 120
+    while not any(is_supernode(each) for each in seen):
+        seen |= set(root.children(recursive=True))
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    command.send_signal(number)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert b"Run the same command to continue" in err
+    assert len(seen) > 2
+    assert not any(each.is_running() for each in seen)

@@ -1,0 +1,300 @@
+"""Local, full-model, moment-head and blended runs on Flower match the stacked trainer."""
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgram._util.errors import InputError
+from fedgram.data.problem import Problem, Split
+from fedgram.flower import Site, client_app, predict_at_site
+from fedgram.flower.client import ANSWERS
+from fedgram.flower.client_state import ClientStore
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import BLEND, EVALUATE, FINISH, TRAIN, TRIALS, GridTransport, Payload
+from fedgram.flower.server import run_server
+from fedgram.nets.model import draw
+from fedgram.runs import Runs
+from fedgram.runs.audit import read_audit
+from fedgram.runs.measure import measure
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.tensor_files import write_arrays
+from fedgram.runs.train_config import TrainConfig
+from fedgram.training import train
+from fedgram.training.inference import predict_rows
+from tests.helpers.flower_grid import MemoryGrid
+
+ROWS = {"coast": 40, "ridge": 30}
+SETTINGS = {"rounds": 3, "epochs": 1, "batch": 16, "features": 5, "precision": "fp64"}
+AUTO = "full-model+moment-head+site-effects+blended"
+EVERY_OTHER = "full-model+moment-head=2+site-effects+blended"
+QUICK = ("local", EVERY_OTHER)
+SLOW = (
+    "full-model",
+    "full-model+corrected",
+    "full-model+private",
+    "full-model+moment-head",
+    "full-model+moment-head=2+site-effects",
+    AUTO,
+    "centered+blended",
+    "proximal+blended",
+    "solved+corrected+offset",
+)
+
+HEAD = {"head", "bias", "own_bias", "centered_bias"}
+BACKBONE = {"layer_weight", "layer_bias", "backbone"}
+MEASURED = {
+    "own_mean", "own_covariance", "local_objective", "clipped", "loss", "diverged", "objective", "train_mse",
+    "test_mse",
+}  # fmt: skip
+SUMS = {
+    f"{part}.{name}"
+    for part in ("train", "validation")
+    for name in ("count", "features", "targets", "features_features", "features_targets", "targets_targets")
+}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh())
+
+
+@cache
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+
+    def rows(count: int, shift: float) -> Split:
+        inputs = rng.standard_normal((count, 3)).astype(np.float32)
+        noise = 0.3 * rng.standard_normal((count, 2))
+        return Split(inputs, np.tanh(inputs[:, :2]) + shift * (1 + inputs[:, 2:]) + noise)
+
+    parts = [
+        {name: rows(count(each), 0.5 * m) for m, (name, each) in enumerate(ROWS.items())}
+        for count in (lambda n: n, lambda n: 8, lambda n: n // 2)
+    ]
+    train_rows, test, validation = parts
+    return Problem("two sites", "GENERATED", train_rows, test, validation=validation)
+
+
+class RecordingGrid(MemoryGrid):
+    """A grid that records the names of all arrays that leave a site."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.sent: set[str] = set()
+
+    def _reply(self, message):
+        reply = super()._reply(message)
+        if reply is not None:
+            self.sent |= Payload.from_records(reply.content).arrays.keys()
+        return reply
+
+
+def grid_of(folder, procedure: str, silent=None, change=lambda site: site, **others) -> RecordingGrid:
+    def site(context) -> Site:
+        name, data = str(context.node_config["site"]), problem()
+        parts = data.train[name], data.test[name]
+        own = Site(name, *parts, backbone=network, folder=folder / "private", device="cpu",
+                   validation=data.validation[name])  # fmt: skip
+        return change(own)
+
+    config = {"name": "two sites", "kind": "GENERATED", "clients": 2, "procedure": procedure,
+              "reply-timeout": 0.0, "out": str(folder / "server")} | SETTINGS | others  # fmt: skip
+    nodes = {number: {"site": name} for number, name in enumerate(ROWS, start=11)}
+    return RecordingGrid(client_app(site), config, nodes, silent)
+
+
+def serve(grid: MemoryGrid):
+    settings = FederationConfig.from_run_config(grid.config)
+    return run_server(GridTransport(grid, settings.reply_timeout), settings)
+
+
+def train_stack(folder, *procedures):
+    return train(problem(), network, procedures, [0], TrainConfig(**SETTINGS), folder=folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory) -> dict:
+    """Train the QUICK procedures with the stacked trainer."""
+    return {run.setup.procedure: run for run in train_stack(tmp_path_factory.mktemp("stack"), *QUICK)}
+
+
+def assert_same_run(ours, theirs, tolerance: float = 1e-10) -> None:
+    """Compare all rounds and choices; heads of sites that train alone do not leave them."""
+    is_local = ours.setup.procedure.local
+    private = {"head", "bias", "returned_heads", "returned_biases"} if is_local else set()
+    for one, other in zip(ours.rounds(), theirs.rounds(), strict=True):
+        for name in vars(one).keys() - private:
+            np.testing.assert_allclose(
+                vars(one)[name], vars(other)[name], rtol=tolerance, atol=tolerance, err_msg=name
+            )
+    assert list(ours.account.chosen) == list(theirs.account.chosen)
+    for name, value in theirs.account.chosen.items():
+        both = (np.array(each, float) for each in (ours.account.chosen[name], value))
+        np.testing.assert_allclose(*both, rtol=tolerance, err_msg=name)
+
+
+def assert_same_predictions(folder, reference) -> None:
+    inputs = {name: split.inputs for name, split in problem().test.items()}
+    for name, expected in predict_rows(reference, inputs, network).items():
+        (path,) = (folder / "private" / name).rglob("model.safetensors")
+        predicted = predict_at_site(path, inputs[name], network)
+        np.testing.assert_allclose(predicted, expected, rtol=1e-9, atol=1e-9)
+
+
+def allowed_arrays(procedure: Procedure) -> set[str]:
+    """Return the names of all arrays that may leave a site."""
+    names = MEASURED if procedure.local else MEASURED | HEAD
+    if procedure.full_model:
+        names = names | BACKBONE
+    if not procedure.local:
+        names = names | (SUMS | {"errors"} if procedure.moment_head else {"validation_error"})
+    if procedure.local or procedure.blended:
+        names = names | {"local_error"}
+    return names | {"difference", "agreement", "local_share"} if procedure.blended else names
+
+
+def assert_federation_matches(folder, reference) -> None:
+    procedure = reference.setup.procedure
+    grid = grid_of(folder, procedure.name)
+    run = serve(grid)
+    assert_same_run(run, reference)
+    assert_same_predictions(folder, reference)
+    assert grid.sent == allowed_arrays(procedure)
+    np.testing.assert_allclose(measure(run).objective_gap, measure(reference).objective_gap, rtol=1e-8)
+    assert json.dumps(measure(run).document(), allow_nan=False)
+
+
+@pytest.mark.parametrize("procedure", QUICK)
+def test_federation_matches_stacked_trainer(tmp_path, references, procedure):
+    assert_federation_matches(tmp_path, references[Procedure.parse(procedure)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("procedure", SLOW)
+def test_other_procedures_match_stacked_trainer(tmp_path, procedure):
+    (reference,) = train_stack(tmp_path / "stack", procedure)
+    assert_federation_matches(tmp_path, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("procedure", "moment"),
+    [
+        ("local", (EVALUATE, 2)),
+        ("local", (FINISH, 1)),
+        *((EVERY_OTHER, (kind, n)) for kind, n in ((TRAIN, 2), (TRIALS, 3), (BLEND, 1), (FINISH, 1))),
+    ],
+)
+def test_killed_server_reaches_the_same_result(tmp_path, procedure, moment):
+    class Stopped(Exception):
+        pass
+
+    def stop(site, kind, n):
+        if (site, kind, n) == ("ridge", *moment):
+            raise Stopped
+        return False
+
+    whole = serve(grid_of(tmp_path / "whole", procedure))
+    with pytest.raises(Stopped):
+        serve(grid_of(tmp_path, procedure, stop))
+    grid = grid_of(tmp_path, procedure)
+    assert_same_run(serve(grid), whole, tolerance=0)
+    before = len(grid.asked)
+    serve(grid)  # nothing is left to do
+    assert len(grid.asked) == before
+
+
+@pytest.mark.slow
+def test_absent_site_is_left_out_of_full_model_averages(tmp_path):
+    missed = (("ridge", "train", 2), ("ridge", "evaluate.finish", 1))
+    run = serve(grid_of(tmp_path, AUTO, lambda *asked: asked in missed))
+    second = run.rounds()[1]
+    assert np.isnan(second.returned_heads[1]).all()
+    np.testing.assert_array_equal(second.head, second.returned_heads[0])
+    chosen = run.account.chosen
+    assert (chosen["test_mse"][1], chosen["local_share"][1]) == (None, None)
+    assert chosen["test_mse"][0] > 0
+
+
+def tamper(monkeypatch, kind, name, change):
+    """Let site 'ridge' change an array before it signs its reply."""
+    honest = ANSWERS[kind]
+
+    def dishonest(self, request):
+        reply = honest(self, request)
+        if self.site.name != "ridge" or name not in reply.arrays:
+            return reply
+        return replace(reply, arrays={**reply.arrays, name: change(np.asarray(reply.arrays[name]))})
+
+    monkeypatch.setitem(ANSWERS, kind, dishonest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "reason"),
+    [
+        (TRAIN, "layer_bias", lambda x: x[:-1], "'layer_bias' is not a float64 array of shape (5,)"),
+        (TRAIN, "local_error", lambda x: -1 - x, "validation error is not a sum of squares"),
+        (EVALUATE, "train.count", lambda x: x + 1, "its sums are over 31 rows, not 30"),
+        (EVALUATE, "train.features_features", lambda x: -x, "its sums are not those of any rows"),
+        (EVALUATE, "train.targets_targets", lambda x: 2 * x, "other target moments than its introduction"),
+        (
+            EVALUATE,
+            "validation.targets",
+            lambda x: np.nan * x,
+            "'validation.targets' has a value that is not",
+        ),
+        (TRIALS, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
+        (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (36,)"),
+        (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
+        (FINISH, "local_share", lambda x: x + 2, "'local_share' is not between 0 and 1"),
+    ],
+)
+def test_false_replies_do_not_count(tmp_path, monkeypatch, kind, name, change, reason):
+    tamper(monkeypatch, kind, name, change)
+    run = serve(grid_of(tmp_path, AUTO, rounds=1))
+    refusals = read_audit(run.folder / "audit.jsonl").refusals
+    assert {each["client"] for each in refusals} <= {"coast", "ridge"}
+    assert any(reason in each["reason"] for each in refusals if each["client"] == "ridge")
+
+
+def test_procedure_that_needs_validation_rows_is_refused_before_training(tmp_path):
+    grid = grid_of(
+        tmp_path, AUTO, change=lambda site: replace(site, validation=None), **{"validation-fraction": 0.0}
+    )
+    with pytest.raises(
+        InputError, match=r"Procedure 'full-model.*blended' chooses strengths on validation rows, but no"
+    ):
+        serve(grid)
+    assert {kind for _, kind in grid.asked} == {"query"}
+    assert not list(Runs(tmp_path / "server"))
+
+
+def test_validation_rows_are_drawn_at_the_site():
+    rows = problem().train["coast"]
+    site = Site("coast", rows).hold_out_validation(0.25)
+    assert (len(site.train), len(site.validation)) == (30, 10)
+    together = np.concatenate([site.train.targets, site.validation.targets])
+    np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(rows.targets, axis=0))
+    assert site.hold_out_validation(0.5) is site
+    assert len(Site("coast", rows.take(slice(4))).hold_out_validation(0.9).train) == 3
+
+
+def test_store_keeps_the_best_rounds(tmp_path):
+    store = ClientStore(tmp_path)
+    for number, error in enumerate((3.0, 1.0, 2.0, 4.0, 5.0), start=1):
+        store.write_round(number, "request", {"x": np.zeros(1)}, error, keep=(1,))
+    assert store.find_best_round() == 2
+    assert sorted(path.stem for path in tmp_path.iterdir()) == [f"round-0{n}" for n in (1, 2, 4, 5)]
+
+
+def test_other_backbone_does_not_predict_at_a_site(tmp_path):
+    model = draw(network, torch.zeros(2, 3), 5, 2, 0, None)
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    write_arrays(tmp_path / "model.safetensors", state)
+    with pytest.raises(InputError, match="does not match the backbone and inputs"):
+        predict_at_site(tmp_path / "model.safetensors", np.ones((4, 3)), "resmlp-small")

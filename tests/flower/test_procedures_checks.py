@@ -1,0 +1,113 @@
+"""What no honest site sends: sums of no rows, parameters that no optimizer reaches."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram.flower.checks import (
+    ClientInfo,
+    ReturnLimits,
+    check_blend,
+    check_sums,
+    check_target_sums,
+    find_distant_starts,
+    optimizer_reach,
+)
+from fedgram.flower.messages import Payload, RejectedReplyError
+from fedgram.nets.optimizer import AdamW, schedule
+from fedgram.runs.train_config import TrainConfig
+from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.penalty import Penalty
+
+FIELDS = list(FeatureSums.__dataclass_fields__)
+
+
+def sums_of(seed: int, rows: int, scale: float) -> FeatureSums:
+    rng = np.random.default_rng(seed)
+    features = scale * rng.standard_normal((rows, 4)) + rng.standard_normal(4)
+    features[:, 3] = features[:, 2]  # a repeated output
+    features[:, 0] = 0.0  # a dead one
+    return FeatureSums.from_rows(features, rng.standard_normal((rows, 2)))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 40), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_sums_of_rows_pass(seed, rows, scale):
+    check_sums(sums_of(seed, rows, scale), rows)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_changed_sums_are_refused(field):
+    sums = sums_of(0, 30, 1.0)
+    changed = {**vars(sums), field: -10 * vars(sums)[field] - 1}
+    with pytest.raises(RejectedReplyError):
+        check_sums(FeatureSums(**changed), 30)
+
+
+def info_of(rows: int, mean: np.ndarray, covariance: np.ndarray, validation_rows: int = 5) -> ClientInfo:
+    return ClientInfo("a", rows, 0, validation_rows, ("x", "y"), 60, "n", 4, 20, mean, covariance)
+
+
+def test_sums_must_have_the_target_moments_of_the_introduction():
+    rng = np.random.default_rng(0)
+    targets = rng.standard_normal((30, 2)) + 100
+    sums = FeatureSums.from_rows(rng.standard_normal((30, 4)), targets)
+    mean, covariance = targets.mean(axis=0), np.cov(targets.T, bias=True)
+    check_target_sums(sums, info_of(30, mean, covariance))
+    for other in ((mean + 0.01, covariance), (mean, 1.5 * covariance)):
+        with pytest.raises(RejectedReplyError, match="other target moments"):
+            check_target_sums(sums, info_of(30, *other))
+
+
+@pytest.mark.parametrize("kind", ["constant", "burst", "random"])
+def test_no_gradients_move_a_parameter_beyond_the_reach(kind):
+    config = TrainConfig(epochs=8, batch=5, learning_rate=0.1, final_learning_rate=0.05, clip=1e9)
+    rates = schedule(config, [10])
+    parameters = {"w": torch.zeros(1, 1, dtype=torch.float64)}
+    optimizer = AdamW(parameters, config.clip)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(80):
+        size = {"constant": 1.0, "burst": float(10.0**step if step < 40 else 0.0)}.get(kind)
+        gradient = (
+            torch.full((1, 1), size, dtype=torch.float64)
+            if size is not None
+            else torch.randn((1, 1), generator=generator, dtype=torch.float64)
+        )
+        optimizer.step(slice(0, 1), {"w": gradient}, rates[step])
+    moved = float(parameters["w"].abs().max())
+    assert 0 < moved <= optimizer_reach(config, rows=50)
+
+
+def limits_of(reach: float, **broadcast) -> ReturnLimits:
+    info = info_of(30, np.zeros(2), np.eye(2))
+    return ReturnLimits(info, np.eye(2), np.zeros(2), 1.0, Penalty(), broadcast, 1.0, reach, None)
+
+
+def test_parameters_that_moved_too_far_are_refused():
+    limits = limits_of(0.5, backbone=np.zeros(3))
+    limits._check_moves("backbone", np.array([0.5, -0.5, 0.0]))
+    with pytest.raises(RejectedReplyError, match=r"its backbone moved by 0\.6; its optimizer can move"):
+        limits._check_moves("backbone", np.array([0.0, 0.6, 0.0]))
+
+
+def test_first_backbone_far_from_all_others_is_refused():
+    limits = dict.fromkeys("abc", limits_of(0.5))
+    near = {
+        "a": {"backbone": np.zeros(3)},
+        "b": {"backbone": np.full(3, 0.9)},
+        "c": {"backbone": np.zeros(3)},
+    }
+    assert find_distant_starts(near, limits) == {}
+    far = near | {"b": {"backbone": np.array([0.0, 0.0, 1.1])}}
+    assert list(find_distant_starts(far, limits)) == ["b"]
+    assert find_distant_starts({"a": {"head": np.zeros(3)}}, limits) == {}
+    assert find_distant_starts({}, limits) == {}
+
+
+@pytest.mark.parametrize(("difference", "agreement", "rows"), [(-1.0, 0.0, 5), (0.0, 1.0, 5), (1.0, 0.0, 0)])
+def test_false_comparisons_are_refused(difference, agreement, rows):
+    reply = Payload({"difference": np.array(difference), "agreement": np.array(agreement)})
+    with pytest.raises(RejectedReplyError):
+        check_blend(reply, info_of(30, np.zeros(2), np.eye(2), rows))

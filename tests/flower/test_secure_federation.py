@@ -1,0 +1,349 @@
+"""A secure federation predicts and trains like a plain one, and survives sites that drop out."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Context
+from torch import nn
+
+from fedgram import InputError, Penalty, explain, predict
+from fedgram.data.problem import Problem, Split
+from fedgram.federation.secure_sums import Participant
+from fedgram.flower import Site, client_app, secure_session
+from fedgram.flower.app import check_secure_node
+from fedgram.flower.client import Client
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.identity import SiteKey
+from fedgram.flower.messages import KINDS, GridTransport, Payload, RejectedReplyError
+from fedgram.flower.secure_messages import KEYS, REVEAL, SECURE_KINDS, SHARES, SUM, from_words, to_words
+from fedgram.flower.secure_record import DOCUMENT, SecureRecord
+from fedgram.flower.secure_server import SecureServer, run_secure_server
+from fedgram.flower.secure_session import SecureSums
+from fedgram.flower.server import run_server
+from fedgram.runs.audit import AUDIT, AuditLog, read_audit
+from fedgram.theory.geometry import psd
+from tests.helpers.flower_grid import MemoryGrid
+
+SITES = ("coast", "ridge", "tide", "valley")
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh())
+
+
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+    train, test = {}, {}
+    for m, name in enumerate(SITES):
+        inputs = rng.standard_normal((28 + 6 * m, 3)).astype(np.float32)
+        mixing = np.array([[1.0, 0.4 * m], [0.0, 1.0 + 0.2 * m]])
+        targets = np.tanh(inputs[:, :2]) @ mixing + 0.3 * m
+        train[name], test[name] = Split(inputs[8:], targets[8:]), Split(inputs[:8], targets[:8])
+    return Problem("four sites", "GENERATED", train, test)
+
+
+class RecordingGrid(MemoryGrid):
+    """A grid that keeps the replies of all sites by kind."""
+
+    replies: dict[str, list[Payload]]
+
+    def _reply(self, message):
+        reply = super()._reply(message)
+        if reply is not None:
+            kept = self.__dict__.setdefault("replies", {}).setdefault(message.metadata.message_type, [])
+            kept.append(Payload.from_records(reply.content))
+        return reply
+
+
+def build_grid(folder, silent=None, secure=True, validation=0, **config):
+    """Four sites; `validation` is the number of their training rows that are for validation."""
+    rows = problem()
+
+    def site(context: Context) -> Site:
+        name = str(context.node_config["site"])
+        train, test = rows.train[name], rows.test[name]
+        held_out = Split(train.inputs[:validation], train.targets[:validation]) if validation else None
+        rest = Split(train.inputs[validation:], train.targets[validation:])
+        return Site(
+            name, rest, test, validation=held_out, backbone=network, folder=folder / "private", device="cpu"
+        )
+
+    settings = {
+        "name": "four sites", "kind": "GENERATED", "clients": 4, "procedure": "proximal+corrected",
+        "rounds": 1, "epochs": 1, "batch": 16, "features": 6, "precision": "fp64", "backbone": "small",
+        "reply-timeout": 0.0, "out": str(folder / "server"), "secure": secure,
+    }  # fmt: skip
+    nodes = {number: {"site": name} for number, name in enumerate(SITES, start=11)}
+    return RecordingGrid(client_app(site), settings | config, nodes, silent)
+
+
+def serve(grid, server=run_secure_server):
+    settings = FederationConfig.from_run_config(grid.config)
+    return server(GridTransport(grid, 0.0), settings)
+
+
+def serve_prediction(grid, folder):
+    """Predict without training; return the document."""
+    settings = FederationConfig.from_run_config(grid.config)
+    sums = SecureSums(GridTransport(grid, 0.0), settings, AuditLog.open(folder / AUDIT), "f")
+    sums.wait_for_clients()
+    return SecureServer(sums, settings, folder).record.document
+
+
+def read_document(folder):
+    return json.loads((folder / DOCUMENT).read_text())
+
+
+@pytest.fixture
+def short_sessions(monkeypatch):
+    """Start a new session after every four sums."""
+    monkeypatch.setattr(secure_session, "SUMS_PER_SESSION", 4)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory):
+    """A grid after a secure run of two sessions, and the run's folder."""
+    grid = build_grid(tmp_path_factory.mktemp("secure"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secure_session, "SUMS_PER_SESSION", 8)
+        return grid, serve(grid).folder
+
+
+def test_prediction_and_explanation_equal_the_plain_ones(secure):
+    plain = predict(problem().moments, Penalty())
+    gap, found = explain(plain), read_document(secure[1])
+    assert psd.relative_error(np.array(found["barycenter"]["gram"]), plain.barycenter.gram) < 1e-9
+    assert psd.relative_error(np.array(found["centralized"]), plain.centralized) < 1e-9
+    assert found["gap"]["relative"] == pytest.approx(float(gap.relative), abs=1e-9)
+    for name, trace in zip(("mean", "covariance", "averaging"), gap.traces, strict=True):
+        assert found["gap"][name] == pytest.approx(float(trace), abs=1e-9)
+    np.testing.assert_allclose(found["pooled_covariance"], problem().moments.pooled.covariance, rtol=1e-12)
+
+
+def test_a_secure_round_ends_at_the_plain_head(secure, tmp_path):
+    plain = serve(build_grid(tmp_path, secure=False), run_server)
+    found = SecureRecord.load(secure[1]).averages
+    np.testing.assert_allclose(found["head"], plain.rounds()[-1].head, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found["bias"], plain.rounds()[-1].bias, rtol=1e-9, atol=1e-12)
+    measured, weights = read_document(secure[1])["rounds"][-1], problem().moments.client_weights
+    np.testing.assert_allclose(measured["train_mse"], weights @ plain.rounds()[-1].train_mse, rtol=1e-9)
+    np.testing.assert_allclose(measured["test_mse"], plain.rounds()[-1].test_mse.mean(axis=0), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_moment_head_from_secure_sums_is_that_of_the_plain_run(tmp_path):
+    config = {"procedure": "full-model+moment-head", "validation": 6, "validation-fraction": 0.2}
+    plain = serve(build_grid(tmp_path / "plain", secure=False, **config), run_server)
+    record = serve(build_grid(tmp_path / "secure", **config))
+    found, chosen = record.document["chosen"], plain.account.chosen
+    assert found["ridge"] == chosen["ridge"]
+    assert found["test_mse"] == pytest.approx(np.mean(chosen["test_mse"]), rel=1e-9)
+    head = record.averages["head"]
+    np.testing.assert_allclose(head, plain.rounds()[-1].head, rtol=1e-9, atol=1e-12)
+
+
+def test_no_message_has_moments_heads_or_errors_in_the_clear(secure):
+    grid, _ = secure
+    assert set(grid.replies) == set(SECURE_KINDS)
+    assert all(not reply.arrays for reply in grid.replies["query.secure"])
+    numbers = np.concatenate([reply.arrays["masked"].ravel() for reply in grid.replies[SUM]])
+    assert ((numbers >= 0) & (numbers < 2**32) & (numbers == np.floor(numbers))).all()
+    # Uniform 32-bit words: the mean of n has a standard deviation of 2³² / √(12 n).
+    assert abs(numbers.mean() / 2**32 - 0.5) < 5 / np.sqrt(12 * numbers.size)
+    assert len({each for reply in grid.replies[SUM] for each in from_words(reply.arrays["masked"])}) == (
+        len(numbers) // 4
+    )
+
+
+def test_the_audit_log_names_who_was_in_each_sum(secure):
+    audit = read_audit(secure[1] / AUDIT)
+    assert audit.last
+    lines = [json.loads(line) for line in (secure[1] / AUDIT).read_text().splitlines()]
+    sums = [line for line in lines if line["event"] == "sum"]
+    assert all(line["clients"] == list(SITES) and not line["dropped"] for line in sums)
+
+
+def drop(kind, number):
+    """Silence the site 'ridge' from its n-th message of a kind on; then it sends no further keys."""
+    return lambda site, asked, n: (
+        site == "ridge" and ((asked == kind and n >= number) or (asked == KEYS and n > 1 and kind != REVEAL))
+    )
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [pytest.param(SHARES, 1, marks=SLOW), (SUM, 2), pytest.param(REVEAL, 3, marks=SLOW)],
+)
+@pytest.mark.usefixtures("short_sessions")
+def test_a_site_that_drops_out_leaves_the_prediction_of_the_others(tmp_path, kind, number):
+    found, rows = serve_prediction(build_grid(tmp_path, drop(kind, number)), tmp_path), problem()
+    # A site that sent its numbers but reveals no shares is in every sum.
+    left = SITES if kind == REVEAL else tuple(name for name in SITES if name != "ridge")
+    kept = Problem("rest", "GENERATED", {name: rows.train[name] for name in left}, {})
+    assert found["clients"] == list(left)
+    assert found["rows"] == kept.moments.count.sum()
+    star = predict(kept.moments, Penalty()).barycenter.gram
+    assert psd.relative_error(np.array(found["barycenter"]["gram"]), star) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_sessions")
+def test_moments_without_a_site_that_was_in_the_barycenter_are_never_opened(secure, tmp_path):
+    """Two totals of moments that differ by one site would reveal its moments."""
+    last = read_document(secure[1])["barycenter"]["rounds"] + 1
+    found = serve_prediction(build_grid(tmp_path, drop(SUM, last)), tmp_path)
+    assert found["clients"] == [name for name in SITES if name != "ridge"]
+    lines = [json.loads(line) for line in (tmp_path / AUDIT).read_text().splitlines()]
+    assert [line["clients"] for line in lines if line.get("task") == "moments"] == [found["clients"]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_sessions")
+def test_a_site_that_is_away_for_one_sum_comes_back(tmp_path):
+    silent = lambda site, kind, n: site == "ridge" and kind == SUM and n == 2  # noqa: E731
+    found = serve_prediction(build_grid(tmp_path, silent), tmp_path)
+    assert found["clients"] == list(SITES)
+
+
+@pytest.mark.usefixtures("short_sessions")
+def test_too_few_sites_are_refused(tmp_path):
+    silent = lambda site, kind, n: site in ("ridge", "tide", "valley") and kind == SUM  # noqa: E731
+    with pytest.raises(InputError, match="Only 1 clients replied in a secure sum"):
+        serve(build_grid(tmp_path, silent))
+
+
+@pytest.fixture
+def site_client(secure):
+    """The client of 'coast' after the secure run, and its last requests' session."""
+    grid, _ = secure
+    rows = problem()
+    folder = Path(grid.config["out"]).with_name("private")
+    site = Site(
+        "coast", rows.train["coast"], rows.test["coast"], backbone=network, folder=folder, device="cpu"
+    )
+    return Client(site, FederationConfig.from_run_config(grid.config)), folder
+
+
+def test_a_site_refuses_another_request_for_a_sum_that_it_answered(site_client):
+    client, folder = site_client
+    (path,) = folder.glob("coast/secure/*/*.json")
+    metadata = {
+        "session": path.stem, "federation": path.parent.name, "number": 1, "round": 0, "task": "round",
+        "clients": list(SITES), "nonce": "0",
+    }  # fmt: skip
+    with pytest.raises(InputError, match="asked twice"):
+        client.reply(SUM, Payload({"head": 2 * np.eye(2)}, metadata))
+    with pytest.raises(InputError, match="too few or unknown clients"):
+        client.reply(SUM, Payload({"head": np.eye(2)}, metadata | {"number": 9, "clients": ["coast"]}))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reply_that_is_not_of_32_bit_words_is_refused(secure, tmp_path):
+    settings = FederationConfig.from_run_config(secure[0].config)
+    sums = SecureSums(GridTransport(secure[0], 0.0), settings, AuditLog.open(tmp_path / AUDIT), "f")
+    key = SiteKey(Ed25519PrivateKey.generate())
+    metadata = {
+        "client": "a", "key": key.public, "nonce": "n", "rows": 9, "fingerprint": "f", "round": 0,
+    }  # fmt: skip
+    for value in (0.5, -1.0, 2.0**32):
+        reply = key.sign(Payload({"shares": np.full((2, 4), value)}, metadata))
+        with pytest.raises(RejectedReplyError, match="32-bit"):
+            sums._read(REVEAL, reply.to_records(), "n", {"M": 2})
+
+
+class RelayingGrid(RecordingGrid):
+    """A server in the middle: it replaces the keys of 'tide' by its own."""
+
+    def _reply(self, message):
+        if message.metadata.message_type == SHARES:
+            request = Payload.from_records(message.content)
+            at = request.metadata["clients"].index("tide")
+            own = Participant("tide", request.metadata["session"], bytes(32)).public_keys(4)
+            keys = request.arrays["keys"].copy()
+            keys[at] = to_words(own)
+            records = replace(request, arrays={**request.arrays, "keys": keys}).to_records()
+            message.content.array_records["arrays"] = records.array_records["arrays"]
+        return super()._reply(message)
+
+
+@pytest.mark.usefixtures("short_sessions")
+def test_keys_that_a_site_did_not_sign_are_refused(tmp_path, caplog):
+    grid = build_grid(tmp_path)
+    grid.__class__ = RelayingGrid
+    with pytest.raises(InputError, match="Only 0 clients replied"):
+        serve_prediction(grid, tmp_path)
+    assert "Site 'tide' did not sign the keys" in caplog.text
+
+
+def test_another_identity_of_a_known_site_is_refused(secure, tmp_path, caplog):
+    private = Path(secure[0].config["out"]).with_name("private")
+    shutil.copytree(private, tmp_path / "private")
+    (tmp_path / "private" / "tide.key").unlink()  # the next run creates another one
+    with pytest.raises(InputError, match="clients replied"):
+        serve_prediction(build_grid(tmp_path), tmp_path)
+    assert "Site 'tide' has another identity key" in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_site_of_a_secure_run_refuses_plain_messages(site_client, kind):
+    with pytest.raises(InputError, match="secure federations only"):
+        site_client[0].reply(kind, Payload(metadata={"nonce": "0", "round": 1, "federation": "f"}))
+
+
+def test_a_node_with_secure_set_refuses_plain_runs(secure):
+    grid, _ = secure
+    plain = FederationConfig.from_run_config(grid.config | {"secure": False})
+    with pytest.raises(InputError, match="secure=true"):
+        check_secure_node({"secure": True}, plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"procedure": "local"}, "needs more than totals"),
+        ({"aggregation": "trimmed"}, "needs every client's return"),
+        ({"secure": 1}, "true or false"),
+    ],
+)
+def test_settings_that_need_more_than_totals_are_refused(tmp_path, changes, said):
+    with pytest.raises(InputError, match=said):
+        serve(build_grid(tmp_path, **changes))
+
+
+def test_a_finished_run_is_returned_without_asking_anyone(secure):
+    grid, folder = secure
+    asked = len(grid.asked)
+    assert serve(grid).document == read_document(folder)
+    assert len(grid.asked) == asked
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_sessions")
+def test_a_stopped_run_resumes_after_its_last_round(secure, tmp_path):
+    """The server stops after round 1 of 2; a second command ends like one that was not stopped."""
+    whole = serve(build_grid(tmp_path / "whole", rounds=2))
+    silent = lambda site, kind, n: kind == SUM and n > whole.prediction.rounds + 3  # noqa: E731
+    with pytest.raises(InputError, match="Only 0 clients replied"):
+        serve(build_grid(tmp_path / "cut", silent, rounds=2))
+    again = build_grid(tmp_path / "cut", rounds=2)
+    resumed = serve(again)
+    assert resumed.complete
+    assert {kind for _, kind in again.asked} == set(SECURE_KINDS)
+    assert sum(kind == SUM for _, kind in again.asked) == 2 * len(SITES)  # one round, no prediction
+    np.testing.assert_allclose(resumed.averages["head"], whole.averages["head"], rtol=1e-12)
+    np.testing.assert_array_equal(resumed.prediction.centralized, whole.prediction.centralized)
+
+
+def test_a_run_with_other_settings_is_not_overwritten(secure):
+    grid, _ = secure
+    settings = FederationConfig.from_run_config(grid.config | {"epochs": 7})
+    with pytest.raises(InputError, match="other settings: epochs"):
+        run_secure_server(GridTransport(grid, 0.0), settings)
