@@ -7,6 +7,7 @@ Theory needs NumPy and SciPy only and is imported at once. Everything else is im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.version import __version__ as __version__
 from fedgram.theory.correct import Correction, correct
@@ -81,6 +82,9 @@ _LAZY = {
     "predict_rows": "fedgram.training",
     "train": "fedgram.training",
 }
+
+# Results are below the display layer, which they must not import.
+DisplayMethods.load_display = staticmethod(lambda: import_module("fedgram.display.results"))
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from fedgram import InputError
 from fedgram.theory.moment_head import FeatureSums
-from fedgram.theory.site_effects import EffectStrengths, choose_strengths, fit_site_effects
+from fedgram.theory.site_effects import EffectStrengths, fit_site_effects, fit_site_heads
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -108,8 +108,7 @@ def test_strengths_are_chosen_by_held_out_error():
         held_out = FeatureSums.stack(
             [FeatureSums.from_rows(a[20:], b[20:]) for a, b in zip(u, y, strict=True)]
         )
-        head = train.total().ridge(1e-3)
-        strengths = choose_strengths(train, held_out, head)
+        strengths = fit_site_heads(train, held_out, effects=True).strengths
         assert (strengths.intercept <= 4) == expected
         assert strengths.deviation >= 64
 

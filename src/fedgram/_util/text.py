@@ -16,6 +16,28 @@ def pluralize(number: int, noun: str = "run") -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def percent(fraction: float) -> str:
+    """Format a fraction as a percentage: two significant digits below 10%, else whole percents."""
+    value = 100 * fraction
+    return f"{value:.0f}%" if abs(value) >= 9.95 else f"{value:.2g}%"
+
+
+def percent_range(fractions: Any) -> str:
+    """Format the least and the largest of an array of fractions: '2%', or '1% to 3%' if they differ."""
+    low, high = (percent(round(float(end), 12)) for end in (fractions.min(), fractions.max()))  # no 1e-14%
+    return low if low == high else f"{low} to {high}"
+
+
+def format_bytes(count: int) -> str:
+    """Format a number of bytes: 3.2 MB."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
 def escape_text(text: str, limit: int = 300) -> str:
     """Escape control characters and lone surrogates, and cut long text, for logs and terminals."""
     shown = text if len(text) <= limit else f"{text[:limit]}..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
 from fedgram.display.console import plain_table, print_wrapped
-from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, pyplot, render
+from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice
 
 VERDICTS = {"join": "join", "alone": "stay alone", "undecided": "no difference shown"}
@@ -36,7 +37,7 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
         first,
         "; ".join(
             f"{name}: {alone.rmse[c]:.3g} alone, {ours.rmse[c]:.3g} federated, "
-            f"{errors[POOLED].rmse[c]:.3g} if rows could be pooled (RMSE, {units[c]})"
+            f"{errors[POOLED].rmse[c]:.3g} if rows could be pooled (RMSE{_unit(', ', units[c], name)})"
             for c, name in enumerate(advice.targets)
         )
         + ".",
@@ -62,20 +63,33 @@ def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str]
     first, last = sorted((sign * site.low[c], sign * site.high[c]))
     return (
         f"{site.name}: joining {effect} the error for {targets[c]} from {alone[c]:.3g} to "
-        f"{alone[c] - site.rmse_change[c]:.3g} {units[c]} (95 %: {first:.2g} to {last:.2g}).{advice}"
+        f"{alone[c] - site.rmse_change[c]:.3g}{_unit(' ', units[c], targets[c])} (95 %: {first:.2g} to "
+        f"{last:.2g}).{advice}"
     )
+
+
+def _unit(separator: str, unit: str, target: str) -> str:
+    """Format a unit after a separator, or nothing if it is the target's name."""
+    return "" if unit == target else f"{separator}{unit}"
+
+
+def describe_advice(advice: Advice, units: Sequence[str]) -> list[str]:
+    """Return the summary and the verdict for each site."""
+    alone = next(each for each in advice.procedures if each.name == ALONE)
+    verdicts = (
+        f"  {describe_site(site, advice.targets, units, alone.site_rmse[m])}"
+        for m, site in enumerate(advice.sites)
+    )
+    return [*summary(advice, units), *verdicts]
 
 
 def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:
     """Print sentences and tables; at most ten sites unless all are asked for."""
-    for line in summary(advice, units):
+    lines, omitted = describe_advice(advice, units), 0 if all_sites else max(len(advice.sites) - 10, 0)
+    for line in lines[: len(lines) - omitted]:
         print_wrapped(console, line)
-    alone = next(each for each in advice.procedures if each.name == ALONE)
-    shown = advice.sites if all_sites else advice.sites[:10]
-    for m, site in enumerate(shown):
-        print_wrapped(console, "  " + describe_site(site, advice.targets, units, alone.site_rmse[m]))
-    if len(shown) < len(advice.sites):
-        print_wrapped(console, f"  and {len(advice.sites) - len(shown)} more (--all shows them).")
+    if omitted:
+        print_wrapped(console, f"  and {omitted} more (--all shows them).")
     table = plain_table(title="Held-out rows of all sites", title_justify="left")
     table.add_column("procedure")
     table.add_column("standardized MSE", justify="right")
@@ -95,9 +109,21 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
 
 def draw_advice(advice: Advice, path: str | Path, source: str) -> None:
     """Draw each site's change of the standardized error with its interval; write png, svg or pdf."""
-    suffix, tested = figure_suffix(path), [site for site in advice.sites if site.test_rows]
-    tested.sort(key=lambda site: site.difference[0])
-    figure, axis = pyplot().subplots(figsize=(7.2, 1.6 + 0.25 * len(tested)), layout="constrained")
+    suffix = figure_suffix(path)
+    figure, axis = pyplot().subplots(figsize=_figure_size(advice), layout="constrained")
+    plot_advice(advice, axis)
+    axis.set_title(f"What each site gains by joining · {escape_label(source)}", loc="left", fontsize=9)
+    write_bytes(Path(path), render(figure, suffix))
+
+
+def _figure_size(advice: Advice) -> tuple[float, float]:
+    return 7.2, 1.6 + 0.25 * len([site for site in advice.sites if site.test_rows])
+
+
+def plot_advice(advice: Advice, ax: Any = None) -> Any:
+    """Draw each site's change of the standardized error with its interval."""
+    axis = new_axes(*_figure_size(advice)) if ax is None else ax
+    tested = sorted((site for site in advice.sites if site.test_rows), key=lambda site: site.difference[0])
     places = np.arange(len(tested))
     mean, low, high = np.array([site.difference for site in tested]).T
     colors = [{"join": GREEN, "alone": "#d55e00"}.get(site.verdict, "0.6") for site in tested]
@@ -108,5 +134,5 @@ def draw_advice(advice: Advice, path: str | Path, source: str) -> None:
     axis.set_xlabel(
         "standardized MSE alone minus federated, 95 % interval (right of 0: joining helps)", fontsize=8
     )
-    axis.set_title(f"What each site gains by joining · {escape_label(source)}", loc="left", fontsize=9)
-    write_bytes(Path(path), render(figure, suffix))
+    axis.set_title("What each site gains by joining", loc="left", fontsize=9)
+    return axis

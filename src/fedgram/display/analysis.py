@@ -9,10 +9,11 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.data.tables.robust import Outliers
-from fedgram.theory.effects import Effects
+from fedgram.theory.effects import Effects, effects
 from fedgram.theory.explain import Gap
 from fedgram.theory.intervals import Intervals
 from fedgram.theory.moments import Moments
+from fedgram.theory.noise import noise_intervals
 from fedgram.theory.predict import Prediction
 
 # Rows per target below which a client's moments are uncertain.
@@ -37,7 +38,7 @@ class Analysis:
     intervals
         Result of `intervals`, or None.
     sampled
-        What was resampled: "moments", "rows" or "blocks of rows".
+        What was resampled: "moments", "rows" or "blocks of rows"; empty if that is not known.
     outliers
         Clients and targets with values far from the others.
     relative_without_outliers
@@ -46,6 +47,8 @@ class Analysis:
         Whether targets were winsorized.
     heavy_tails
         (client, target, kurtosis) where it is above HEAVY_TAILS.
+    noise
+        Result of `noise_intervals`; None if no client's moments are private.
     """
 
     gap: Gap
@@ -58,6 +61,7 @@ class Analysis:
     relative_without_outliers: float | None = None
     is_robust: bool = False
     heavy_tails: Sequence[tuple[str, str, float]] = ()
+    noise: Intervals | None = None
 
     @property
     def prediction(self) -> Prediction:
@@ -80,6 +84,20 @@ class Analysis:
         least = FEW_ROWS * len(self.moments.targets)
         counts = zip(self.moments.clients, self.moments.count, strict=True)
         return tuple(name for name, count in counts if count < least)
+
+
+def analyze_gap(gap: Gap, scale: Array | None = None, found: Intervals | None = None) -> Analysis:
+    """Analyze a gap without its rows; scale (C,) is the unit of each target in the prediction."""
+    is_scaled = scale is not None and bool((scale != 1).any())
+    return Analysis(
+        gap,
+        effects(gap.prediction, scale),
+        gap.prediction.moments.targets,
+        scale=scale if is_scaled else None,
+        intervals=found,
+        sampled="moments" if found is None or found.is_parametric else "",
+        noise=noise_intervals(gap.prediction, scale=scale),
+    )
 
 
 def find_heavy_tails(rows: dict[str, Array], targets: Sequence[str]) -> list[tuple[str, str, float]]:

@@ -9,9 +9,10 @@ import numpy as np
 from rich.table import Table
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import format_bytes
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.display import sentences
-from fedgram.display.console import format_bytes, make_console, plain_table, print_wrapped
+from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.explain import explain
 
 console = make_console()
@@ -38,9 +39,7 @@ def print_inspection(inspection: Inspection) -> None:
     console.print(f"{problem.name}: {inspection.dataset.title} ({problem.kind})", soft_wrap=True)
     for line in _file_lines(inspection.files):
         console.print(f"  {line}", soft_wrap=True)
-    shape = " x ".join(map(str, next(iter(problem.train.values())).inputs.shape[1:]))
-    tested = sum(map(len, problem.test.values()))
-    console.print(f"Inputs {shape}; {tested:,} test rows. {sentences.setting(prediction)}", soft_wrap=True)
+    console.print(f"{sentences.inputs(problem)} {sentences.setting(prediction)}", soft_wrap=True)
     console.print(_client_table(inspection))
     for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
         print_wrapped(console, sentence)

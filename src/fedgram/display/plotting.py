@@ -1,7 +1,8 @@
-"""Colors, curves with a band, and rendering for all figures."""
+"""Colors, curves of seeds, and rendering for all figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,25 @@ PALETTE = (BLUE, ORANGE, GREEN, RED, VIOLET, GREY, INK)  # for unordered categor
 TERM_COLORS = (BLUE, ORANGE, GREEN)  # mean, covariance, averaging
 
 
-def pyplot() -> Any:
-    """Import matplotlib's pyplot with the file-only backend."""
+def pyplot(*, is_file_only: bool = True) -> Any:
+    """Import matplotlib's pyplot, with the file-only backend or with the caller's."""
     try:
         import matplotlib
     except ImportError:
         raise InputError(
             "Drawing needs matplotlib. Install it with pip install 'fedgram[paper]'.", field="figure"
         ) from None
-    matplotlib.use("Agg")
+    if is_file_only:
+        matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def new_axes(width: float, height: float, panels: int = 1) -> Any:
+    """Return the Axes of a new figure of this size in inches, or an array of them, one below the other."""
+    plt = pyplot(is_file_only=False)
+    return plt.subplots(panels, figsize=(width, height), layout="constrained")[1]
 
 
 def figure_suffix(path: str | Path) -> str:
@@ -55,8 +63,8 @@ def render(figure: Any, suffix: str = "png", dpi: int = 160, *, tight: bool = Fa
     _lay_out(figure)
     box = figure.get_tightbbox().padded(0.1) if tight else None
     # Without a creation date, equal data give equal files.
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
-    figure.savefig(content, dpi=dpi, format=suffix, metadata=metadata, bbox_inches=box)
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    figure.savefig(content, dpi=dpi, format=suffix, metadata=undated.get(suffix), bbox_inches=box)
     pyplot().close(figure)
     return content.getvalue()
 
@@ -75,11 +83,24 @@ def ellipse(gram: Array, points: int = 181) -> Array:
     return psd.sqrt(gram) @ np.stack([np.cos(angle), np.sin(angle)])
 
 
-def mean_band(axis: Any, x: Array, samples: Array, color: Any, **keywords: Any) -> None:
-    """Draw the mean of samples (len(x), n) with a band of one standard deviation, for a log axis."""
-    mean = samples.mean(axis=1)
-    if samples.shape[1] > 1:
-        deviation = samples.std(axis=1, ddof=1)
-        low = np.maximum(mean - deviation, 0.1 * mean)  # a log axis cannot show values below zero
-        axis.fill_between(x, low, mean + deviation, color=color, alpha=0.18, lw=0)
-    axis.plot(x, mean, color=color, **keywords)
+def draw_seeds(
+    axis: Any, x: Array, samples: Array, color: Any, runs: Sequence[str] = (), **keywords: Any
+) -> None:
+    """Draw a curve for each column of samples (len(x), n); several are thin, and their median is thicker.
+
+    runs: names of the runs, one for each column (see `tag_runs`).
+    """
+    curves = samples.T
+    if len(curves) > 1:
+        (median,) = axis.plot(x, np.median(samples, axis=1), color=color, **keywords)
+        tag_runs(median, runs)
+        keywords = keywords | {"lw": 0.6, "alpha": 0.55, "marker": "", "label": None}
+    for number, curve in enumerate(curves):
+        (line,) = axis.plot(x, curve, color=color, **keywords)
+        tag_runs(line, runs[number : number + 1])
+
+
+def tag_runs(artist: Any, runs: Sequence[str]) -> None:
+    """Name the runs that an artist shows: an SVG file keeps them as the id of its element."""
+    if runs:
+        artist.set_gid("_".join(("runs", *runs)))

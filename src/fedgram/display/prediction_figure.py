@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.files import write_bytes
+from fedgram._util.text import percent
 from fedgram.display.plotting import (
     GREEN,
     INK,
@@ -18,10 +20,12 @@ from fedgram.display.plotting import (
     ellipse,
     escape_label,
     figure_suffix,
+    new_axes,
     pyplot,
     render,
 )
-from fedgram.display.sentences import parts_of_gap, percent
+from fedgram.display.result_plots import plot_by_client
+from fedgram.display.sentences import parts_of_gap
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.explain import Gap
 from fedgram.theory.predict import Prediction
@@ -51,6 +55,35 @@ def draw_prediction(prediction: Prediction, gap: Gap, path: str | Path, source: 
     write_bytes(path, render(figure, suffix, dpi=200))
 
 
+def plot_prediction(prediction: Prediction, ax: Any = None) -> Any:
+    """Draw Grams as ellipses in the plane of the two leading directions; as points with one target."""
+    moments = prediction.moments
+    if len(moments.targets) == 1:
+        return _plot_one_target(prediction, ax)
+    ax = new_axes(4.6, 4.8) if ax is None else ax
+    _draw_plane(ax, prediction, *_leading_plane(prediction.centralized, moments.targets))
+    ax.legend(loc="upper left", fontsize=8, frameon=False)
+    return ax
+
+
+def plot_gap(gap: Gap, ax: Any = None) -> Any:
+    """Draw the traces of the three terms."""
+    ax = new_axes(4.8, 2.2) if ax is None else ax
+    _draw_terms(ax, gap)
+    return ax
+
+
+def _plot_one_target(prediction: Prediction, ax: Any) -> Any:
+    moments = prediction.moments
+    ax = plot_by_client(moments, prediction.grams[..., 0], ax)
+    star, centralized = prediction.barycenter.gram[0, 0], prediction.centralized[0, 0]
+    ax.axvline(star, color=GREEN, lw=2.2, label="barycenter $G_{\\bigstar}$")
+    ax.axvline(centralized, color=INK, lw=1.8, ls="--", label="centralized $G_{cen}$")
+    ax.legend(fontsize=8, frameon=False)
+    ax.set_xlabel(f"Gram of {escape_label(moments.targets[0])}")
+    return ax
+
+
 def _panels(planes: int) -> tuple[Any, Any]:
     size = (3.4 * planes + 2.6, 3.9) if planes else (4.8, 2.6)
     widths = [3.4] * planes + [2.2]
@@ -62,12 +95,23 @@ def _panels(planes: int) -> tuple[Any, Any]:
 
 def _planes(prediction: Prediction) -> list[tuple[Array, tuple[str, str]]]:
     """Return the planes to draw: orthonormal bases (C, 2) with a label for each axis."""
-    targets = tuple(map(escape_label, prediction.moments.targets))
-    if len(targets) <= 3:
-        axes = np.eye(len(targets))
-        return [(axes[:, [i, j]], (targets[i], targets[j])) for i, j in combinations(range(len(targets)), 2)]
-    basis = np.linalg.eigh(prediction.centralized)[1][:, :-3:-1]
-    return [(basis, (describe_direction(basis[:, 0], targets), describe_direction(basis[:, 1], targets)))]
+    targets = prediction.moments.targets
+    if len(targets) > 3:
+        return [_leading_plane(prediction.centralized, targets)]
+    pairs = combinations(range(len(targets)), 2)
+    return [_target_plane(targets, i, j) for i, j in pairs]
+
+
+def _target_plane(targets: Sequence[str], i: int, j: int) -> tuple[Array, tuple[str, str]]:
+    return np.eye(len(targets))[:, [i, j]], (escape_label(targets[i]), escape_label(targets[j]))
+
+
+def _leading_plane(gram: Array, targets: Sequence[str]) -> tuple[Array, tuple[str, str]]:
+    """Return the plane of the two leading eigenvectors of a Gram (C, C), or that of two targets."""
+    if len(targets) == 2:
+        return _target_plane(targets, 0, 1)
+    basis, labels = np.linalg.eigh(gram)[1][:, :-3:-1], tuple(map(escape_label, targets))
+    return basis, (describe_direction(basis[:, 0], labels), describe_direction(basis[:, 1], labels))
 
 
 def _draw_plane(axis: Any, prediction: Prediction, plane: Array, labels: tuple[str, str]) -> None:

@@ -112,6 +112,7 @@ def _answers(analysis: Analysis) -> dict[str, Any]:
         "units": dict(zip(analysis.moments.targets, analysis.units, strict=True)),
         "standardized_by": None if analysis.scale is None else analysis.scale.tolist(),
         "effects": effect_list(analysis.effects),
+        "noise": _noise(analysis.noise),
         "outliers": [
             {"client": found.client, "target": found.target, "count": found.count, "farthest": found.farthest}
             for found in analysis.outliers
@@ -142,6 +143,17 @@ def effect_list(effects: Effects) -> list[dict[str, Any]]:
         for m, client in enumerate(moments.clients)
         for c, target in enumerate(moments.targets)
     ]
+
+
+def _noise(found: Intervals | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    mean, covariance, averaging = found.traces.tolist()
+    relative = found.relative.tolist()
+    return {
+        "level": found.level, "relative": relative, "mean": mean, "covariance": covariance,
+        "averaging": averaging,
+    }  # fmt: skip
 
 
 def _intervals(found: Intervals | None, moments: Moments, sampled: str) -> dict[str, Any] | None:

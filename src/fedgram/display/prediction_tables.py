@@ -1,8 +1,12 @@
-"""Print predictions, explanations and corrections as sentences and tables."""
+"""Predictions, explanations and corrections as sentences and tables.
+
+Every `describe_*` yields what the command line prints. The sentences among it are the summary of the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.padding import Padding
@@ -16,78 +20,138 @@ from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.correct import Correction
 from fedgram.theory.geometry import psd
 from fedgram.theory.intervals import default_resamples
+from fedgram.theory.moments import Moments
 from fedgram.theory.predict import Prediction
 
 console = make_console()
 
-MAX_ROUNDS = 25  # shown of the first and of the last rounds; --json has all
-MAX_CLIENTS = 10  # shown in a table, a list or the notes; --json has all
+# What is shown unless `show_all`:
+MAX_ROUNDS = 25  # of the first and of the last rounds
+MAX_CLIENTS = 10  # in a table, a list or the notes
 MAX_CAUSE_CLIENTS = 6  # columns of the table of causes that fit a terminal
-MAX_EFFECTS = 12  # rows of the table of effects; --json has all
+MAX_EFFECTS = 12  # rows of the table of effects
 
 
-def print_prediction(analysis: Analysis, trajectory: Array | None) -> None:
+@dataclass(frozen=True)
+class Listing:
+    """A table with the line above it, and the line about rows that it leaves out."""
+
+    title: str
+    table: Table
+    omitted: str = ""
+
+
+def print_prediction(analysis: Analysis, trajectory: Array | None, *, show_all: bool = False) -> None:
     """Print the output of `fedgram predict`."""
-    prediction = analysis.prediction
-    _print_findings(analysis)
-    _print_effects(analysis)
-    _print_clients(prediction)
-    targets, star = prediction.moments.targets, prediction.barycenter
-    _print_matrix("Gram matrix of the shared head after federated averaging, G_⋆:", star.gram, targets)
-    _print_matrix("Gram matrix after centralized training, G_cen:", prediction.centralized, targets)
-    iterations = pluralize(int(star.iterations), "iteration")
-    _print_lines([f"Relative residual of G_⋆: {star.residual:.1e} after {iterations}."])
-    if trajectory is not None:
-        _print_trajectory(prediction, trajectory)
-    _print_caveats(analysis)
+    _print(describe_prediction(analysis, trajectory, show_all=show_all))
 
 
-def print_explanation(analysis: Analysis) -> None:
+def print_explanation(analysis: Analysis, *, show_all: bool = False) -> None:
     """Print the output of `fedgram explain`."""
-    prediction, gap = analysis.prediction, analysis.gap
-    _print_findings(analysis)
+    _print(describe_explanation(analysis, show_all=show_all))
+    if analysis.intervals is None and default_resamples(analysis.prediction) == 0:
+        _print(["Intervals take long with so many clients and targets; --resamples 200 computes them."])
+
+
+def print_correction(
+    correction: Correction, output: str | None, analysis: Analysis | None, *, show_all: bool = False
+) -> None:
+    """Print the output of `fedgram correct`."""
+    _print(describe_correction(correction, analysis, show_all=show_all))
+    if output is not None:
+        _print([f"Wrote {output}."])
+
+
+def describe_prediction(
+    analysis: Analysis, trajectory: Array | None = None, *, show_all: bool = False
+) -> Iterator[str | Listing]:
+    """Yield the parts of `fedgram predict`."""
+    prediction = analysis.prediction
+    targets, star = prediction.moments.targets, prediction.barycenter
+    yield from _describe_findings(analysis)
+    yield _list_effects(analysis, show_all)
+    yield _list_clients(prediction, show_all)
+    yield _list_matrix("Gram matrix of the shared head after federated averaging, G_⋆:", star.gram, targets)
+    yield _list_matrix("Gram matrix after centralized training, G_cen:", prediction.centralized, targets)
+    yield sentences.residual(star)
+    if trajectory is not None:
+        yield _list_trajectory(prediction, trajectory, show_all)
+    yield from _describe_caveats(analysis, show_all)
+
+
+def describe_explanation(analysis: Analysis, *, show_all: bool = False) -> Iterator[str | Listing]:
+    """Yield the parts of `fedgram explain`."""
+    gap, moments = analysis.gap, analysis.moments
+    yield from _describe_findings(analysis)
     if not gap.negligible:
-        _print_effects(analysis)
-        clients = prediction.moments.clients
-        if len(clients) <= MAX_CAUSE_CLIENTS:
-            _print_causes(analysis)
+        yield _list_effects(analysis, show_all)
+        if show_all or len(moments.clients) <= MAX_CAUSE_CLIENTS:
+            yield _list_causes(analysis)
         found = analysis.intervals
         shares = found.client_shares if found else None
-        contributions = sentences.client_contributions(gap, clients, shares)[:MAX_CLIENTS]
-        title = f"Contribution of each client to the gap{f' ({found.level:.0%} interval)' if found else ''}:"
-        _print_lines([title, *(f"  {line}" for line in contributions)])
-        _print_omitted(len(clients))
-        _print_lines([sentences.target_contributions(gap, prediction.moments.targets)])
-    _print_lines([sentences.checks(gap)])
-    if analysis.intervals is None and default_resamples(prediction) == 0:
-        _print_lines(["Intervals take long with so many clients and targets; --resamples 200 computes them."])
-    _print_caveats(analysis)
+        contributions = sentences.client_contributions(gap, moments.clients, shares)
+        yield f"Contribution of each client to the gap{f' ({found.level:.0%} interval)' if found else ''}:"
+        yield from (f"  {line}" for line in contributions[: _count_clients(show_all)])
+        if omitted := _omitted_clients(moments, show_all):
+            yield omitted
+        yield sentences.target_contributions(gap, moments.targets)
+    yield sentences.checks(gap)
+    yield from _describe_caveats(analysis, show_all)
 
 
-def _print_findings(analysis: Analysis) -> None:
-    _print_lines(sentences.findings(analysis))
-    _print_warnings(analysis)
-    _print_lines([sentences.setting(analysis.prediction)])
+def describe_correction(
+    correction: Correction, analysis: Analysis | None, *, show_all: bool = False
+) -> Iterator[str | Listing]:
+    """Yield the parts of `fedgram correct`; the analysis of the same moments is None without a limit."""
+    yield from sentences.correction_plan(correction)
+    if analysis is not None and not analysis.gap.negligible:
+        yield _list_effects(analysis, show_all)
+    moments = correction.moments
+    yield _list_offsets(moments, show_all)
+    yield _list_matrix("Pooled covariance that the server sends:", moments.pooled.covariance, moments.targets)
+    yield from _describe_notes(correction.notes, (), show_all)
+    if analysis is not None:
+        yield from sentences.assumptions(analysis)
+        yield from _describe_warnings(analysis)
 
 
-def _print_warnings(analysis: Analysis) -> None:
-    _print_lines(f"Warning: {warning}" for warning in sentences.warnings(analysis))
+def sentences_of(parts: Iterable[str | Listing]) -> list[str]:
+    """Return the sentences among the parts."""
+    return [part for part in parts if isinstance(part, str)]
 
 
-def _print_caveats(analysis: Analysis) -> None:
+def _describe_findings(analysis: Analysis) -> Iterator[str]:
+    yield from sentences.findings(analysis)
+    yield from _describe_warnings(analysis)
+    yield sentences.setting(analysis.prediction)
+
+
+def _describe_warnings(analysis: Analysis) -> Iterator[str]:
+    return (f"Warning: {warning}" for warning in sentences.warnings(analysis))
+
+
+def _describe_caveats(analysis: Analysis, show_all: bool) -> Iterator[str]:
     prediction = analysis.prediction
-    _print_lines(sentences.assumptions(analysis))
-    _print_notes(prediction.client_notes, prediction.common_notes)
+    yield from sentences.assumptions(analysis)
+    yield from _describe_notes(prediction.client_notes, prediction.common_notes, show_all)
 
 
-def _print_effects(analysis: Analysis) -> None:
-    """Print mean errors and differences from centralized predictions, the largest in deviations first."""
+def _describe_notes(by_client: Sequence[str], common: Sequence[str], show_all: bool) -> Iterator[str]:
+    notes = list(by_client[: _count_clients(show_all)])
+    if len(notes) < len(by_client):
+        rest = pluralize(len(by_client) - len(notes), "more client")
+        notes.append(f"The same applies to {rest} (--all shows them).")
+    return (f"Note: {note}" for note in (*notes, *common))
+
+
+def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
+    """List mean errors and differences from centralized predictions, the largest in deviations first."""
     effects, moments, found = analysis.effects, analysis.moments, analysis.intervals
     heading = ["mean error", *([f"{found.level:.0%} interval"] if found else []), "corrected"]
     table = _table("Client", "target", *heading, "RMS difference", "private bias", "corrected")
     deviation = moments.pooled.deviation * analysis.unit_scale
     size = np.abs(effects.shared.mean_error) / deviation
-    for at in np.argsort(-size, axis=None, kind="stable")[:MAX_EFFECTS]:
+    for at in np.argsort(-size, axis=None, kind="stable")[: None if show_all else MAX_EFFECTS]:
         m, c = np.unravel_index(at, size.shape)
         interval = [sentences.span(found.mean_error[m, c], deviation[c])] if found else []
         unit = "" if analysis.units[c] == moments.targets[c] else f" [{analysis.units[c]}]"
@@ -97,39 +161,24 @@ def _print_effects(analysis: Analysis) -> None:
         )
         now, corrected, *rest = (sentences.short(value, deviation[c]) for value in (*errors, *differences))
         table.add_row(moments.clients[m], moments.targets[c] + unit, now, *interval, corrected, *rest)
-    _print_lines(
-        [
-            "Mean error (prediction - target) with a shared bias and with the correction, and RMS difference "
-            "from centralized predictions with a shared bias, a private bias and the correction:"
-        ]
+    title = (
+        "Mean error (prediction - target) with a shared bias and with the correction, and RMS difference "
+        "from centralized predictions with a shared bias, a private bias and the correction:"
     )
-    _print_table(table)
-    if size.size > MAX_EFFECTS:
-        _print_lines([f"  and {size.size - MAX_EFFECTS:,} smaller effects (--json lists all)"])
+    omitted = size.size - table.row_count
+    return Listing(title, table, f"  and {omitted:,} smaller effects (--all shows them)" if omitted else "")
 
 
-def print_correction(correction: Correction, output: str | None, analysis: Analysis | None) -> None:
-    """Print the output of `fedgram correct`."""
-    _print_lines(sentences.correction_plan(correction))
-    if analysis is not None and not analysis.gap.negligible:
-        _print_effects(analysis)
-    moments = correction.moments
+def _list_offsets(moments: Moments, show_all: bool) -> Listing:
     table = _table("Client", *(f"offset of {name}" for name in moments.targets))
     largest = float(np.abs(moments.mean).max())
-    for name, offset in zip(moments.clients[:MAX_CLIENTS], moments.offset, strict=False):
+    shown = moments.clients[: _count_clients(show_all)]
+    for name, offset in zip(shown, moments.offset, strict=False):
         table.add_row(name, *(sentences.number(value, largest) for value in offset))
-    _print_table(table)
-    _print_omitted(len(moments.clients))
-    _print_matrix("Pooled covariance that the server sends:", moments.pooled.covariance, moments.targets)
-    if output is not None:
-        _print_lines([f"Wrote {output}."])
-    _print_notes(correction.notes)
-    if analysis is not None:
-        _print_lines(sentences.assumptions(analysis))
-        _print_warnings(analysis)
+    return Listing("", table, _omitted_clients(moments, show_all))
 
 
-def _print_causes(analysis: Analysis) -> None:
+def _list_causes(analysis: Analysis) -> Listing:
     gap, found, scale = analysis.gap, analysis.intervals, float(analysis.gap.scale)
     heading = ["trace", *([f"{found.level:.0%} interval"] if found else []), "share"]
     table = _table("Cause", *heading, *analysis.moments.clients)
@@ -138,13 +187,13 @@ def _print_causes(analysis: Analysis) -> None:
         interval = [sentences.span(found.traces[i], scale)] if found else []
         by_client = (sentences.number(part, scale) for part in gap.by_client[i])
         table.add_row(cause, sentences.number(trace, scale), *interval, share, *by_client)
-    _print_table(table)
+    return Listing("", table)
 
 
-def _print_clients(prediction: Prediction) -> None:
+def _list_clients(prediction: Prediction, show_all: bool) -> Listing:
     table = _table("Client", "rows", "weight", "smallest variance", "fully active")
     moments, activity = prediction.moments, prediction.activity
-    for m, name in enumerate(moments.clients[:MAX_CLIENTS]):
+    for m, name in enumerate(moments.clients[: _count_clients(show_all)]):
         table.add_row(
             name,
             f"{moments.count[m]:,.0f}",
@@ -152,41 +201,36 @@ def _print_clients(prediction: Prediction) -> None:
             f"{activity.eigenvalue[m]:.4g}",
             "yes" if activity.active[m] else "NO",
         )
-    _print_table(table)
-    _print_omitted(len(moments.clients))
+    return Listing("", table, _omitted_clients(moments, show_all))
 
 
-def _print_notes(by_client: Sequence[str], common: Sequence[str] = ()) -> None:
-    notes = list(by_client[:MAX_CLIENTS])
-    if len(by_client) > MAX_CLIENTS:
-        rest = pluralize(len(by_client) - MAX_CLIENTS, "more client")
-        notes.append(f"The same applies to {rest} (--json lists all).")
-    _print_lines(f"Note: {note}" for note in (*notes, *common))
+def _count_clients(show_all: bool) -> int | None:
+    """Return how many clients a list shows; None for all."""
+    return None if show_all else MAX_CLIENTS
 
 
-def _print_omitted(clients: int) -> None:
-    if clients > MAX_CLIENTS:
-        _print_lines([f"  and {clients - MAX_CLIENTS:,} more clients (--json lists all)"])
+def _omitted_clients(moments: Moments, show_all: bool) -> str:
+    rest = 0 if show_all else len(moments.clients) - MAX_CLIENTS
+    return f"  and {rest:,} more clients (--all shows them)" if rest > 0 else ""
 
 
-def _print_matrix(title: str, matrix: Array, targets: Sequence[str]) -> None:
+def _list_matrix(title: str, matrix: Array, targets: Sequence[str]) -> Listing:
     table = _table("", *targets)
     for name, row in zip(targets, matrix, strict=True):
         table.add_row(name, *(f"{value:.5g}" for value in row))
-    _print_lines([title])
-    _print_table(table)
+    return Listing(title, table)
 
 
-def _print_trajectory(prediction: Prediction, trajectory: Array) -> None:
+def _list_trajectory(prediction: Prediction, trajectory: Array, show_all: bool) -> Listing:
     table = _table("Round", "error to G_⋆", "error to G_cen")
     references = np.stack([prediction.barycenter.gram, prediction.centralized])
     rounds = psd.relative_error(trajectory[:, None], references)
     for number, errors in enumerate(rounds):
-        if number < MAX_ROUNDS or number >= len(rounds) - MAX_ROUNDS:
+        if show_all or number < MAX_ROUNDS or number >= len(rounds) - MAX_ROUNDS:
             table.add_row(str(number), *(f"{error:.3e}" for error in errors))
         elif number == MAX_ROUNDS:
             table.add_row("...")
-    _print_table(table)
+    return Listing("", table)
 
 
 def _table(*headings: str) -> Table:
@@ -196,10 +240,13 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _print_table(table: Table) -> None:
-    console.print(Padding(table, (0, 0, 0, 2)))
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        print_wrapped(console, line)
+def _print(parts: Iterable[str | Listing]) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            print_wrapped(console, part)
+            continue
+        if part.title:
+            print_wrapped(console, part.title)
+        console.print(Padding(part.table, (0, 0, 0, 2)))
+        if part.omitted:
+            print_wrapped(console, part.omitted)

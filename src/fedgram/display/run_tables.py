@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from fedgram._util.text import pluralize
-from fedgram.display.console import format_bytes, make_console, plain_table, print_wrapped
+from fedgram._util.text import format_bytes
+from fedgram.display import run_sentences
+from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
@@ -42,43 +43,41 @@ def list_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
 def print_comparison(runs: Sequence[StoredRun]) -> None:
     """Print `fedgram runs compare`: measured and predicted numbers of each procedure."""
     for setting in compare_runs(runs):
-        print_wrapped(console, f"{setting.title}: {setting.scale}")
+        print_wrapped(console, run_sentences.title(setting))
         for metrics in TABLES:
             table = _table("procedure", "target", *metrics)
             for group in setting.groups:
                 spreads = (str(group.spread(name)) for name in metrics)
                 table.add_row(setting.label(group), group.target, *spreads)
             console.print(table)
-        for warning in setting.warnings:
-            print_wrapped(console, f"Note: {warning}")
+        for note in run_sentences.notes(setting):
+            print_wrapped(console, note)
     for run in runs:
         if not run.complete:
-            print_wrapped(console, f"{run.setup.run.name}: {_state(run)}.")
+            print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
 
 
 def print_list(runs: Sequence[StoredRun]) -> None:
     """Print `fedgram runs list`."""
-    for setting, group in groupby(runs, key=_setting):
+    for setting, group in groupby(runs, key=run_sentences.setting):
         print_wrapped(console, f"{setting}:")
         table = _table("procedure", "seed", "state", "seconds", "memory")
         for run in group:
             setup, account = run.setup, run.account
             seconds, memory = f"{account.seconds_per_run:.3g}", format_bytes(account.peak_memory)
-            table.add_row(setup.procedure.name, str(setup.seed), _state(run), seconds, memory)
+            table.add_row(setup.procedure.name, str(setup.seed), run_sentences.state(run), seconds, memory)
         console.print(table)
 
 
 def print_run(run: StoredRun) -> None:
     """Print one run of `fedgram runs show`, round by round."""
-    setup, account = run.setup, run.account
-    print_wrapped(console, f"{setup.run.name} on {_setting(run)}: {_state(run)}")
-    print_wrapped(console, f"{account.seconds_per_run:.3g} s on {account.hardware}; {run.folder}")
-    if account.rounds:
-        measured = measure(run)
-        console.print(_error_table(measured))
+    measured = measure(run) if run.account.rounds else None
+    for line in run_sentences.describe_run(run, measured):
+        print_wrapped(console, line)
+    if measured:
+        if not run.setup.procedure.without_limit:
+            console.print(_error_table(measured))
         console.print(_fit_table(measured))
-        for warning in measured.warnings:
-            print_wrapped(console, f"Note: {warning}")
 
 
 def _error_table(measured: RunMeasurement) -> Table:
@@ -100,18 +99,6 @@ def _fit_table(measured: RunMeasurement) -> Table:
 
 def _scientific(values: Iterable[float]) -> list[str]:
     return ["none" if np.isnan(value) else f"{value:.3e}" for value in values]
-
-
-def _setting(run: StoredRun) -> str:
-    setup = run.setup
-    return f"{setup.data.name} ({setup.data.kind}), {setup.backbone}"
-
-
-def _state(run: StoredRun) -> str:
-    account, rounds = run.account, run.setup.settings.rounds
-    if account.stopped:
-        return f"stopped: {account.stopped}"
-    return "complete" if run.complete else f"{account.rounds} of {pluralize(rounds, 'round')}"
 
 
 def _state_document(run: StoredRun) -> dict[str, Any]:

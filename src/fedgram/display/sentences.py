@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import percent, pluralize, quote_list
+from fedgram.data.problem import Problem, Split
 from fedgram.display.analysis import FEW_ROWS, Analysis
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
+from fedgram.theory.geometry.barycenter import Barycenter
+from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import Prediction
 
 CAUSES = (
@@ -22,12 +26,6 @@ CAUSES = (
 )
 # Numbers below this fraction of their scale are rounding errors and print as 0.
 ROUNDING = 1e-13
-
-
-def percent(fraction: float) -> str:
-    """Format a fraction as a percentage: two significant digits below 10%, else whole percents."""
-    value = 100 * fraction
-    return f"{value:.0f}%" if abs(value) >= 9.95 else f"{value:.2g}%"
 
 
 def number(value: float, scale: float) -> str:
@@ -46,12 +44,48 @@ def parts_of_gap(gap: Gap, amounts: Array) -> list[str]:
 
 def setting(prediction: Prediction) -> str:
     """State the clients, targets and penalties."""
-    moments, penalty = prediction.moments, prediction.penalty
+    moments = prediction.moments
     return (
         f"{len(moments.clients)} clients, {moments.count.sum():,.0f} rows. Targets: "
-        f"{', '.join(moments.targets)}. Penalties: lambda_h = {penalty.features:g}, "
-        f"lambda_w = {penalty.head:g}."
+        f"{', '.join(moments.targets)}. {penalties(prediction.penalty)}"
     )
+
+
+def penalties(penalty: Penalty) -> str:
+    """State the two penalties."""
+    return f"Penalties: lambda_h = {penalty.features:g}, lambda_w = {penalty.head:g}."
+
+
+def dimensions(moments: Moments) -> str:
+    """State the numbers of targets, rows and clients: '2 targets, 768 rows of 3 clients'."""
+    rows = f"{moments.count.sum():,.0f} rows of {pluralize(len(moments.clients), 'client')}"
+    return f"{pluralize(len(moments.targets), 'target')}, {rows}"
+
+
+def inputs(problem: Problem) -> str:
+    """State the shape of a row's inputs and the number of test rows."""
+    first = next(iter(problem.train.values()))
+    return f"Inputs {input_shape(first)}; {sum(map(len, problem.test.values())):,} test rows."
+
+
+def input_shape(split: Split) -> str:
+    """Format the shape of a row's inputs: '64 x 64 x 3'."""
+    return " x ".join(map(str, split.inputs.shape[1:]))
+
+
+def mean_variance(pooled: Pooled, targets: Sequence[str]) -> str:
+    """State how much of each target's pooled variance comes from different client means."""
+    between, variance = np.diag(pooled.between), np.diag(pooled.covariance)
+    shares = between / np.where(variance > 0, variance, 1.0)
+    shown = (percent(share if share > ROUNDING else 0.0) for share in shares.tolist())
+    parts = (f"{name} {share}" for name, share in zip(targets, shown, strict=True))
+    return f"Share of the pooled variance that is due to different client means: {', '.join(parts)}."
+
+
+def residual(star: Barycenter) -> str:
+    """State the accuracy of the barycenter."""
+    iterations = pluralize(int(star.iterations), "iteration")
+    return f"Relative residual of G_⋆: {star.residual:.1e} after {iterations}."
 
 
 MATCH = "Federated averaging will match centralized training: client means and covariances are equal."
@@ -84,7 +118,7 @@ def findings(analysis: Analysis) -> list[str]:
     gap = analysis.gap
     if gap.negligible:
         return [f"If every site trains until it fits its rows, {MATCH[0].lower()}{MATCH[1:]}"]
-    return [*mean_errors(analysis), *distance(analysis), causes(gap), REMEDY]
+    return [*mean_errors(analysis), *distance(analysis), *privacy_noise(analysis), causes(gap), REMEDY]
 
 
 def mean_errors(analysis: Analysis) -> list[str]:
@@ -130,6 +164,18 @@ def distance(analysis: Analysis) -> list[str]:
     ]
 
 
+def privacy_noise(analysis: Analysis) -> list[str]:
+    """State what the noise of private moments does to the gap."""
+    found, privacy = analysis.noise, [each for each in analysis.moments.privacy if each is not None]
+    if found is None:
+        return []
+    low, high = found.relative
+    return [
+        f"Privacy noise (epsilon {max(each.epsilon for each in privacy):g}) alone leaves it between "
+        f"{low:.1%} and {high:.1%} ({found.level:.0%} interval). Sampling adds to this."
+    ]
+
+
 def assumptions(analysis: Analysis) -> list[str]:
     """State what the intervals assume, and whether targets were standardized."""
     lines = []
@@ -141,15 +187,14 @@ def assumptions(analysis: Analysis) -> list[str]:
             "differences are in the targets' units. Use --no-standardize for the targets as they are."
         )
     if analysis.intervals is not None:
+        resamples = f"Intervals come from {analysis.intervals.resamples:,} resamples"
         assumed = {
             "moments": "normal targets and independent rows; skewed or heavy tails make them too narrow",
             "rows": "independent rows (use --time COLUMN for time series)",
             "blocks of rows": "that blocks of rows are independent",
-        }[analysis.sampled]
-        lines.append(
-            f"Intervals come from {analysis.intervals.resamples:,} resamples of {analysis.sampled}. They "
-            f"assume {assumed}."
-        )
+        }.get(analysis.sampled)
+        of_what = f" of {analysis.sampled}. They assume {assumed}." if assumed else "."
+        lines.append(resamples + of_what)
     return lines
 
 

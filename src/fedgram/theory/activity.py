@@ -29,6 +29,9 @@ class Activity:
         eigenvalues, basis = np.linalg.eigh(covariance)
         return cls(eigenvalues[..., 0], basis[..., :, 0], penalty.threshold)
 
+    def __repr__(self) -> str:
+        return f"Activity({np.count_nonzero(self.active)} of {self.active.size} clients fully active)"
+
     @property
     def margin(self) -> Array:
         """λ_min(Σ_m) - λ_H λ_W, (..., M): positive where the client is fully active."""

@@ -19,6 +19,14 @@ from fedgram._util.arrays import Array
 PRIOR_ROWS = 100.0
 
 
+@dataclass(frozen=True)
+class SharePrior:
+    """Share of all sites together, and its weight at each site in units of Σ‖d‖²."""
+
+    share: float
+    weight: float
+
+
 @dataclass(frozen=True, eq=False)
 class BlendSums:
     """Sums over validation rows of sites: count n, Σ‖d‖² and Σ d·r, (M,) each."""
@@ -36,8 +44,18 @@ class BlendSums:
             sums.append((len(y), (difference**2).sum(), (difference * residual).sum()))
         return cls(*np.array(sums, dtype=np.float64).reshape(-1, 3).T)
 
-    def shares(self) -> Array:
+    def prior(self) -> SharePrior:
+        """Return what each site's share is shrunk towards; only totals over sites are needed."""
+        total = self.difference.sum()
+        if total == 0:
+            return SharePrior(0.0, 0.0)
+        share = np.clip(self.agreement.sum() / total, 0.0, 1.0)
+        return SharePrior(float(share), float(PRIOR_ROWS * total / self.count.sum()))
+
+    def shares(self, prior: SharePrior | None = None) -> Array:
         """Return the share of each site's own prediction, between 0 and 1, (M,); 0 for a site without rows.
+
+        The default prior is that of these sites.
 
         Examples
         --------
@@ -47,10 +65,9 @@ class BlendSums:
         >>> BlendSums.from_rows([own, own], [shared, shared], [y, y]).shares()
         array([0.25, 0.25])
         """
-        total = self.difference.sum()
-        if total == 0:
-            return np.zeros_like(self.count)
-        common = np.clip(self.agreement.sum() / total, 0.0, 1.0)
-        prior = PRIOR_ROWS * total / self.count.sum()
-        shares = np.clip((self.agreement + prior * common) / (self.difference + prior), 0.0, 1.0)
-        return np.where(self.count > 0, shares, 0.0)
+        prior = prior or self.prior()
+        weight = self.difference + prior.weight
+        shares = np.divide(
+            self.agreement + prior.weight * prior.share, weight, out=np.zeros_like(weight), where=weight > 0
+        )
+        return np.where(self.count > 0, np.clip(shares, 0.0, 1.0), 0.0)

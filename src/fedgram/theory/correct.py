@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedgram._util.arrays import Array, as_finite_array, as_float, common_batch
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram.theory.activity import Activity
 from fedgram.theory.geometry import psd
@@ -27,7 +28,7 @@ BiasRule = Literal["shared", "private", "offset"]
 
 
 @dataclass(frozen=True, eq=False)
-class Correction:
+class Correction(DisplayMethods):
     """Moment correction γ C_m of every client, eq. (13), and its effect.
 
     Parameters
@@ -54,6 +55,10 @@ class Correction:
     ([0.75, -0.75], [-0.75, 0.75])
     >>> correction.after_round(head).round(4).tolist()
     [[1.0]]
+    >>> correction
+    Correction(2 clients, 1 target, strength 1)
+    >>> print(correction.summary().splitlines()[0])
+    Each client sends 3 numbers once: its row count, mean and covariance.
     """
 
     moments: Moments
@@ -63,6 +68,9 @@ class Correction:
     covariance: Array
     grams: Array
     centralized: Array
+
+    def __repr__(self) -> str:
+        return f"Correction({self.moments.dimensions}, strength {self.strength:g})"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -149,7 +157,7 @@ class Correction:
 
 
 def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 1.0) -> Correction:
-    """Compute the correction that turns each client's profiled objective into that of the pooled data.
+    """Compute the correction that makes each client's objective that of the pooled data, eq. (13).
 
     Parameters
     ----------
@@ -211,8 +219,8 @@ def correction_value(head: Array, deficit: Array, penalty: Penalty) -> Array:
 def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
     """Contribution of each client to the sum that the server needs: (M, 1 + C + C²).
 
-    Rows are N_m, N_m μ_m and N_m (Σ_m + μ_m μ_mᵀ), with μ_m relative to a common origin (C,). The server
-    needs only their sum to compute μ_g and Σ_cen (Appendix C.2), so secure aggregation can compute it. The
+    Rows are N_m, N_m μ_m and N_m (Σ_m + μ_m μ_mᵀ), eq. (B2), with μ_m relative to a common origin (C,). The
+    server needs only their sum to compute μ_g and Σ_cen, so secure aggregation can compute it. The
     origin is a guess of the mean: far from it, second moments lose the digits of the covariance.
     """
     check_type(moments, Moments, "contributions()", BUILD_HINT)

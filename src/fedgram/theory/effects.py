@@ -6,9 +6,10 @@ optimal for its rows, with A = W Wᵀ + λ_H I. It predicts with the shared head
     federated    b + K_m (y - μ_m)      K_m = W_⋆ Ŵ_mᵀ A_m⁻¹, b = μ_g (shared) or μ_m (private)
     centralized  μ_g + K_cen (y - μ_g)  K_cen = G_cen A_cen⁻¹ = I - λ_H A_cen⁻¹
 
-The correction gives every client the head Ŵ_m = W_⋆ with W_⋆ W_⋆ᵀ = G_cen. The feature offset adds K_cen d_m,
-d_m = μ_m - μ_g. The two together predict like centralized training (Appendix C.3). A client that fits its
-features to the shared head again has the slope G_⋆ A_⋆⁻¹ instead of K_m; its mean error is the same.
+These are eqs. (B3) and (B4). The correction gives every client the head Ŵ_m = W_⋆ with W_⋆ W_⋆ᵀ = G_cen. The
+feature offset adds K_cen d_m, d_m = μ_m - μ_g. The two together predict like centralized training
+(Appendix C.3). A client that fits its features to the shared head again has the slope G_⋆ A_⋆⁻¹ instead of
+K_m; its mean error is the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import check_type
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
@@ -46,9 +48,13 @@ class Effect:
     mean_error: Array
     rms_difference: Array
 
+    def __repr__(self) -> str:
+        error, difference = (np.abs(each).max() for each in (self.mean_error, self.rms_difference))
+        return f"Effect(mean errors up to {error:.3g}, RMS differences up to {difference:.3g})"
+
 
 @dataclass(frozen=True, eq=False)
-class Effects:
+class Effects(DisplayMethods):
     """Effects of federated training at its limit; all values are in the targets' units.
 
     Parameters
@@ -61,6 +67,8 @@ class Effects:
         With the moment correction, the shared bias and the feature offset; equal to centralized training.
     prediction
         The prediction that the effects belong to.
+    scale
+        Unit of each target in the prediction, (C,).
 
     Examples
     --------
@@ -71,16 +79,26 @@ class Effects:
     ([[1.0], [-1.0]], [[0.0], [0.0]])
     >>> found.corrected.mean_error.round(4).tolist(), found.corrected.rms_difference.tolist()
     ([[0.1768], [-0.1768]], [[0.0], [0.0]])
+    >>> found
+    Effects(2 clients, 1 target, mean errors up to 1 with a shared bias)
+    >>> found.to_frame().query("bias == 'shared'").mean_error.tolist()
+    [1.0, -1.0]
     """
 
     shared: Effect
     private: Effect
     corrected: Effect
     prediction: Prediction
+    scale: Array
+
+    def __repr__(self) -> str:
+        largest = np.abs(self.shared.mean_error).max()
+        dimensions = self.prediction.moments.dimensions
+        return f"Effects({dimensions}, mean errors up to {largest:.3g} with a shared bias)"
 
 
 def effects(prediction: Prediction, scale: Array | None = None) -> Effects:
-    """Compute mean errors and differences from centralized predictions, per client and target.
+    """Compute mean errors and differences from centralized predictions per client and target, eq. (B3).
 
     They hold for networks that fit their training rows, on these rows.
 
@@ -128,6 +146,7 @@ def effects(prediction: Prediction, scale: Array | None = None) -> Effects:
         private=effect(moments.offset, spread),
         corrected=effect(shift, np.zeros_like(shift)),
         prediction=prediction,
+        scale=unit,
     )
 
 

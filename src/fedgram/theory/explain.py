@@ -8,7 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from fedgram._util.arrays import EPS, Array
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import check_type
+from fedgram._util.text import percent_range
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
@@ -26,7 +28,7 @@ MAX_PAIR_COST = 1e7
 
 
 @dataclass(frozen=True, eq=False)
-class Gap:
+class Gap(DisplayMethods):
     """Gap G_cen - G_⋆ = M_μ + M_Σ + M_A, Proposition 1, split by cause and by client.
 
     Parameters
@@ -59,6 +61,10 @@ class Gap:
     >>> gap = explain(predict(moments, Penalty(features=0.25, head=0.25)))
     >>> gap.traces.round(4).tolist(), gap.client_shares.round(4).tolist()
     ([0.4142, 0.0, 0.0], [0.5, 0.5])
+    >>> gap
+    Gap(36%, 2 clients, 1 target)
+    >>> gap.to_frame().groupby("cause").part.sum().round(4).to_dict()
+    {'averaging': 0.0, 'covariance': 0.0, 'mean': 0.4142}
     """
 
     mean: Array
@@ -71,6 +77,9 @@ class Gap:
     by_client: Array
     scatter_residual: Array
     prediction: Prediction
+
+    def __repr__(self) -> str:
+        return f"Gap({percent_range(self.relative)}, {self.prediction.moments.dimensions})"
 
     @property
     def total(self) -> Array:
@@ -128,6 +137,12 @@ class Gap:
     def client_shares(self) -> Array:
         """Fraction of the trace due to each client, (..., M); zero and NaN as in `shares`."""
         return self._shares(self.by_client.sum(axis=-2))
+
+    @property
+    def shares_by_client(self) -> Array:
+        """Fraction of the trace due to each term and client, (..., 3, M); zero and NaN as in `shares`."""
+        parts = self.by_client.reshape(*self.by_client.shape[:-2], -1)
+        return self._shares(parts).reshape(self.by_client.shape)
 
     @property
     def target_shares(self) -> Array:

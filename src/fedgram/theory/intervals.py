@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import Array, as_float
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
+from fedgram._util.text import percent, percent_range
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
@@ -46,7 +48,7 @@ Sampler = Callable[[int, bool], Resamples]
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(DisplayMethods):
     """Intervals for the population, and the test whether the gap is more than chance.
 
     Parameters
@@ -67,6 +69,12 @@ class Intervals:
         Fraction of such samples with at least the observed gap.
     resamples
         Their number K.
+    gap
+        The gap of the given rows.
+    scale
+        Unit of each target in the prediction, (C,).
+    is_parametric
+        Whether resamples were drawn from the moments.
 
     Examples
     --------
@@ -75,6 +83,10 @@ class Intervals:
     >>> found = intervals(predict(moments), seed=0)
     >>> bool(found.relative[0] < predict(moments).relative_gap < found.relative[1]), found.p_value < 0.01
     (True, True)
+    >>> found.to_frame().query("quantity == 'mean error'")[["client", "target", "estimate"]]
+         client    target  estimate
+    6  client 1  target 1       1.0
+    7  client 2  target 1      -1.0
     """
 
     level: float
@@ -85,6 +97,15 @@ class Intervals:
     chance_median: float
     p_value: float
     resamples: int
+    gap: Gap
+    scale: Array
+    is_parametric: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"Intervals({percent(self.level)}: gap {percent_range(self.relative)}, p = {self.p_value:.2g}, "
+            f"{self.resamples:,} resamples)"
+        )
 
 
 def intervals(
@@ -152,6 +173,9 @@ def intervals(
         chance_median=float(np.median(chance)),
         p_value=float((1 + np.count_nonzero(chance >= gap.relative)) / (1 + resamples)),
         resamples=resamples,
+        gap=gap,
+        scale=unit,
+        is_parametric=sampler is None,
     )
 
 

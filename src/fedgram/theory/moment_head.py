@@ -4,8 +4,8 @@ With u the output of a shared backbone (D numbers) and y the targets (C numbers)
 
     n, Σu, Σy, Σuuᵀ, Σuyᵀ, Σyyᵀ
 
-over its rows. The totals give the ridge head of the pooled rows, whatever the partition, and the squared
-error of any head on them. Only totals are needed, so the exchange can run under secure aggregation.
+over its rows. The totals give the ridge head of the pooled rows, eq. (B6), whatever the partition, and the
+squared error of any head on them. Only totals are needed, so the exchange can run under secure aggregation.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,18 +13,20 @@ import numpy as np
 
 from fedgram._util import frames
 from fedgram._util.arrays import Array, as_float_array, common_batch
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_json
-from fedgram._util.text import as_names
+from fedgram._util.text import as_names, pluralize
 from fedgram.theory import moments_file, validation
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average, normalize_weights, order_weights
+from fedgram.theory.privacy import Privacy
 
 BUILD_HINT = "Build it with Moments.from_arrays or read_moments"
 
 
 @dataclass(frozen=True, eq=False)
-class Pooled:
+class Pooled(DisplayMethods):
     """Moments of the pooled data, eqs. (3)-(5); read them from `Moments.pooled`.
 
     Parameters
@@ -44,11 +47,18 @@ class Pooled:
     ([1.0], [[2.0]], [[1.0]])
     >>> pooled.covariance.tolist()
     [[3.0]]
+    >>> pooled
+    Pooled(1 target)
+    >>> print(pooled.summary())
+    Share of the pooled variance that is due to different client means: target 1 33%.
     """
 
     mean: Array
     within: Array
     between: Array
+
+    def __repr__(self) -> str:
+        return f"Pooled({pluralize(self.mean.shape[-1], 'target')})"
 
     @property
     def covariance(self) -> Array:
@@ -62,7 +72,7 @@ class Pooled:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(DisplayMethods):
     """Row count, target mean and target covariance (1/N) of M clients with C targets.
 
     Leading axes index independent problems with the same counts; arrays without them are shared by all
@@ -80,6 +90,8 @@ class Moments:
         Names, M and C of them; "client 1", "target 1" and so on by default.
     client_weights
         Positive weights, (..., M) or a dict by client name, scaled to sum to one; N_m/N by default.
+    privacy
+        For each client, how its moments were made private, or None.
 
     Raises
     ------
@@ -96,6 +108,15 @@ class Moments:
     ([0.75, 0.25], ('target 1',))
     >>> moments.pooled.mean.tolist()
     [1.0]
+    >>> moments
+    Moments(2 clients, 1 target, 40 rows)
+    >>> print(moments.summary())
+    1 target, 40 rows of 2 clients.
+    Share of the pooled variance that is due to different client means: target 1 75%.
+    >>> moments.to_frame()[["client", "target", "rows", "mean", "offset"]]
+       client    target  rows  mean  offset
+    0    oslo  target 1  30.0   0.0    -1.0
+    1  bergen  target 1  10.0   4.0     3.0
     """
 
     count: Array
@@ -104,6 +125,7 @@ class Moments:
     clients: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     client_weights: Array = None  # type: ignore[assignment]  # set in __post_init__
+    privacy: tuple[Privacy | None, ...] = ()
 
     def __post_init__(self) -> None:
         mean = as_float_array(self.mean, "mean")
@@ -115,6 +137,7 @@ class Moments:
             "count": as_float_array(self.count, "count"),
             "clients": as_names(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
             "targets": as_names(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
+            "privacy": self.privacy or (None,) * clients,
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
@@ -136,6 +159,16 @@ class Moments:
         arrays = {"mean": (mean, 2), "covariance": (covariance, 3), "client_weights": (client_weights, 1)}
         for name, (array, axes) in arrays.items():
             object.__setattr__(self, name, np.broadcast_to(array, (*batch, *array.shape[-axes:])).copy())
+
+    def __repr__(self) -> str:
+        return f"Moments({self.dimensions}, {self.count.sum():,.0f} rows)"
+
+    @property
+    def dimensions(self) -> str:
+        """Numbers of clients and targets, and of problems if there are leading axes, as text."""
+        *batch, clients, targets = self.mean.shape
+        several = f"{pluralize(math.prod(batch), 'problem')}, " if batch else ""
+        return f"{several}{pluralize(clients, 'client')}, {pluralize(targets, 'target')}"
 
     @classmethod
     def from_arrays(
@@ -213,8 +246,15 @@ class Moments:
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
             | ({} if self.is_weighted_by_rows else {"weight": float(weight)})
-            for name, count, mean, covariance, weight in zip(
-                self.clients, self.count, self.mean, self.covariance, self.client_weights, strict=True
+            | ({} if privacy is None else {"privacy": privacy.document()})
+            for name, count, mean, covariance, weight, privacy in zip(
+                self.clients,
+                self.count,
+                self.mean,
+                self.covariance,
+                self.client_weights,
+                self.privacy,
+                strict=True,
             )
         ]
         return {"format": moments_file.FORMAT, "targets": list(self.targets), "clients": clients}
@@ -252,7 +292,8 @@ class Moments:
         """Divide each target by its scale, (C,)."""
         unit = validation.check_scale(scale, len(self.targets))
         covariance = self.covariance / (unit[:, None] * unit)
-        return replace(self, mean=self.mean / unit, covariance=covariance)
+        privacy = tuple(each and each.scaled(unit) for each in self.privacy)
+        return replace(self, mean=self.mean / unit, covariance=covariance, privacy=privacy)
 
     def merged(self, *others: Moments) -> Moments:
         """Combine moments of disjoint samples; clients of the same name become one.
@@ -281,6 +322,7 @@ class Moments:
         ([4.0], [[3.0]], [[[5.0]]])
         """
         parts: dict[str, tuple[float, Array, Array]] = {}
+        privacy: dict[str, Privacy | None] = {}
         for given in (self, *others):
             check_type(given, Moments, "Moments.merged()", BUILD_HINT)
             moments = given._reorder_targets(self.targets)
@@ -288,8 +330,19 @@ class Moments:
             columns = moments.clients, moments.count, moments.mean, moments.covariance
             for name, *part in zip(*columns, strict=True):
                 parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
+            for name, each in zip(moments.clients, moments.privacy, strict=True):
+                if name in privacy and (each or privacy[name]):
+                    raise _repeated_release_error(name)
+                privacy[name] = each
         count, mean, covariance = (np.array(values) for values in zip(*parts.values(), strict=True))
-        return Moments(count, mean, covariance, tuple(parts), self.targets)
+        return Moments(
+            count,
+            mean,
+            covariance,
+            tuple(parts),
+            self.targets,
+            privacy=tuple(privacy[name] for name in parts),
+        )
 
     def _reorder_targets(self, targets: tuple[str, ...]) -> Moments:
         if self.targets == targets:
@@ -302,7 +355,10 @@ class Moments:
             )
         order = [self.targets.index(name) for name in targets]
         covariance = self.covariance[..., order, :][..., order]
-        return replace(self, mean=self.mean[..., order], covariance=covariance, targets=targets)
+        privacy = tuple(each and each.reordered(order) for each in self.privacy)
+        return replace(
+            self, mean=self.mean[..., order], covariance=covariance, targets=targets, privacy=privacy
+        )
 
 
 def check_federation(moments: Moments, caller: str) -> None:
@@ -327,6 +383,15 @@ def _merge(
     total = most + least
     share, rest, step = least / total, most / total, small - large
     return total, large + share * step, rest * wide + share * narrow + share * rest * np.outer(step, step)
+
+
+def _repeated_release_error(client: str) -> InputError:
+    return InputError(
+        f"Client '{client}' occurs twice, and its moments are private. Release the moments of all its rows "
+        "once.",
+        client=client,
+        field="privacy",
+    )
 
 
 def _iterate_clients(targets: Any) -> Iterator[Any]:

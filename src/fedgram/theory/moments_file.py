@@ -1,7 +1,8 @@
 """Read moments files: JSON of format `fedgram-moments/1`.
 
     {"format": "fedgram-moments/1", "targets": [names],
-     "clients": [{"name", "count", "mean": [C], "covariance": [[C]], "weight": optional}]}
+     "clients": [{"name", "count", "mean": [C], "covariance": [[C]], "weight": optional,
+                  "privacy": optional {"epsilon", "delta", "bounds": [[low, high]], "noise"}}]}
 
 Reading checks the structure; `Moments` checks the numbers.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
+from fedgram.theory.privacy import Privacy
 
 FORMAT = "fedgram-moments/1"
 
@@ -49,6 +51,7 @@ def read_fields(path: str | Path) -> dict[str, Any]:
         "mean": np.array([client["mean"] for client in parsed]),
         "covariance": np.array([client["covariance"] for client in parsed]),
         "client_weights": _collect_weights(parsed),
+        "privacy": tuple(client["privacy"] for client in parsed),
     }
 
 
@@ -61,13 +64,36 @@ def _parse_client(client: dict[str, Any], number: int, targets: int) -> dict[str
             f"The name of client number {number} must be text, not {json.dumps(name)}. Put it in quotes.",
             field="name",
         )
-    fields: dict[str, Any] = {"name": name}
+    fields: dict[str, Any] = {"name": name, "privacy": _parse_privacy(client.get("privacy"), name, targets)}
     for field, dimensions in (("count", 0), ("mean", 1), ("covariance", 2), ("weight", 0)):
         if field in client:
             fields[field] = _parse_field(client[field], name, field, dimensions, targets)
         elif field != "weight":
             raise InputError(f"Client '{name}' has no '{field}'.", client=name, field=field)
     return fields
+
+
+def _parse_privacy(value: Any, client: str, targets: int) -> Privacy | None:
+    if value is None:
+        return None
+    dimensions = {"epsilon": 0, "delta": 0, "bounds": 2, "noise": 0}
+    if not isinstance(value, dict) or value.keys() != dimensions.keys():
+        raise InputError(
+            f"The privacy of client '{client}' must have epsilon, delta, bounds and noise.",
+            client=client,
+            field="privacy",
+        )
+    numbers = {
+        key: _parse_numbers(value[key], f"'{key}' of client '{client}'", number, client=client, field=key)
+        for key, number in dimensions.items()
+    }
+    if numbers["bounds"].shape != (targets, 2):
+        raise InputError(
+            f"The bounds of client '{client}' must be {targets} by 2.", client=client, field="bounds"
+        )
+    return Privacy(
+        float(numbers["epsilon"]), float(numbers["delta"]), numbers["bounds"], float(numbers["noise"])
+    )
 
 
 def _parse_field(value: Any, client: str, field: str, dimensions: int, targets: int) -> Any:

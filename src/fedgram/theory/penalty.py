@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import as_float
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 
 # λ_H λ_W and sqrt(λ_H / λ_W) are above this and below its inverse, so that their powers stay finite.
@@ -14,7 +15,7 @@ LEAST = 1e-60
 
 
 @dataclass(frozen=True)
-class Penalty:
+class Penalty(DisplayMethods):
     """Feature and head penalties of the local objective, eq. (1).
 
     Parameters
@@ -35,6 +36,9 @@ class Penalty:
     >>> penalty = Penalty(features=0.04, head=0.01)
     >>> penalty.scale, penalty.threshold
     (2.0, 0.0004)
+    >>> print(penalty.summary())
+    Penalties: lambda_h = 0.04, lambda_w = 0.01.
+    Directions with a target variance of at most lambda_h * lambda_w = 0.0004 are inactive.
     """
 
     features: float = 0.01

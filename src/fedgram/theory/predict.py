@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import EPS, Array, as_float
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
+from fedgram._util.text import percent_range
 from fedgram.theory.activity import Activity, describe_direction
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter, trajectory
@@ -86,7 +88,7 @@ def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class Prediction(DisplayMethods):
     """Limit of federated averaging under the selection rule, and optimum of centralized training.
 
     Parameters
@@ -113,6 +115,12 @@ class Prediction:
     >>> prediction = predict(moments, Penalty(features=0.25, head=0.25))
     >>> prediction.fully_active, prediction.grams.tolist()
     (True, [[[0.75]], [[0.75]]])
+    >>> prediction
+    Prediction(2 clients, 1 target, gap 36%)
+    >>> print(prediction.summary().splitlines()[-2])
+    2 clients, 18 rows. Targets: target 1. Penalties: lambda_h = 0.25, lambda_w = 0.25.
+    >>> prediction.to_frame().query("gram == 'centralized'").value.round(4).tolist()
+    [1.1642]
     """
 
     moments: Moments
@@ -123,6 +131,10 @@ class Prediction:
     within: Array
     centralized: Array
     loss_optimum: Array
+
+    def __repr__(self) -> str:
+        caveat = "" if self.fully_active else ", not fully active"
+        return f"Prediction({self.moments.dimensions}, gap {percent_range(self.relative_gap)}{caveat})"
 
     @property
     def fully_active(self) -> bool:
@@ -172,7 +184,7 @@ def initial_head(gram: Any, targets: int) -> Array:
 
 
 def predict(moments: Moments, penalty: Penalty | None = None) -> Prediction:
-    """Predict the limit of federated averaging and the optimum of centralized training.
+    """Predict the limit of federated averaging, eq. (10), and the optimum of centralized training, eq. (7).
 
     Clients that are not fully active count with φ clipped at zero; `Prediction.notes` names them.
 

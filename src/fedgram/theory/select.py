@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array, as_finite_array, common_batch
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor, transpose
 from fedgram.theory.penalty import Penalty
@@ -55,11 +57,14 @@ def closest_head(broadcast: Array, gram: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment:
+class Alignment(DisplayMethods):
     """Orthogonal rotation Q (..., P, P), and head Ŵ Q (..., C, P) closest to the broadcast."""
 
     rotation: Array
     head: Array
+
+    def __repr__(self) -> str:
+        return f"Alignment({_describe_head(self.head)})"
 
     def layer(self, weight: Array, bias: Array) -> tuple[Array, Array]:
         """Rotate the feature layer u ↦ weight u + bias by Qᵀ, so that predictions stay the same.
@@ -98,6 +103,8 @@ def align(head: Array, broadcast: Array) -> Alignment:
     >>> aligned = align([[0.0, 2.0]], [[1.0, 0.0]])
     >>> abs(aligned.head).round(12).tolist()
     [[2.0, 0.0]]
+    >>> aligned
+    Alignment(1 target, 2 features)
     """
     head, broadcast = as_finite_array(head, "head"), as_finite_array(broadcast, "broadcast")
     if head.ndim < 2 or head.shape[-2:] != broadcast.shape[-2:]:
@@ -131,7 +138,7 @@ class TrainedLayers:
 
 
 @dataclass(frozen=True, eq=False)
-class SolvedReturn:
+class SolvedReturn(DisplayMethods):
     """Exact minimizer of a client's loss over its last feature layer, head and both biases.
 
     head W (C, P) closest to the broadcast; bias μ (C,); feature layer u ↦ layer_weight u + layer_bias with
@@ -146,6 +153,9 @@ class SolvedReturn:
     explained: Array
     clipped: int
 
+    def __repr__(self) -> str:
+        return f"SolvedReturn({_describe_head(self.head)}, {pluralize(self.layer_weight.shape[-1], 'input')})"
+
 
 def solve(
     inputs: Array,
@@ -159,7 +169,7 @@ def solve(
     """Solve for the last layers of a client on frozen inputs u of its last feature layer.
 
     With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the profiled loss is
-    F(W; Ŝ + deficit) + const. Hence W Wᵀ = φ(Ŝ + deficit), and the features are Wᵀ A⁻¹ B (u - ū).
+    F(W; Ŝ + deficit) + const. Hence W Wᵀ = φ(Ŝ + deficit), and features are Wᵀ A⁻¹ B (u - ū), eq. (B5).
 
     Parameters
     ----------
@@ -199,6 +209,8 @@ def solve(
     ([3.0], [[24.0]])
     >>> (solved.head @ solved.layer_weight).round(4).tolist()
     [[2.9939]]
+    >>> print(solved.summary())
+    The inputs explain these variances: 24 of target 1.
     """
     penalty = Penalty.or_default(penalty)
     inputs, targets = _matrix(inputs, "inputs"), _matrix(targets, "targets")
@@ -334,6 +346,11 @@ def unshrink(head: Array, layer_weight: Array, penalty: Penalty) -> Array:
     values, basis = np.linalg.eigh(psd.gram(head))
     gain = (values + penalty.features) / np.maximum(values, NEGLIGIBLE * penalty.features)
     return np.asarray((basis * gain) @ basis.T @ head @ layer_weight)
+
+
+def _describe_head(head: Array) -> str:
+    targets, features = head.shape[-2:]
+    return f"{pluralize(targets, 'target')}, {pluralize(features, 'feature')}"
 
 
 def _check_shape(array: Array, shape: tuple[int, ...], name: str) -> None:

@@ -7,7 +7,7 @@ A shared head (W, b) leaves the residual r = y - W u - b at site m. The site add
 where ū and σ_u² are the pooled mean and variances of the features. Each site solves its own ridge problem
 from its own rows and the shared totals:
 
-    min Σ‖r - a - D (u - ū)‖² + s_a ‖a‖² + s_D Σ_d σ_ud² ‖D_d‖².
+    min Σ‖r - a - D (u - ū)‖² + s_a ‖a‖² + s_D Σ_d σ_ud² ‖D_d‖²,   eq. (B7).
 
 s_a and s_D count rows: a site with s_a rows moves its intercept half of the way. With one row the effect is
 near zero, with many rows it is the site's own. All strengths are chosen on validation rows, from sums alone;
@@ -16,8 +16,9 @@ the heads are then fitted again on training and validation rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -83,48 +84,103 @@ def fit_site_effects(
     return LinearHead(head.weight + deviation, head.bias + intercept - deviation @ mean)
 
 
-def choose_strengths(
-    training: FeatureSums, validation: FeatureSums, head: LinearHead, *, deviations: bool = True
-) -> EffectStrengths:
-    """Choose strengths by the squared error on validation rows of all sites.
+@dataclass(frozen=True)
+class Trial:
+    """Ridge strength of the shared head, and strengths of the site effects, to be tried."""
 
-    First the intercept without deviations, then the deviation with that intercept, then the intercept again.
-    Ties go to the stronger shrinkage. Deviations have many parameters and fit what is particular to the
-    training rows, for example their season. So the strongest shrinkage of deviations counts whose error is
-    within one standard error, over sites, of the least.
+    ridge: float
+    strengths: EffectStrengths = EffectStrengths()
+
+
+TrialErrors = Callable[[Sequence[Trial]], Array]
+"""Returns squared errors (trials, M) on each site's validation rows, summed over targets."""
+
+
+def search_strengths(
+    errors_of: TrialErrors, *, effects: bool, deviations: bool = True
+) -> tuple[Trial, Array]:
+    """Choose every strength by the squared error on validation rows of all sites.
+
+    First the ridge with the intercept and without deviations, then the deviation with that intercept, then
+    the intercept again. Ties go to the stronger shrinkage. Deviations have many parameters and fit what is
+    particular to the training rows, for example their season. So the strongest shrinkage of deviations counts
+    whose error is within one standard error, over sites, of the least.
+
+    Parameters
+    ----------
+    errors_of : function
+        Errors of trials, here or at the sites. Called once, or three times with deviations.
+    effects : bool
+        Whether sites have effects; without, all use the shared head.
+    deviations : bool
+        Whether effects include deviations of the head, which take most of the time.
+
+    Returns
+    -------
+    Trial, array (M,)
+        The chosen strengths and each site's error with them.
+    """
+    candidates = STRENGTHS[::-1] if effects else (np.inf,)
+    trials = [Trial(ridge, EffectStrengths(each)) for ridge in RIDGES for each in candidates]
+    chosen, errors = _choose(trials, errors_of(trials))
+    for field in ("deviation", "intercept") if effects and deviations else ():
+        trials = [
+            replace(chosen, strengths=replace(chosen.strengths, **{field: each})) for each in candidates
+        ]
+        chosen, errors = _choose(trials, errors_of(trials), is_strict=field == "deviation")
+    return chosen, errors
+
+
+def _choose(trials: Sequence[Trial], errors: Array, is_strict: bool = False) -> tuple[Trial, Array]:
+    """Return the first trial with the least total error, or within one standard error of it."""
+    totals = errors.sum(axis=1)
+    at = int(np.argmax(totals <= totals.min() + (_standard_error(errors) if is_strict else 0.0)))
+    return trials[at], errors[at]
+
+
+def trial_errors(
+    training: FeatureSums, validation: FeatureSums, pooled: FeatureSums, trials: Sequence[Trial]
+) -> Array:
+    """Squared errors (trials, M) on validation rows of heads that were fitted on training rows.
 
     Parameters
     ----------
     training, validation : FeatureSums with leading axis M
-    head : LinearHead
-        The shared head, fitted on the training rows.
-    deviations : bool
-        Whether to search for deviations, which takes most of the time.
+        Sums over each site's training rows, and over its validation rows.
+    pooled : FeatureSums without leading axes
+        Totals over all sites' training rows.
+    trials : sequence of Trial
     """
-    candidates = STRENGTHS[::-1]
-    errors = _errors_of_intercepts(training, validation, head, candidates)
-    chosen = EffectStrengths(intercept=candidates[int(errors.sum(axis=1).argmin())])
-    for field in ("deviation", "intercept") if deviations else ():
-        pooled = training.total()
-        trials = [replace(chosen, **{field: candidate}) for candidate in candidates]
-        fits = (fit_site_effects(training, head, pooled, trial) for trial in trials)
-        errors = np.stack([validation.squared_error(fit).sum(axis=-1) for fit in fits])
-        tolerated = _standard_error(errors) if field == "deviation" else 0.0
-        totals = errors.sum(axis=1)
-        chosen = trials[int(np.argmax(totals <= totals.min() + tolerated))]
-    return chosen
+    return np.concatenate(
+        [
+            _errors_with_ridge(training, validation, pooled, ridge, [each.strengths for each in same])
+            for ridge, same in groupby(trials, lambda each: each.ridge)
+        ]
+    )
+
+
+def _errors_with_ridge(
+    training: FeatureSums,
+    validation: FeatureSums,
+    pooled: FeatureSums,
+    ridge: float,
+    strengths: Sequence[EffectStrengths],
+) -> Array:
+    head = pooled.ridge(ridge)
+    if all(each.deviation == np.inf for each in strengths):
+        return _errors_of_intercepts(training, validation, head, [each.intercept for each in strengths])
+    fits = (fit_site_effects(training, head, pooled, each) for each in strengths)
+    return np.stack([validation.squared_error(fit).sum(axis=-1) for fit in fits])
 
 
 def _errors_of_intercepts(
-    training: FeatureSums, validation: FeatureSums, head: LinearHead, candidates: Sequence[float]
+    training: FeatureSums, validation: FeatureSums, head: LinearHead, strengths: Sequence[float]
 ) -> Array:
-    """Squared errors (candidates, M) with intercepts alone: Σ‖r - a‖² = Σ‖r‖² - 2 a·Σr + n ‖a‖²."""
+    """Squared errors (strengths, M) with intercepts alone: Σ‖r - a‖² = Σ‖r‖² - 2 a·Σr + n ‖a‖²."""
     trained, held_out = (sites.count[:, None] * sites.residual_mean(head) for sites in (training, validation))
-    penalty = np.asarray(candidates)[:, None, None]
-    with np.errstate(invalid="ignore"):  # a site without rows and no shrinkage
-        intercepts = trained / (training.count[:, None] + penalty)
+    intercepts = trained / (training.count[:, None] + np.asarray(strengths)[:, None, None])
     change = (validation.count[:, None] * intercepts - 2 * held_out) * intercepts
-    return validation.squared_error(head).sum(axis=-1) + change.sum(axis=-1)
+    return np.asarray(validation.squared_error(head).sum(axis=-1) + change.sum(axis=-1))
 
 
 def _standard_error(errors: Array) -> Array:
@@ -171,26 +227,19 @@ def fit_site_heads(
     SiteHeads
         Fitted on training and validation rows with the chosen strengths.
     """
-    totals, candidates = training.total(), STRENGTHS[::-1] if effects else (np.inf,)
-
-    def error_with_intercepts(ridge: float) -> float:
-        errors = _errors_of_intercepts(training, validation, totals.ridge(ridge), candidates)
-        return float(errors.sum(axis=1).min())
-
-    ridge = min(RIDGES, key=error_with_intercepts)
-    head = totals.ridge(ridge)
-    strengths = (
-        choose_strengths(training, validation, head, deviations=deviations) if effects else EffectStrengths()
+    totals, rows = training.total(), training + validation
+    chosen, errors = search_strengths(
+        lambda trials: trial_errors(training, validation, totals, trials),
+        effects=effects,
+        deviations=deviations,
     )
-    chosen = fit_site_effects(training, head, totals, strengths)
-    rows = training + validation
-    shared = rows.total().ridge(ridge)
+    shared = rows.total().ridge(chosen.ridge)
     return SiteHeads(
         shared=shared,
-        sites=fit_site_effects(rows, shared, rows.total(), strengths),
-        ridge=ridge,
-        strengths=strengths,
-        validation_error=validation.squared_error(chosen).sum(axis=-1),
+        sites=fit_site_effects(rows, shared, rows.total(), chosen.strengths),
+        ridge=chosen.ridge,
+        strengths=chosen.strengths,
+        validation_error=errors,
     )
 
 

@@ -1,7 +1,7 @@
 """Gram recursion of federated averaging and its limit, the barycenter (Theorem 1).
 
 With G = A Aᵀ and G_m = B_m B_mᵀ, one round is A⁺ = Σ p_m B_m O_m, where O_m is the orthogonal polar factor of
-B_mᵀ A. This is the map of eq. (9) without an inverse.
+B_mᵀ A, eq. (B1). This is the map of eq. (9) without an inverse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array, common_batch
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize
 from fedgram.theory.geometry import newton_batched, newton_lapack, psd
 from fedgram.theory.geometry.newton import CONVERGED, Number
 from fedgram.theory.geometry.weights import average, normalize_weights
@@ -29,7 +31,7 @@ Solver = Callable[[Array, Array], tuple[Array, float, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Barycenter:
+class Barycenter(DisplayMethods):
     """Limit G_⋆ of the Gram recursion, and its accuracy.
 
     Parameters
@@ -49,12 +51,18 @@ class Barycenter:
     >>> found = barycenter([[[1.0]], [[9.0]]])
     >>> bool(found.converged), found.message
     (True, '')
+    >>> found.to_frame().value.round(12).tolist()
+    [4.0]
     """
 
     gram: Array
     factor: Array
     residual: Number
     iterations: Array | int
+
+    def __repr__(self) -> str:
+        targets = pluralize(self.gram.shape[-1], "target")
+        return f"Barycenter({targets}, relative residual {np.max(self.residual):.1e})"
 
     @property
     def converged(self) -> bool | Array:

@@ -1,0 +1,80 @@
+"""Sentences that state what a run, or several, measured."""
+
+from __future__ import annotations
+
+from fedgram._util.text import percent, pluralize
+from fedgram.runs import StoredRun
+from fedgram.runs.compare import Comparison, Group
+from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.measure import RunMeasurement
+
+
+def setting(run: StoredRun) -> str:
+    """State data and backbone."""
+    return f"{run.setup.data.name} ({run.setup.data.kind}), {run.setup.backbone}"
+
+
+def state(run: StoredRun) -> str:
+    """State the progress: 'complete', '2 of 8 rounds', or why it was stopped."""
+    account, rounds = run.account, run.setup.settings.rounds
+    if account.stopped:
+        return f"stopped: {account.stopped}"
+    return "complete" if run.complete else f"{account.rounds} of {pluralize(rounds, 'round')}"
+
+
+def heading(run: StoredRun) -> str:
+    """State the run, its setting and its progress."""
+    return f"{run.setup.run.name} on {setting(run)}: {state(run)}"
+
+
+def cost(run: StoredRun) -> str:
+    """State time, device and folder."""
+    return f"{run.account.seconds_per_run:.3g} s on {run.account.hardware}; {run.folder}"
+
+
+def outcome(measured: RunMeasurement) -> str:
+    """State how far the shared head is from its target and from centralized training."""
+    if reason := measured.setup.procedure.without_limit:
+        return f"No limit of averaged heads applies: {reason}."
+    rounds = pluralize(len(measured.delta), "round")
+    symbol = SYMBOLS[measured.expected.target]
+    ends = f"After {rounds}, the shared head's Gram is {percent(measured.endpoint_error)} away from {symbol}"
+    if measured.expected.target == "centralized":
+        return f"{ends}, the end of centralized training."
+    gap, predicted = measured.error["centralized"][-1], measured.predicted_gap
+    return f"{ends} and {percent(gap)} from centralized training (predicted: {percent(predicted)})."
+
+
+def describe_run(run: StoredRun, measured: RunMeasurement | None) -> list[str]:
+    """Return the sentences of `fedgram runs show`; nothing is measured before the first round."""
+    return [heading(run), cost(run), *(describe_measurement(measured) if measured else [])]
+
+
+def describe_measurement(measured: RunMeasurement) -> list[str]:
+    """State the outcome of a run, and its warnings as notes."""
+    return [outcome(measured), *(f"Note: {warning}" for warning in measured.warnings)]
+
+
+def describe_comparison(comparison: Comparison) -> list[str]:
+    """Return the sentences of one setting of `fedgram runs compare`, and the outcome of each procedure."""
+    outcomes = (f"{comparison.label(group)}: {_means(group)}." for group in comparison.groups)
+    return [title(comparison), *outcomes, *notes(comparison)]
+
+
+def title(comparison: Comparison) -> str:
+    """State data, backbone and scale."""
+    return f"{comparison.title}: {comparison.scale}"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return the warnings as notes."""
+    return [f"Note: {warning}" for warning in comparison.warnings]
+
+
+def _means(group: Group) -> str:
+    if group.without_limit:
+        return f"test MSE {group.spread('test MSE').mean:.3g}; no limit of averaged heads applies"
+    error, gap, predicted = (
+        percent(group.spread(metric).mean) for metric in ("error", "measured gap", "predicted gap")
+    )
+    return f"{error} away from {group.target}, {gap} from centralized training (predicted: {predicted})"

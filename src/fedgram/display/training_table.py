@@ -1,0 +1,123 @@
+"""Print what `fedgram train` trained: errors of every site and target in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedgram._util.arrays import Array
+from fedgram._util.text import escape_text, percent, pluralize
+from fedgram.data.target_scale import target_scale
+from fedgram.display import run_sentences
+from fedgram.display.console import plain_table, print_wrapped
+from fedgram.runs import Setup, StoredRun
+from fedgram.runs.compare import Comparison, Group, compare_runs
+from fedgram.runs.held_out import HeldOutErrors
+
+MAX_SITES = 10  # shown unless all are asked for
+
+Tested = Mapping[Setup, HeldOutErrors]
+
+
+def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bool = False) -> None:
+    """Print one table per setting: procedures, sites and targets; at most ten sites unless all are asked for.
+
+    Errors are means over seeds, with standard deviations. Percentages are those of `fedgram explain`.
+    """
+    tested = {
+        run.setup: HeldOutErrors.from_document(run.account.tested) for run in runs if run.account.tested
+    }
+    for setting in compare_runs(runs):
+        print_wrapped(console, run_sentences.title(setting))
+        if any(errors.rows.any() for group in setting.groups for errors in _find_errors(group, tested)):
+            print_wrapped(console, _describe_columns(setting))
+        else:
+            print_wrapped(console, "There are no test rows, or no errors of every target.")
+        console.print(_training_table(setting, tested, all_sites))
+        omitted = len(setting.setup.data.clients) - MAX_SITES
+        if omitted > 0 and not all_sites:
+            print_wrapped(console, f"  and {pluralize(omitted, 'more site')} (--all shows them)")
+        for note in run_sentences.notes(setting):
+            print_wrapped(console, note)
+    for run in runs:
+        if not run.complete:
+            print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
+
+
+def _find_errors(group: Group, tested: Tested) -> list[HeldOutErrors]:
+    """Return the errors of every seed; runs of earlier versions have none."""
+    return [tested[run.setup] for run in group.runs if run.setup in tested]
+
+
+def _describe_columns(setting: Comparison) -> str:
+    data = setting.setup.data
+    units = " in the targets' own units" if (target_scale(data.provenance, data.targets) != 1).any() else ""
+    limits = (
+        " The last two columns are relative distances of Gram matrices: from the predicted limit, and from "
+        "centralized training, measured (predicted)."
+        if setting.limited
+        else ""
+    )
+    return f"Errors on test rows, RMSE{units}.{limits}"
+
+
+def _training_table(setting: Comparison, tested: Tested, all_sites: bool) -> Table:
+    table = plain_table(collapse_padding=True)
+    for heading in ("procedure", "site", "target", "RMSE", "R²", "from limit", "from centralized"):
+        is_name = heading in ("procedure", "site", "target")
+        table.add_column(
+            heading,
+            justify="left" if is_name else "right",
+            no_wrap=not is_name,
+            overflow="fold" if is_name else "ellipsis",
+        )
+    for group in setting.groups:
+        for number, (site, target, rmse, r2) in enumerate(_error_rows(group, tested, all_sites)):
+            first = number == 0
+            limits = _distances(group) if first else ("", "")
+            table.add_row(escape_text(setting.label(group)) if first else "", site, target, rmse, r2, *limits)
+    return table
+
+
+def _distances(group: Group) -> tuple[str, str]:
+    if group.without_limit:
+        return "-", "-"
+    error, gap, predicted = (
+        percent(group.spread(metric).mean) for metric in ("error", "measured gap", "predicted gap")
+    )
+    return error, f"{gap} ({predicted})"
+
+
+def _error_rows(group: Group, tested: Tested, all_sites: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Yield site, target, RMSE and R² of a procedure: of all sites together, then of each."""
+    data = group.runs[0].setup.data
+    found = _find_errors(group, tested)
+    if not found:
+        yield "all", "all", "none", "none"
+        return
+    scale = target_scale(data.provenance, data.targets)
+    total = scale * np.sqrt([each.total_mse for each in found]), np.stack([each.total_r2 for each in found])
+    yield from _site_rows("all", data.targets, *total)
+    rmse, r2 = scale * np.sqrt([each.mse for each in found]), np.stack([each.r2 for each in found])
+    for m, client in enumerate(data.clients if all_sites else data.clients[:MAX_SITES]):
+        yield from _site_rows(escape_text(client), data.targets, rmse[:, m], r2[:, m])
+
+
+def _site_rows(
+    site: str, targets: Sequence[str], rmse: Array, r2: Array
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of a site: rmse and r2 (seeds, C)."""
+    for c, target in enumerate(targets):
+        shown = site if c == 0 else ""
+        yield shown, escape_text(target), _spread(rmse[:, c], ".3g"), _spread(r2[:, c], ".2f")
+
+
+def _spread(values: Array, form: str) -> str:
+    """Format the mean over seeds, with the standard deviation if there are several."""
+    if np.isnan(values).any():
+        return "none"
+    deviation = f" ± {values.std(ddof=1):.1g}" if len(values) > 1 else ""
+    return f"{values.mean():{form}}{deviation}"
