@@ -1,5 +1,7 @@
 """New rows predicted on the command line."""
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -47,13 +49,48 @@ def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     code, out, err = predict("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
     assert (code, out, err) == (0, "", "Wrote predicted.csv: 7 rows.\n")
     written = pd.read_csv(folder / "predicted.csv")
-    assert written.columns.tolist() == ["client", "y"]
-    assert written["client"].tolist() == NEW["site"].tolist()
+    assert written.columns.tolist() == ["a", "b", "site", "y"]
+    pd.testing.assert_frame_equal(written[["a", "b", "site"]], NEW.reset_index(drop=True))
     for client in ("north", "south"):
-        found = written.loc[written["client"] == client, ["y"]]
+        found = written.loc[written["site"] == client, ["y"]]
         np.testing.assert_allclose(found, expected(folder, client), rtol=1e-6)
     code, out, _ = predict("runs", "new.csv", "--client", "site")
     assert out == (folder / "predicted.csv").read_text()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_columns_and_index_stay_as_they_are(predict, folder, suffix):
+    table = NEW.assign(y=1.5, note=["007", "NA", "", 'say "a, b"', "1e3", "true", "ü"])
+    table.index = [f"row {number}" for number in range(7)]
+    if suffix == "parquet":
+        table.to_parquet(folder / "kept.parquet")
+        order = [*table.columns, ""]  # where pandas puts the index
+    else:
+        table.to_csv(folder / f"kept.{suffix}", sep="\t" if suffix == "tsv" else ",")
+        order = ["", *table.columns]
+    code, out, err = predict("runs", f"kept.{suffix}", "--client", "site")
+    assert code == 0, err
+    header, *lines = csv.reader(io.StringIO(out))
+    assert header == [*order, "y predicted"]
+    written = pd.DataFrame(lines, columns=header)
+    assert written[""].tolist() == table.index.tolist()
+    assert written["note"].tolist() == table["note"].tolist()
+    np.testing.assert_array_equal(written[["a", "b", "y"]].astype(float), table[["a", "b", "y"]])
+
+
+def test_a_client_that_folders_name_is_added(predict, folder):
+    for site in ("north", "south"):
+        (folder / "parts" / f"site={site}").mkdir(parents=True)
+        own = NEW[NEW["site"] == site][["b", "a"]]
+        own.to_csv(folder / "parts" / f"site={site}" / "new.csv", index=False)
+    code, out, err = predict("runs", "parts", "--client", "site")
+    assert code == 0, err
+    written = pd.read_csv(io.StringIO(out))
+    assert written.columns.tolist() == ["site", "b", "a", "y"]
+    assert written["site"].tolist() == sorted(NEW["site"])
+    np.testing.assert_allclose(
+        written["y"][written["site"] == "north"], expected(folder, "north")[:, 0], rtol=1e-6
+    )
 
 
 def test_inputs_that_overflow_are_an_error(predict, folder):

@@ -283,10 +283,14 @@ def many_clients(tmp_path_factory):
 def test_of_many_clients_ten_are_shown_and_json_has_all(many_clients, command):
     name, *options = command
     said = fedgram(name, many_clients, *LAMBDA, *options).stdout
-    assert "  and 30 more clients (--json lists all)\n" in said
+    assert "  and 30 more clients (--all shows them)\n" in said
     assert said.count("is not fully active: ") == 10
-    assert "Note: The same applies to 20 more clients (--json lists all).\n" in said
+    assert "Note: The same applies to 20 more clients (--all shows them).\n" in said
     assert len(said.splitlines()) < 70
+    everything = fedgram(name, many_clients, *LAMBDA, *options, "--all").stdout
+    assert everything.count("is not fully active: ") == 30
+    assert "--all" not in everything
+    assert all(f"client {number} " in everything for number in range(1, 41))
     document = printed(name, many_clients, *LAMBDA, *options)
     assert sum("is not fully active: " in note for note in document["notes"]) == 30
     assert len(document["clients"]) == 40

@@ -61,7 +61,7 @@ def runs(tmp_path_factory):
         done = fedgram(*TRAIN, "--out", folder)
     assert done.returncode == 0, done.stderr
     assert "swimmer-mini, resmlp-small: GENERATED data, E = 1, 2 rounds, 2 seeds" in done.stdout
-    assert "measured gap" in done.stdout
+    assert "from centralized" in done.stdout
     assert f"Files: {folder}" in done.stdout
     assert "round 2/2, epoch 1/1" in done.stderr
     assert "errors to the prediction" in done.stderr
@@ -180,10 +180,10 @@ def test_the_report_shows_the_runs(runs, tmp_path):
     page = tmp_path / "report.html"
     report = ["report", "--out", tmp_path, "-o", page]
     assert fedgram(*report).returncode == 0
-    assert "Trained networks" not in page.read_text()
+    assert "Your runs" not in page.read_text()
     assert fedgram(*report, "--runs", runs).returncode == 0
     html = page.read_text()
-    assert "Trained networks" in html
+    assert html.index("<h2>Your runs</h2>") < html.index("<h2>Networks")
     assert "solved+corrected+offset" in html
     assert "GENERATED data, E = 1" in html
     assert fedgram(*report, "--runs", tmp_path / "smoke").returncode == 2

@@ -11,7 +11,7 @@ from fedgram.data.tables import read_moments, read_site_tables
 @pytest.mark.parametrize(
     ("module", "examples"),
     [
-        (problem, 3), (splits, 3), (read_moments, 5), (encoding, 6), (site_summary, 3), (holdout, 4),
+        (problem, 4), (splits, 3), (read_moments, 5), (encoding, 6), (site_summary, 3), (holdout, 4),
         (read_site_tables, 4),
     ],
 )  # fmt: skip

@@ -299,7 +299,12 @@ def test_dealing_at_random_uses_every_row_once():
 def test_no_row_is_printed():
     inputs, targets = clients()
     problem = Problem.from_arrays(inputs, targets)
-    assert "'site 0': Split(inputs (40, 3), targets (40, 2))" in repr(problem)
+    rows = sum(map(len, problem.train.values()))
+    assert (
+        repr(problem)
+        == f"Problem('own data', REAL, {len(inputs)} clients, {rows} training rows, 0 test rows)"
+    )
+    assert repr(problem.train["site 0"]) == "Split(inputs (40, 3), targets (40, 2))"
 
 
 def test_clients_of_a_table_are_named_as_everywhere():

@@ -4,6 +4,7 @@ import gzip
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedgram.data.problem import Problem
 from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.files import MISSING_TEXT
 from fedgram.data.tables.read_moments import read_moments
+from fedgram.data.tables.source import connect_duckdb
 
 TARGETS = ["PM2.5", 'it\'s "odd"']
 
@@ -110,6 +112,46 @@ def test_a_table_split_into_files_is_the_whole_table(tmp_path_factory, seed, suf
         write((table if number % 2 else shuffled).iloc[part], folder / str(number % 2) / f"{number}{suffix}")
     assert_same(read(folder), expected(table))
     assert_same(read(str(folder / "*" / "*")), expected(table))
+
+
+def test_files_of_different_dialects_are_one_table():
+    table = frame(rows=300).assign(day=pd.date_range("2020-01-01", periods=300), size=1)
+    for number in range(5):
+        size = [1, 1.5, 2, 2.5, 3][number]  # BIGINT in some files, DOUBLE in others
+        part = table[60 * number : 60 * (number + 1)].assign(size=size)
+        part.columns = [name.upper() if number == 3 else name for name in part.columns]
+        separator, line_end = [(",", "\n"), (";", "\r\n"), ("\t", "\n")][number % 3]
+        part.to_csv(f"{number}.csv", index=False, sep=separator, lineterminator=line_end, quoting=number % 2)
+    assert_same(read("."), expected(table))
+    found = read(".", where="day >= DATE '2020-03-01' AND size > 1.2 AND size < 3")
+    assert_same(found, expected(table[60:240]))
+
+
+def test_each_file_is_sniffed_once(monkeypatch):
+    queries = []
+
+    class Spy:
+        def __init__(self, connection):
+            self.connection = connection
+
+        def execute(self, query):
+            queries.append(query)
+            return self.connection.execute(query)
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+    @contextmanager
+    def connect():
+        with connect_duckdb() as connection:
+            yield Spy(connection)
+
+    monkeypatch.setattr("fedgram.data.tables.read_moments.connect_duckdb", connect)
+    for number in range(3):
+        write(frame(seed=number), f"{number}.csv")
+    read(".", drop_missing=True)
+    assert sum("sniff_csv" in query for query in queries) == 3
+    assert all("auto_detect = false" in query for query in queries if "read_csv" in query)
 
 
 def test_no_line_of_a_csv_is_skipped():
@@ -617,6 +659,48 @@ def test_a_constant_target_is_named(value):
         "Drop the target or the client."
     )
     assert (error.client, error.field) == ("east", "PM2.5")
+
+
+# ---- many targets, which NumPy sums ----
+
+
+@pytest.fixture
+def _sum_in_batches(monkeypatch):
+    monkeypatch.setattr("fedgram.data.tables.read_moments.MANY_TARGETS", 1)
+    monkeypatch.setattr("fedgram.data.tables.sum_batches.BATCH_VALUES", 70)  # of the 180 values
+
+
+@pytest.mark.usefixtures("_sum_in_batches")
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@pytest.mark.parametrize("robust", [False, True])
+def test_batches_give_the_moments_of_their_rows(offset, robust):
+    table = frame(offset=offset)
+    assert_same(read(table, robust=robust), expected(table))
+
+
+@pytest.mark.usefixtures("_sum_in_batches")
+@pytest.mark.parametrize(("column", "value", "message"), [
+    ("PM2.5", np.nan, "1 of 90 rows has a missing value in 'PM2.5' (client 'east': 1)."),
+    ("site", None, "1 of 90 rows has a missing value in 'site' (no client: 1)."),
+    ("PM2.5", np.inf, "Client 'east' has an infinite value in 'PM2.5'."),
+    ("PM2.5", 1e200, "Client 'east' has a value of size 1e+200, too large to square, in 'PM2.5'."),
+])  # fmt: skip
+def test_batches_refuse_what_sql_refuses(column, value, message):
+    table = frame()
+    table.loc[7, column] = value
+    assert refusal(table).message.startswith(message)
+    if value is None or np.isnan(value):
+        assert_same(read(table, drop_missing=True), expected(table.dropna()))
+    table = frame().assign(**{"PM2.5": 0.1})
+    assert refusal(table).message.startswith("Target 'PM2.5' is constant at client 'east'")
+
+
+def test_many_targets_are_read():
+    rng = np.random.default_rng(0)
+    names = [f"y{number}" for number in range(200)]
+    table = pd.DataFrame(rng.standard_normal((606, 200)), columns=names).assign(site=["a", "b"] * 303)
+    reference = Moments.from_arrays({name: rows[names] for name, rows in table.groupby("site")})
+    assert_same(read(table, targets=names), reference)
 
 
 def test_too_few_rows_are_reported_as_that_and_not_as_a_constant():

@@ -10,6 +10,7 @@ from torch import nn
 from fedgram import Penalty, predict
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem, Split, unattainable_fraction
+from fedgram.data.site_problem import build_site_problem
 from fedgram.training import train
 from fedgram.training.preflight import preflight_warnings
 from tests.helpers.small_runs import SETTINGS, net, small_problem
@@ -44,7 +45,8 @@ def test_nothing_is_said_of_what_is_trained_as_it_should_be(name, tmp_path):
         ({"targets": lambda rows: rows * [1e-9, 1]}, r"target 'east' \(\S+e-\d+ ± \S+e-\d+\)\. Networks"),
         ({"inputs": lambda rows: rows * [1, 1, 1e4, 1]}, r"deviation\): input 3 \("),
         ({"inputs": lambda rows: rows * [1, 1, 0, 1] + [0, 0, 1e6, 0]}, r"input 3 \(1e\+06 ± 0\)"),
-        ({"inputs": lambda rows: 1e6 * rows}, r"input 1 \(.*, input 3 \([^)]*\) and 1 more\. Networks"),
+        ({"inputs": lambda rows: 1e6 * rows}, r"input 1 \(.*, input 4 \([^)]*\)\. Networks"),
+        ({"inputs": lambda rows: np.tile(20 * rows, 3)}, r"input 10 \([^)]*\) and 2 more\. Networks"),
     ],
 )
 def test_columns_far_from_zero_or_of_another_scale_are_named(changed, words):
@@ -53,8 +55,38 @@ def test_columns_far_from_zero_or_of_another_scale_are_named(changed, words):
     assert re.search(words, said)
 
 
-def test_a_constant_input_and_a_mean_of_some_deviations_are_no_matter():
-    assert said_of(problem(inputs=lambda rows: rows * [1, 1, 0, 1] + [0, 50, 1, 0])) == []
+@pytest.mark.parametrize(("mean", "deviation", "is_named"), [
+    (0, 9.9, False), (0, 10.1, True), (0, 0.11, False), (0, 0.09, True), (2.9, 1, False), (3.1, 1, True),
+    (-3.1, 1, True), (15, 6, False), (1, 0, False), (11, 0, True),
+])  # fmt: skip
+def test_columns_of_deviation_one_tenth_to_ten_and_mean_of_three_deviations_are_well_scaled(
+    mean, deviation, is_named
+):
+    rows = np.concatenate([split.inputs for split in small_problem().train.values()])
+    center, scale = rows.mean(axis=0)[1], rows.std(axis=0)[1]
+
+    def rescale(rows):
+        changed = rows.astype(np.float64)
+        changed[:, 1] = mean + deviation * (changed[:, 1] - center) / scale
+        return changed
+
+    said = said_of(problem(inputs=rescale))
+    assert bool(said) == is_named
+    assert all("input 2 (" in each and "--standardize" in each for each in said)
+
+
+def test_columns_of_rare_categories_are_not_named():
+    rng = np.random.default_rng(0)
+    sites = {
+        name: {
+            "kind": np.where(np.arange(200) < 1, "rare", "usual"),
+            "x": 500 + 40 * rng.standard_normal(200),
+            "y": 1e5 * rng.standard_normal(200),
+        }
+        for name in "ab"
+    }
+    known, _ = build_site_problem(sites, inputs=["kind", "x"], targets=["y"])
+    assert said_of(known) == []
 
 
 def test_bytes_without_an_axis_of_channels_are_named():
@@ -85,7 +117,7 @@ def test_rows_that_no_network_fits_are_said_before_training(tmp_path):
         predict(each.moments, SETTINGS.penalty).barycenter.gram for each in (known, known.attainable())
     )
     moved = 100 * np.linalg.norm(reached - raw) / np.linalg.norm(raw)
-    assert said == [
+    assert said[:-1] == [
         f"Rows with equal inputs have unequal targets at 1 of 3 clients ({part:.3g} % of the target variance "
         f"at 'site 0'), which no network fits; this moves the barycenter by {moved:.3g} %. Predict for "
         "problem.attainable() instead."

@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from fedgram._util.text import split_names
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import app, print_json, print_line
 from fedgram.cli.options import (
     Client,
     DataDir,
     DataSeed,
     Device,
     DropMissing,
+    Engine,
     Figure,
     Impute,
     InputColumns,
@@ -53,6 +54,7 @@ def advise(
     epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
     seeds: Seeds = "1",
     device: Device = "cpu",
+    engine: Engine = "local",
     data_dir: DataDir = None,
     data_seed: DataSeed = 0,
     figure: Figure = None,
@@ -78,7 +80,7 @@ def advise(
         client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where, drop_missing,
         time=time, impute=impute,  # type: ignore[arg-type]  # load_site_problem checks it
     )  # fmt: skip
-    problem, scale = load_site_problem(data, data_dir, spec, data_seed, partial(typer.echo, err=True))
+    problem, scale = load_site_problem(data, data_dir, spec, data_seed, partial(print_line, err=True))
     plan = None
     if backbone or rounds or epochs:
         plan = next((each for each in plans() if each.backbone == backbone), plans()[0])
@@ -86,7 +88,7 @@ def advise(
         plan = Plan(backbone or plan.backbone, replace(plan.config, rounds=rounds, epochs=epochs))
     with progress_bar() as progress:
         advice = compare(
-            problem, scale, plan=plan, seeds=parse_seeds(seeds), device=device,
+            problem, scale, plan=plan, seeds=parse_seeds(seeds), device=device, engine=engine,
             on_progress=progress.on_fraction,
         )  # fmt: skip
     if figure:

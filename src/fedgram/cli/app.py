@@ -8,11 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from fedgram._util.encodings import accept_all_characters
 from fedgram._util.errors import AccuracyError, InputError
+from fedgram._util.text import escape_text
 from fedgram._util.version import __version__
 
 # The base class of all usage errors. Typer 0.26 and later vendor Click and do not export this class.
 UsageError: Any = typer.BadParameter.__base__
+
+LONGEST_LINE = 10_000
+"""Characters of a line that are shown."""
 
 app = typer.Typer(
     name="fedgram",
@@ -49,8 +54,14 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, allow_nan=False))
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print one line on standard output or error; control characters, as names may have, are escaped."""
+    typer.echo(escape_text(text, LONGEST_LINE), err=err)
+
+
 def main() -> None:
     """Run the command line. Exit codes: 2 for bad input, 1 for missed accuracy, 130 after Ctrl-C."""
+    accept_all_characters(sys.stdout, sys.stderr)
     try:
         code = app(standalone_mode=False)
     except AccuracyError as error:
@@ -74,5 +85,5 @@ def _fail(message: str, code: int, client: str | None = None, field: str | None 
         message = json.dumps({"error": {"message": message, "client": client, "field": field}})
         typer.echo(message, err=True)
     else:
-        typer.echo(f"fedgram: {message}", err=True)
+        print_line(f"fedgram: {message}", err=True)
     return code

@@ -75,11 +75,11 @@ def fetch(
     ] = False,
 ) -> None:
     """Download the files of a dataset, or show how to get them by hand."""
+    from fedgram._util.text import format_bytes
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets import registry
     from fedgram.data.datasets.dataset import Options, data_directory
     from fedgram.data.datasets.download import fetch as download
-    from fedgram.display.console import format_bytes
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
     accepted = not entry.downloads or _confirm_license(entry, accept_licence)

@@ -8,12 +8,10 @@ from os.path import isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import typer
-
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
+from fedgram.cli.app import print_line
 from fedgram.cli.parsing import parse_weights
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
@@ -24,6 +22,7 @@ from fedgram.data.site_problem import build_site_problem
 from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_table, list_files
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.data.tables.read_site_tables import read_site_tables
+from fedgram.data.target_scale import target_scale
 
 if TYPE_CHECKING:
     from fedgram.data.tables.read_sample import TableSample
@@ -108,7 +107,7 @@ def load_moments(
 
 
 def _print_warning(message: str) -> None:
-    typer.echo(message, err=True)
+    print_line(message, err=True)
 
 
 def is_moments_file(path: str) -> bool:
@@ -171,10 +170,8 @@ def load_site_problem(
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
         _reject_flags(spec.flags, f"tables, but '{dataset}' is a named dataset")
         problem = registry.load(dataset, data_dir, Options(seed))
-        scales = problem.provenance.get("mean_and_deviation", {})
-        deviations = [scales[name][1] if name in scales else 1.0 for name in problem.target_names]
         held_out = problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
-        return held_out, np.array(deviations or np.ones(problem.moments.mean.shape[1]))
+        return held_out, target_scale(problem.provenance, problem.moments.targets)
     problem, encoding = read_site_problem(dataset, spec, seed, on_warning)
     return problem, encoding.target_scale
 

@@ -67,6 +67,8 @@ Seeds = Annotated[
     str, typer.Option(help="Number of seeds ('5' means 0 to 4), or a list with commas ('0,3' or '3,').")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Engine = Annotated[str, typer.Option(help="local, or ray for all GPUs of a Ray cluster.")]
 
 Figure = Annotated[str | None, output_option(help="Write a figure to this .png, .svg or .pdf file.")]
+AllClients = Annotated[bool, output_option("--all", help="Show all clients (sites), not only ten.")]
 Json = Annotated[bool, output_option("--json", help="Print JSON in full double precision.")]

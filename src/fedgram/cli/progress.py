@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedgram.display.console import format_bytes
+from fedgram._util.text import format_bytes
+from fedgram.display.console import make_console
 
 if TYPE_CHECKING:
     from fedgram.training import Status
@@ -33,9 +33,8 @@ class ProgressBar:
 
     def on_epoch(self, status: Status) -> None:
         """Show a finished epoch."""
-        line = _describe(status)
-        done = (status.round - 1) * status.epochs + status.epoch
-        self._update("training", line, done, status.rounds * status.epochs)
+        line = str(status)
+        self._update("training", line, status.done, status.rounds * status.epochs)
         if self._last_round != (status.stack, status.round):
             self._log_without_terminal(line)
         self._last_round = (status.stack, status.round)
@@ -77,8 +76,8 @@ class ProgressBar:
 @contextmanager
 def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
     """Show progress; on Ctrl-C, print what is kept and exit with 130."""
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    console = make_console(stderr=True, soft_wrap=True)
+    columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         try:
             yield ProgressBar(bar)
@@ -86,15 +85,3 @@ def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
             if kept:
                 console.print(f"Interrupted: {kept} are kept. Run the same command to continue.")
             raise typer.Abort from None
-
-
-def _describe(status: Status) -> str:
-    stack = f"stack {status.stack} of {status.stacks}, " if status.stacks > 1 else ""
-    errors = sorted(status.errors.values())
-    found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
-    seconds = status.seconds_left
-    left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return (
-        f"{stack}round {status.round}/{status.rounds}, epoch {status.epoch}/{status.epochs}, {left} left"
-        f"{found}, {format_bytes(status.peak_memory)}"
-    )

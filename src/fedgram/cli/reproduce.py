@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
-from fedgram.cli.options import DataDir, Device, Seeds
+from fedgram.cli.options import DataDir, Device, Engine, Seeds
 from fedgram.cli.parsing import parse_epochs, parse_seeds, split_values
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ Quick = Annotated[bool, typer.Option("--quick", help="Fewer instances: under a m
 Scale = Annotated[
     str, typer.Option(help="paper; reduced (a tenth of the epochs, one seed); or smoke (a minute on a CPU).")
 ]
-Engine = Annotated[str, typer.Option(help="local, or ray for all GPUs of a Ray cluster.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")]
 
 

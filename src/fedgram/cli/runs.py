@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgram._util.errors import InputError
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import app, print_json, print_line
 from fedgram.cli.options import Client, Json, Site, output_option
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def predict(
     """Predict the targets of new rows with the final networks of a run.
 
     The network of a row's client predicts it. A centralized run has one network for all rows and needs
-    neither --client nor --site. The output keeps the order of the rows.
+    neither --client nor --site. The output has the rows and columns of the table, and one column per target,
+    named 'TARGET predicted' if the table has the target.
     """
     from fedgram._util.text import pluralize
     from fedgram.cli.inputs import check_not_overwritten
@@ -137,7 +139,11 @@ def predict(
     check_not_overwritten(output, [data])
     if output is not None and output.suffix.lower() not in ("", ".csv"):
         raise InputError(f"The output must be a CSV file: '{output}'. Use {output.stem}.csv.", field="output")
-    rows = predict_table(folder, data, client, site)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        rows = predict_table(folder, data, client, site)
+    for warning in caught:
+        print_line(str(warning.message), err=True)
     if as_json:
         print_json(rows.document())
     elif output is None:
@@ -161,9 +167,9 @@ def check(root: Root = Path("runs"), as_json: Json = False) -> None:
         print_json(checked.document())
     else:
         for note in checked.notes:
-            typer.echo(f"Note: {note}")
+            print_line(f"Note: {note}")
         for problem in checked.problems:
-            typer.echo(problem)
+            print_line(problem)
         typer.echo(f"Verified {pluralize(checked.files, 'file')} in '{root}'.", err=True)
     if checked.problems:
         number = pluralize(len(checked.problems), "problem")
@@ -180,8 +186,10 @@ def audit(
 ) -> None:
     """Verify the audit logs of federations, and show which replies were refused.
 
-    Every line has the hash of the line before it. Note the last hash elsewhere: a log that was replaced as a
-    whole does not contain it.
+    It verifies that every line has the hash of the line before it, and that every accepted reply is signed by
+    the key that its client introduced itself with (needs the extra `flower`). It does not verify that a key
+    belongs to a site: compare the keys once. Note the last hash elsewhere: a log that was replaced as a whole
+    does not contain it.
     """
     from fedgram.runs.audit import AUDIT, read_audit
     from fedgram.runs.check import read_anchor
@@ -195,15 +203,18 @@ def audit(
         print_json({"audits": [summary.document() for summary in found]})
         return
     for summary in found:
-        typer.echo(f"{summary.path}: {summary.lines} lines, chained; last {summary.last}")
+        signed = "not verified" if summary.signatures is None else f"{summary.signatures} valid"
+        typer.echo(
+            f"{summary.path}: {summary.lines} lines, chained; signatures: {signed}; last {summary.last}"
+        )
         for client, outcomes in summary.document()["replies"].items():
             counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
             suspended = f"; suspended: {summary.suspended[client]}" if client in summary.suspended else ""
-            typer.echo(f"  {client}: {counts}{suspended}")
+            print_line(f"  {client}: {counts}{suspended}")
         for refusal in summary.refusals:
             who = refusal.get("client") or f"node {refusal.get('node')}"
             when = f", round {refusal['round']}" if "round" in refusal else ""
-            typer.echo(f"  {refusal['time']} refused {who}{when}: {refusal.get('reason')}")
+            print_line(f"  {refusal['time']} refused {who}{when}: {refusal.get('reason')}")
 
 
 @runs_app.command()
@@ -225,4 +236,4 @@ def readmit(
         known = ", ".join(run.setup.data.clients)
         raise InputError(f"The run has no site '{site}', only {known}. Check the name.", field="site")
     request_readmission(folder, site, new_key=new_key)
-    typer.echo(f"The server readmits '{site}' before its next round.", err=True)
+    print_line(f"The server readmits '{site}' before its next round.", err=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgram._util.errors import AccuracyError, InputError
-from fedgram._util.text import pluralize
 from fedgram.cli.app import app, print_json
 from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, is_moments_file, load_moments
 from fedgram.cli.options import (
+    AllClients,
     Client,
     Data,
     DropMissing,
@@ -29,6 +29,7 @@ from fedgram.cli.options import (
     table_option,
 )
 from fedgram.cli.parsing import parse_units
+from fedgram.cli.privacy import Bounds, Delta, Epsilon, release_moments
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def moments(
     drop_missing: DropMissing = False,
     robust: Robust = False,
     weights: Weights = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    bounds: Bounds = None,
     output: OutputFile = None,
     as_json: Json = False,
 ) -> None:
@@ -86,8 +90,14 @@ def moments(
     The output file contains no rows, and the other commands need nothing else. A site that has only its own
     rows passes --site NAME instead of --client. The other commands merge the files of several sites.
     """
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust)
+    from fedgram.display.sentences import dimensions
+
+    loaded = load_moments(
+        data, client, site, targets, where, drop_missing, weights, robust, with_rows=epsilon is not None
+    )
     summary = loaded.moments
+    if epsilon is not None or delta is not None or bounds is not None:
+        summary = release_moments(loaded, epsilon, delta, bounds)
     check_not_overwritten(output, loaded.files)
     if output is not None and not is_moments_file(output):
         raise InputError(f"A moments file must end in .json: '{output}'.", field="output")
@@ -95,8 +105,7 @@ def moments(
         print_json(summary.document())
     if output is not None:
         summary.save(output)
-        rows = f"{summary.count.sum():,.0f} rows of {pluralize(len(summary.clients), 'client')}"
-        typer.echo(f"Wrote {output}: {pluralize(len(summary.targets), 'target')}, {rows}.", err=as_json)
+        typer.echo(f"Wrote {output}: {dimensions(summary)}.", err=as_json)
 
 
 @app.command()
@@ -118,6 +127,7 @@ def predict(
     ] = None,
     initial: Initial = None,
     figure: Figure = None,
+    show_all: AllClients = False,
     as_json: Json = False,
 ) -> None:
     """Predict the result of federated averaging and its gap to centralized training."""
@@ -136,7 +146,7 @@ def predict(
     if as_json:
         print_json(prediction_json.prediction_document(analysis, path))
     else:
-        prediction_tables.print_prediction(analysis, path)
+        prediction_tables.print_prediction(analysis, path, show_all=show_all)
     _check_accuracy(analysis.prediction)
 
 
@@ -157,6 +167,7 @@ def explain(
     units: Units = None,
     resamples: NumberOfResamples = None,
     figure: Figure = None,
+    show_all: AllClients = False,
     as_json: Json = False,
 ) -> None:
     """Explain what federated averaging does to predictions, how sure that is, and why it happens."""
@@ -174,7 +185,7 @@ def explain(
     if as_json:
         print_json(prediction_json.explanation_document(analysis))
     else:
-        prediction_tables.print_explanation(analysis)
+        prediction_tables.print_explanation(analysis, show_all=show_all)
     _check_accuracy(analysis.prediction)
 
 
@@ -195,6 +206,7 @@ def correct(
     strength: Annotated[float, typer.Option(help="Strength gamma of the correction, from 0 to 1.")] = 1.0,
     initial: Initial = None,
     output: OutputFile = None,
+    show_all: AllClients = False,
     as_json: Json = False,
 ) -> None:
     """Compute the correction that removes the gap: the numbers to exchange, and each client's extra loss."""
@@ -219,7 +231,7 @@ def correct(
     if as_json:
         print_json(document)
     else:
-        prediction_tables.print_correction(correction, output, analysis)
+        prediction_tables.print_correction(correction, output, analysis, show_all=show_all)
 
 
 def _analyze(
@@ -236,10 +248,14 @@ def _analyze(
     from fedgram.theory.effects import effects
     from fedgram.theory.explain import explain as compute_gap
     from fedgram.theory.intervals import default_resamples
+    from fedgram.theory.noise import check_noise, noise_intervals
     from fedgram.theory.predict import predict as compute_prediction
 
     summary, scale = _scale_targets(loaded.moments, standardize)
     prediction = compute_prediction(summary, penalty)
+    noise = noise_intervals(prediction, scale=scale)
+    if noise is not None:
+        check_noise(prediction, noise)
     resamples = default_resamples(prediction) if resamples is None else resamples
     sample = loaded.sample
     return Analysis(
@@ -253,6 +269,7 @@ def _analyze(
         relative_without_outliers=_gap_without_outliers(loaded, penalty, scale),
         is_robust=sample is not None and sample.is_robust,
         heavy_tails=[] if sample is None else find_heavy_tails(sample.rows, summary.targets),
+        noise=noise,
     )
 
 

@@ -9,13 +9,15 @@ from typing import Annotated, get_args
 import typer
 
 from fedgram._util.text import dropped_rows_message, split_names
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import app, print_json, print_line
 from fedgram.cli.options import (
+    AllClients,
     Client,
     DataDir,
     DataSeed,
     Device,
     DropMissing,
+    Engine,
     Impute,
     InputColumns,
     Json,
@@ -65,6 +67,7 @@ def train(
     lambda_h: LambdaH = PAPER.penalty.features,
     lambda_w: LambdaW = PAPER.penalty.head,
     device: Device = "auto",
+    engine: Engine = "local",
     backbone: Annotated[
         str | None,
         network_option(help="Network. Default: resmlp for vectors, resnet18 for images."),
@@ -115,6 +118,7 @@ def train(
     ] = None,
     out: Annotated[Path, output_option(help="Folder for the runs.")] = Path("runs"),
     keep_models: Annotated[bool, output_option(help="Save the clients' final networks.")] = True,
+    show_all: AllClients = False,
     as_json: Json = False,
 ) -> None:
     """Train networks by federated averaging and compare them with the prediction.
@@ -132,7 +136,9 @@ def train(
     from fedgram.data.holdout import VALIDATION_FRACTION
     from fedgram.data.tables.read_rows import TableSpec
     from fedgram.display import run_tables
-    from fedgram.training import train as train_networks
+    from fedgram.display.console import make_console
+    from fedgram.display.training_table import print_training
+    from fedgram.training.engines import TRAINERS, check_engine
 
     config = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
@@ -146,7 +152,7 @@ def train(
     needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
     if standardize or time or impute:
-        problem, _ = read_site_problem(dataset, table, data_seed, lambda line: typer.echo(line, err=True))
+        problem, _ = read_site_problem(dataset, table, data_seed, partial(print_line, err=True))
         if fraction is None:  # all rows but those for testing are for training
             problem = problem.with_validation_in_training()
     else:
@@ -156,7 +162,7 @@ def train(
     if dropped := problem.provenance.get("rows_left_out"):
         typer.echo(dropped_rows_message(dropped), err=True)
     with progress_bar(kept="finished rounds") as progress:
-        runs = train_networks(
+        runs = TRAINERS[check_engine(engine)](
             problem, backbone or _default_backbone(problem), split_values(*procedure), parse_seeds(seeds),
             config, folder=out, device=device, keep_models=keep_models, on_epoch=progress.on_epoch,
             on_warning=progress.log,
@@ -164,8 +170,8 @@ def train(
     if as_json:
         print_json(run_tables.comparison_document(runs))
     else:
-        run_tables.print_comparison(runs)
-        typer.echo(f"Files: {out}")
+        print_training(make_console(), runs, all_sites=show_all)
+        typer.echo(f"Files: {out}. Compare heads with the prediction: fedgram runs compare {out}")
     if all(run.account.stopped for run in runs):
         raise typer.Exit(1)
 

@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
-from fedgram._util.text import as_names
+from fedgram._util.text import as_names, escape_text, pluralize
 from fedgram.data.validation import (
     check_columns,
     check_finite,
@@ -33,7 +34,7 @@ Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(DisplayMethods):
     """Rows of one client.
 
     Parameters
@@ -77,7 +78,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(DisplayMethods):
     """Training rows of M clients, and optional test rows.
 
     Parameters
@@ -138,6 +139,12 @@ class Problem:
                 check_shape(getattr(split, what), getattr(first, what), client, what)
                 check_finite(getattr(split, what), client, what)
 
+    def __repr__(self) -> str:  # without values: rows may be private
+        clients = pluralize(len(self.train), "client")
+        train, test = (sum(map(len, part.values())) for part in (self.train, self.test))
+        rows = f"{pluralize(train, 'training row')}, {pluralize(test, 'test row')}"
+        return f"Problem('{escape_text(self.name, 80)}', {self.kind}, {clients}, {rows})"
+
     @classmethod
     def from_arrays(
         cls,
@@ -175,6 +182,8 @@ class Problem:
         --------
         >>> problem = Problem.from_arrays({"a": [[1.0], [2.0]], "b": [[3.0], [5.0]]},
         ...                               {"a": [[0.0], [2.0]], "b": [[4.0], [8.0]]})
+        >>> problem
+        Problem('own data', REAL, 2 clients, 4 training rows, 0 test rows)
         >>> problem.clients
         ('a', 'b')
         >>> problem.moments.mean

@@ -13,6 +13,7 @@ from fedgram.data.encoding import Encoding
 from fedgram.data.holdout import RowParts, hold_out
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import Impute
+from fedgram.data.splits import check_training_rows
 
 
 def build_site_problem(
@@ -55,10 +56,17 @@ def build_site_problem(
         With standardized inputs and targets, test and validation rows.
     Encoding
         Undoes the standardization; also in the problem's provenance, under 'encoding'.
+
+    Raises
+    ------
+    InputError
+        If columns do not fit, or the test rows leave a site too few rows.
     """
     counts = {site: len(table[targets[0]]) for site, table in tables.items()}
     order = {site: table[time] for site, table in tables.items()} if time else None
     parts = hold_out(counts, test_fraction, seed, order)
+    for site, rows in parts.items():
+        check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
 

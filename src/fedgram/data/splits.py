@@ -64,14 +64,19 @@ def split_rows(
         order = rng.permutation(len(split)) if test_fraction else np.arange(len(split))
         held_out = round(test_fraction * len(split))
         train[client], test[client] = split.take(order[held_out:]), split.take(order[:held_out])
-        needed = split.targets.shape[1] + 1  # rows that a covariance of full rank takes
-        if len(train[client]) < min(needed, len(split)):
-            message = (
-                f"A test fraction of {test_fraction:g} leaves {len(train[client]):,} of the {len(split):,} "
-                f"rows of client '{client}' for training, but {needed} are needed. Lower it, or add rows."
-            )
-            raise InputError(message, client=client, field="test_fraction")
+        check_training_rows(client, len(train[client]), len(split), split.targets.shape[1], test_fraction)
     return train, test if test_fraction else {}
+
+
+def check_training_rows(client: str, left: int, rows: int, targets: int, test_fraction: float) -> None:
+    """Reject a test fraction that leaves a client too few of its rows; the moments report too few at all."""
+    needed = targets + 1  # rows that a covariance of full rank takes
+    if left < min(needed, rows):
+        message = (
+            f"A test fraction of {test_fraction:g} leaves {left:,} of the {rows:,} rows of client '{client}' "
+            f"for training, but {needed} are needed. Lower it, or add rows."
+        )
+        raise InputError(message, client=client, field="test_fraction")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.display_methods import DisplayMethods
+from fedgram._util.text import escape_text, pluralize
 from fedgram.runs.train_config import TrainConfig
 
 AUTO = "full-model+moment-head+site-effects+blended"
@@ -41,6 +44,9 @@ class Errors:
     r2: Array
     site_rmse: Array
 
+    def __repr__(self) -> str:
+        return f"Errors('{self.name}', standardized MSE {self.standardized_mse:.3g})"
+
 
 @dataclass(frozen=True, eq=False)
 class SiteAdvice:
@@ -60,9 +66,12 @@ class SiteAdvice:
     high: Array
     verdict: Verdict
 
+    def __repr__(self) -> str:
+        return f"SiteAdvice('{escape_text(self.name, 80)}', {self.verdict})"
+
 
 @dataclass(frozen=True, eq=False)
-class Advice:
+class Advice(DisplayMethods):
     """Comparison of procedures on held-out rows, for every site and in total."""
 
     targets: tuple[str, ...]
@@ -73,6 +82,11 @@ class Advice:
     backbone: str
     config: TrainConfig
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        counts = Counter(site.verdict for site in self.sites)
+        verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
+        return f"Advice({pluralize(len(self.sites), 'site')}: {verdicts})"
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram advise --json`."""

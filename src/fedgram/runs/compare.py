@@ -9,24 +9,33 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import describe_seeds, pluralize
+from fedgram._util.display_methods import DisplayMethods
+from fedgram._util.text import describe_seeds, escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.theory.geometry import psd
 
-METRICS: dict[str, Callable[[RunMeasurement], float]] = {
-    "error": lambda run: run.endpoint_error,
-    "predicted gap": lambda run: float(psd.relative_error(run.expected.gram, run.prediction.centralized)),
-    "measured gap": lambda run: float(run.error["centralized"][-1]),
-    "trajectory": lambda run: run.median_trajectory_error,
-    "delta": lambda run: run.last_delta,
+Metric = Callable[[RunMeasurement], float]
+
+
+def _of_limit(metric: Metric) -> Metric:
+    """Return NaN instead of a metric of the averaged head for procedures without its limit."""
+    return lambda run: np.nan if run.setup.procedure.without_limit else metric(run)
+
+
+METRICS: dict[str, Metric] = {
+    "error": _of_limit(lambda run: run.endpoint_error),
+    "predicted gap": _of_limit(lambda run: run.predicted_gap),
+    "measured gap": _of_limit(lambda run: float(run.error["centralized"][-1])),
+    "trajectory": _of_limit(lambda run: run.median_trajectory_error),
+    "delta": _of_limit(lambda run: run.last_delta),
     "objective gap": lambda run: run.median_objective_gap,
     "test MSE": lambda run: run.last_mse[1],
 }
 """Metrics after the last round: e_F to the procedure's target; e_F to G_cen, predicted and measured; median
 trajectory error; distance of returned heads from selected ones; median relative objective gap; test MSE under
-the procedure's bias rule."""
+the procedure's bias rule. Those of the averaged head are NaN for procedures without its limit."""
 
 UNFINISHED = 0.05
 """Relative objective gap above which local training counts as unfinished."""
@@ -56,6 +65,9 @@ class Group:
 
     runs: tuple[RunMeasurement, ...]
 
+    def __repr__(self) -> str:
+        return f"Group('{escape_text(self.name, 80)}', {describe_seeds(self.seeds)})"
+
     @property
     def name(self) -> str:
         """Name of the procedure."""
@@ -68,8 +80,13 @@ class Group:
 
     @property
     def target(self) -> str:
-        """Symbol of the procedure's target Gram."""
-        return SYMBOLS[self.runs[0].expected.target]
+        """Symbol of the procedure's target Gram, or 'none'."""
+        return "none" if self.without_limit else SYMBOLS[self.runs[0].expected.target]
+
+    @property
+    def without_limit(self) -> str:
+        """Why the procedure has no target Gram; empty if it has one."""
+        return self.runs[0].setup.procedure.without_limit
 
     @property
     def errors(self) -> Array:
@@ -89,10 +106,13 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(DisplayMethods):
     """Procedures with the same data, network and protocol."""
 
     groups: tuple[Group, ...]
+
+    def __repr__(self) -> str:
+        return f"Comparison('{escape_text(self.title, 80)}', {pluralize(len(self.groups), 'procedure')})"
 
     @property
     def setup(self) -> Setup:
@@ -122,13 +142,30 @@ class Comparison:
         return group.name if same_seeds else f"{group.name} ({describe_seeds(group.seeds)})"
 
     @property
+    def limited(self) -> tuple[Group, ...]:
+        """Procedures whose averaged head has a predicted limit."""
+        return tuple(group for group in self.groups if not group.without_limit)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the runs, of unfinished training and of grown test errors."""
+        """Warnings of the runs, of missing limits, of unfinished training and of grown test errors."""
         of_runs = (warning for group in self.groups for run in group.runs for warning in run.warnings)
-        return *dict.fromkeys(of_runs), *self._warn_unfinished(), *self._warn_grown_errors()
+        return (
+            *dict.fromkeys(of_runs),
+            *self._note_missing_limits(),
+            *self._warn_unfinished(),
+            *self._warn_grown_errors(),
+        )
+
+    def _note_missing_limits(self) -> list[str]:
+        return [
+            f"'{group.name}' is not compared with the limit of averaged heads: {group.without_limit}."
+            for group in self.groups
+            if group.without_limit
+        ]
 
     def _warn_unfinished(self) -> list[str]:
-        gaps = {self.label(group): group.spread("objective gap").mean for group in self.groups}
+        gaps = {self.label(group): group.spread("objective gap").mean for group in self.limited}
         far = [f"{_format_gap(gap)} ({name})" for name, gap in gaps.items() if gap > UNFINISHED]
         if not far:
             return []
@@ -192,9 +229,9 @@ def _group_document(group: Group) -> dict[str, Any]:
     spreads = {name: group.spread(name) for name in METRICS}
     return {
         "procedure": group.name,
-        "target": group.runs[0].expected.target,
+        "target": None if group.without_limit else group.runs[0].expected.target,
         "seeds": list(group.seeds),
-        "errors": group.errors.tolist(),
+        "errors": [] if group.without_limit else group.errors.tolist(),
     } | {
         name.replace(" ", "_").lower(): None if np.isnan(spread.mean) else vars(spread)
         for name, spread in spreads.items()

@@ -102,7 +102,8 @@ class Account:
 
     seconds: of the stack, for each finished round; stack: how many runs it trained; peak_memory in bytes;
     versions of the libraries; stopped: why the run was stopped early, or None; chosen: rounds, strengths and
-    shares that were chosen on validation rows, and the test MSE of each client with them.
+    shares that were chosen on validation rows, and the test MSE of each client with them; tested: errors of
+    the final models on test rows (`HeldOutErrors`).
     """
 
     seconds: tuple[float, ...]
@@ -113,6 +114,7 @@ class Account:
     versions: Mapping[str, str]
     stopped: str | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    tested: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
+from fedgram._util.text import escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import Expectation, Reference, expectation, references
 from fedgram.runs.procedure import BIAS_RULES
@@ -21,7 +23,7 @@ from fedgram.theory.predict import Prediction, predict
 
 
 @dataclass(frozen=True, eq=False)
-class RunMeasurement:
+class RunMeasurement(DisplayMethods):
     """Geometry, fit and errors of one run over rounds 0..T.
 
     prediction: for the clients' targets; expected: end of the procedure.
@@ -52,6 +54,10 @@ class RunMeasurement:
     absent: Array
     chosen_test_mse: float | None = None
 
+    def __repr__(self) -> str:
+        name, rounds = escape_text(self.setup.run.name, 80), pluralize(len(self.delta), "round")
+        return f"RunMeasurement('{name}', {rounds}, error {self.endpoint_error:.2e})"
+
     @property
     def target_error(self) -> Array:
         """e_F to the procedure's target, (T + 1,)."""
@@ -61,6 +67,11 @@ class RunMeasurement:
     def endpoint_error(self) -> float:
         """e_F of the last Gram to the procedure's target."""
         return float(self.target_error[-1])
+
+    @property
+    def predicted_gap(self) -> float:
+        """e_F of the procedure's target to G_cen."""
+        return float(psd.relative_error(self.expected.gram, self.prediction.centralized))
 
     @property
     def trajectory_error(self) -> Array:
@@ -130,7 +141,7 @@ class RunMeasurement:
             "grams": self.grams.tolist(),
             "error": {name: _to_lists(values) for name, values in self.error.items()},
             "direction_error": {name: _to_lists(values) for name, values in self.direction_error.items()},
-            "delta": self.delta.tolist(),
+            "delta": _to_lists(self.delta),
             "trajectory_error": self.trajectory_error.tolist(),
             "objective_gap": _to_lists(self.objective_gap),
             "train_mse": dict(zip(BIAS_RULES, _to_lists(self.train_mse.T), strict=True)),
@@ -169,6 +180,8 @@ def measure(run: StoredRun) -> RunMeasurement:
     ...     measured = fedgram.measure(run)
     >>> measured.grams.shape, measured.expected.target, measured.error["centralized"].shape
     ((3, 2, 2), 'centralized', (3,))
+    >>> measured.to_frame()[["procedure", "seed", "round"]].values.tolist()
+    [['corrected', 0, 0], ['corrected', 0, 1], ['corrected', 0, 2]]
     """
     rounds = run.rounds()
     if not rounds:
@@ -182,7 +195,8 @@ def measure(run: StoredRun) -> RunMeasurement:
     compared = references(prediction) | {expected.target: expected.gram}
     grams = psd.gram(heads)
     objective = np.stack([each.local_objective for each in rounds])
-    added = correction_value(returned, expected.deficit, prediction.penalty)
+    # Without a head there is no objective to correct, or the correction is zero: clients that train alone.
+    added = correction_value(np.nan_to_num(returned), expected.deficit, prediction.penalty)
     train_rows, test_rows = _count_rows(run.setup)
     train_mse = np.stack([each.train_mse for each in rounds])
     return RunMeasurement(

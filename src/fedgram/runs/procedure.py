@@ -133,6 +133,13 @@ class Procedure:
         return cls(**values)
 
     @property
+    def without_limit(self) -> str:
+        """Why the averaged head has no predicted limit, as a phrase; empty if it has one."""
+        if self.local:
+            return "it averages nothing"
+        return "its moment head replaces the averaged head" if self.moment_head else ""
+
+    @property
     def name(self) -> str:
         """Canonical words, which `parse` reads back."""
         words = []

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.arrays import Array
+from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
-from fedgram._util.text import pluralize
+from fedgram._util.text import escape_text, pluralize
 from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
@@ -43,7 +44,7 @@ OWN_WEIGHTS = (
 
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(DisplayMethods):
     """All runs under a folder; iterate to read them.
 
     Parameters
@@ -62,6 +63,9 @@ class Runs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))  # accept text
+
+    def __repr__(self) -> str:
+        return f"Runs('{escape_text(str(self.root))}')"
 
     def __iter__(self) -> Iterator[StoredRun]:
         for path in sorted(self.root.rglob(MANIFEST)):
@@ -108,7 +112,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(DisplayMethods):
     """One run in its folder.
 
     Parameters
@@ -133,12 +137,18 @@ class StoredRun:
     ...     last = run.rounds()[-1]
     >>> run.complete, last.number, last.head.shape, last.returned_heads.shape
     (True, 2, (2, 4), (2, 2, 4))
+    >>> run
+    StoredRun('ordinary/seed-0', 2 of 2 rounds)
     """
 
     folder: Path
     setup: Setup
     account: Account
     checksums: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        rounds = pluralize(self.setup.settings.rounds, "round")
+        return f"StoredRun('{escape_text(self.setup.run.name, 80)}', {self.account.rounds} of {rounds})"
 
     @classmethod
     def from_document(cls, folder: Path, document: Mapping[str, Any]) -> StoredRun:

@@ -25,6 +25,7 @@ from fedgram._util.text import quote_list
 from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec, read_inputs
 from fedgram.data.tables.read_site_tables import read_columns
+from fedgram.data.tables.read_text import read_as_text
 from fedgram.data.validation import (
     check_finite,
     check_image_dtype,
@@ -89,10 +90,10 @@ def predict_rows(
         input_type = provenance.get("input_type", str(values.dtype))
         check_image_dtype(values, input_type, "the run was trained on", client)
         shift = mean[m] if run.setup.procedure.centered and m is not None else 0.0
-        parts = [
-            share * _predict(run, own, values, backbone) for share, own in _networks_of(arrays, m) if share
-        ]
-        standardized = np.sum(parts, axis=0) + shift
+        networks = _networks_of(arrays, m)
+        parts = [share * _predict(run, own, values, backbone) for share, own in networks if share]
+        # The network that a client trained alone predicts targets that are not centered.
+        standardized = np.sum(parts, axis=0) + networks[0][0] * shift
         predicted[client] = encoding.decode_targets(standardized) if encoding else standardized
         _check_predictions(predicted[client], client)
     return predicted
@@ -204,24 +205,28 @@ def _is_backbone_of(run: StoredRun, model: Model, inputs: Tensor, backbone: Back
 
 @dataclass(frozen=True, eq=False)
 class PredictedTable:
-    """Predictions (N, C) for the rows of a table in order, and the client (N,) of each."""
+    """Predictions (N, C) for the rows of a table in order, and the client (N,) of each.
+
+    names and rows are the columns of the table as they are written, and client columns that folders name.
+    """
 
     clients: list[str]
     targets: tuple[str, ...]
     values: Array
+    names: list[str]
+    rows: list[tuple[str, ...]]
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram runs predict --json`."""
         return {"targets": list(self.targets), "clients": self.clients, "predictions": self.values.tolist()}
 
     def csv(self) -> str:
-        """Format as CSV, with a header."""
+        """Format the table with its predictions as CSV; a column that the table has is not replaced."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["client", *self.targets])
-        writer.writerows(
-            [client, *row] for client, row in zip(self.clients, self.values.tolist(), strict=True)
-        )
+        predicted = (f"{name} predicted" if name in self.names else name for name in self.targets)
+        writer.writerow([*self.names, *predicted])
+        writer.writerows([*row, *values] for row, values in zip(self.rows, self.values.tolist(), strict=True))
         return text.getvalue()
 
     def save(self, output: Path) -> None:
@@ -245,7 +250,11 @@ def predict_table(folder: Path, data: str, client: str | None, site: str | None)
     rows = {name: inputs[owners == name].astype(np.float32) for name in dict.fromkeys(clients)}
     for name, predicted in predict_rows(run, rows).items():
         values[owners == name] = predicted
-    return PredictedTable(clients, run.setup.data.targets, values)
+    names, texts = read_as_text(data)
+    if client is not None and client not in names:  # folders name the clients
+        names = [client, *names]
+        texts = [(name, *row) for name, row in zip(clients, texts, strict=True)]
+    return PredictedTable(clients, run.setup.data.targets, values, names, texts)
 
 
 def _read_inputs(run: StoredRun, data: str, spec: TableSpec) -> tuple[list[str], Array]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedgram._util.text import pluralize
+from fedgram._util.arrays import Array
+from fedgram._util.text import format_bytes, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
@@ -18,12 +19,20 @@ from fedgram.federation.site_models import mean_squares
 from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
+from fedgram.runs.held_out import HeldOutErrors
+from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.store import Checkpoint
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction
 from fedgram.training import devices
+from fedgram.training.local_progress import (
+    LocalProgress,
+    describe_progress,
+    has_selected_heads,
+    measure_progress,
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,22 @@ class Status:
     seconds_left: float
     errors: Mapping[Run, float]
     peak_memory: int
+
+    @property
+    def done(self) -> int:
+        """Number of finished epochs of the current stack."""
+        return (self.round - 1) * self.epochs + self.epoch
+
+    def __str__(self) -> str:
+        stack = f"stack {self.stack} of {self.stacks}, " if self.stacks > 1 else ""
+        errors = sorted(self.errors.values())
+        found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
+        seconds = self.seconds_left
+        left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        return (
+            f"{stack}round {self.round}/{self.rounds}, epoch {self.epoch}/{self.epochs}, {left} left"
+            f"{found}, {format_bytes(self.peak_memory)}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +109,7 @@ class StackTraining:
             torch.cuda.reset_peak_memory_stats(task.device)
         runs = [setup.run for setup in stack.setups]
         self.federation = Federation(task.problem, task.backbone, runs, task.config, task.device)
-        self.targets = {run: expectation(task.prediction, run.procedure).gram for run in runs}
+        self.expected = {run: expectation(task.prediction, run.procedure) for run in runs}
         self.errors: dict[Run, float] = {}
         self.checkpoint = stack.resumed or Checkpoint.from_setups(
             task.runs.setting_folder(stack.setups[0]), stack.setups
@@ -101,6 +126,8 @@ class StackTraining:
         federation, started = self.federation, time.perf_counter()
         for records in federation.rounds(self._report_epoch):
             self._commit(records, time.perf_counter() - started)
+            if federation.finished == 1:
+                self._report_progress(records)
             started = time.perf_counter()
             if federation.stopped.keys() >= set(federation.recorded):
                 break
@@ -159,12 +186,24 @@ class StackTraining:
             state = {name: value.cpu().numpy() for name, value in federation.state().items()}
             self.checkpoint.write(state)
 
+    def _report_progress(self, records: Mapping[Run, Round]) -> None:
+        """Tell how far each site has come toward its selected head, one sentence per procedure."""
+        found: dict[Procedure, list[LocalProgress]] = {}
+        for run, round in records.items():
+            if run in self.records and has_selected_heads(run.procedure):
+                broadcast, _ = self.records[run].initial
+                progress = measure_progress(broadcast, round.returned_heads, self.expected[run].grams)
+                found.setdefault(run.procedure, []).append(progress)
+        for procedure, runs in found.items():
+            self.task.on_warning(describe_progress(procedure.name, self.task.problem.clients, runs))
+
     def _record_round(self, run: Run, round: Round, seconds: float) -> None:
         record, peak = self.records[run], devices.peak_memory(self.task.device)
         record.record(round)
         account = replace(record.account, seconds=(*record.account.seconds, seconds), peak_memory=peak)
         self.records[run] = replace(record, account=account)
-        self.errors[run] = float(psd.relative_error(psd.gram(round.head), self.targets[run]))
+        if not run.procedure.without_limit:
+            self.errors[run] = float(psd.relative_error(psd.gram(round.head), self.expected[run].gram))
 
     def _stop(self, run: Run) -> None:
         record, reason = self.records[run], self.federation.stopped[run]
@@ -173,18 +212,25 @@ class StackTraining:
         self.task.on_warning(f"{run.name} stopped: {reason}.")
 
     def _finish(self, run: Run) -> None:
-        """Record what was chosen on validation rows, and save the models."""
-        federation, record = self.federation, self.records[run]
-        models = federation.site_models(run)
+        """Record what was chosen on validation rows and the errors on test rows, and save the models."""
+        models = self.federation.site_models(run)
+        predicted = self.federation.predict(run, models, "test")
+        account = replace(self.records[run].account, tested=self._test_errors(predicted).document())
         if models.chosen:
-            errors = mean_squares(federation.predict(run, models, "test"), federation.clients, "test")
-            chosen = {
-                **models.chosen,
-                "test_mse": [None if np.isnan(each) else each for each in errors.tolist()],
-            }
-            self.records[run] = record = replace(record, account=replace(record.account, chosen=chosen))
+            errors = mean_squares(predicted, self.federation.clients, "test")
+            test_mse = [None if np.isnan(each) else each for each in errors.tolist()]
+            account = replace(account, chosen={**models.chosen, "test_mse": test_mse})
+        self.records[run] = record = replace(self.records[run], account=account)
         if self.task.keep_models:
-            record.save_model(models.to_arrays(federation.clients.stack.dtype))
+            record.save_model(models.to_arrays(self.federation.clients.stack.dtype))
+
+    def _test_errors(self, predicted: list[Array]) -> HeldOutErrors:
+        """Compare predictions of all test rows, which are one client's in a centralized run."""
+        targets = [split.targets for split in self.task.problem.test.values()]
+        if not targets:
+            targets = [split.targets[:0] for split in self.task.problem.train.values()]
+        ends = np.cumsum([len(each) for each in targets])
+        return HeldOutErrors.from_predictions(np.split(np.concatenate(predicted), ends[:-1]), targets)
 
     def _report_epoch(self, epoch: int) -> None:
         task, stack, federation = self.task, self.stack, self.federation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from itertools import product
 from operator import index
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedgram.theory.predict import predict
 from fedgram.training import devices
 from fedgram.training.plan import plan_stacks
 from fedgram.training.preflight import preflight_warnings
+from fedgram.training.progress import show_progress
 from fedgram.training.stack_training import StackPlan, StackTraining, Status, Task
 
 
@@ -39,7 +41,7 @@ def train(
     device: str = "auto",
     backbone_name: str | None = None,
     keep_models: bool = True,
-    on_epoch: Callable[[Status], None] = lambda status: None,
+    on_epoch: Callable[[Status], None] | None = None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[StoredRun, ...]:
     """Train all procedures with all seeds, and store every round.
@@ -67,8 +69,8 @@ def train(
         Folder name of the backbone; by default its own name.
     keep_models : bool
         Save the clients' last networks, which `predict_rows` needs.
-    on_epoch : function of Status
-        Called after every epoch.
+    on_epoch : function of Status, optional
+        Called after every epoch. By default progress is shown in a terminal or notebook.
     on_warning : function of str
         Called with every warning.
 
@@ -96,12 +98,13 @@ def train(
     config, runs = config or TrainConfig(), Runs(Path(folder))
     _validate(problem, config, device)
     prediction = predict(problem.moments, config.penalty)
-    task = Task(
-        problem, backbone, config, devices.resolve_device(device), prediction, runs, keep_models, on_epoch,
-        on_warning,
-    )  # fmt: skip
-    setups = _plan(task, _parse_runs(procedures, seeds), backbone_name, device)
-    return _run(task, setups)
+    with show_progress() if on_epoch is None else nullcontext(on_epoch) as report:
+        task = Task(
+            problem, backbone, config, devices.resolve_device(device), prediction, runs, keep_models, report,
+            on_warning,
+        )  # fmt: skip
+        setups = _plan(task, parse_runs(procedures, seeds), backbone_name, device)
+        return _run(task, setups)
 
 
 def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
@@ -111,7 +114,7 @@ def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
         raise InputError("bf16 needs a GPU. Train with precision fp32 on a CPU.", field="precision")
 
 
-def _parse_runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
+def parse_runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
     """Combine every procedure with every seed, without repetitions."""
     names = [procedures] if isinstance(procedures, str) else procedures
     parsed = [each if isinstance(each, Procedure) else Procedure.parse(each) for each in names]

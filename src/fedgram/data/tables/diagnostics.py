@@ -17,8 +17,6 @@ from fedgram.data.tables.files import (
     MISSING_TEXT,
     expand_paths,
     is_text,
-    select_from_files,
-    select_text,
     source_paths,
     sql_name,
     sql_text,
@@ -52,8 +50,8 @@ def _explain(table: SourceTable, error: Exception) -> InputError:
     import duckdb
 
     for file in expand_paths(source_paths(table.source)):
-        rows = select_text([file])[0] if is_text(file) else select_from_files([file], {})
         try:
+            (rows,) = table.reader.select_strictly([file]) or [table.reader.select([file], {})]
             table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows})")
         except (duckdb.Error, OSError) as reason:
             return _cannot_read(file, _find_bad_line(file) or _first_line(reason))

@@ -1,17 +1,17 @@
-"""Find table files, and write the DuckDB SQL that reads them."""
+"""Find table files by name, and quote names for SQL."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgram._util.errors import InputError
 
-if TYPE_CHECKING:
-    import duckdb
+TEXT_SUFFIXES = {".csv", ".txt", ".tsv"}
+PARQUET_SUFFIXES = {".parquet", ".pq"}
 
 # Text that means a missing value in a CSV file.
 MISSING_TEXT = ["", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
@@ -82,12 +82,17 @@ def list_files(folder: str) -> list[str]:
 
 def is_table(file: str) -> bool:
     """Tell by its name whether a file is a table."""
-    return _suffix(file) in READERS
+    return _suffix(file) in TEXT_SUFFIXES | PARQUET_SUFFIXES
 
 
 def is_text(file: str) -> bool:
     """Tell by its name whether a table is text, where NA and the like mean a missing value."""
-    return READERS[_suffix(file)] is not _parquet
+    return _suffix(file) in TEXT_SUFFIXES
+
+
+def is_tab_separated(file: str) -> bool:
+    """Tell by its name whether tabs separate the values of a table."""
+    return _suffix(file) == ".tsv"
 
 
 def _check_file(file: str) -> None:
@@ -109,96 +114,11 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
-def select_from_files(files: Iterable[str], types: Mapping[str, str], folders: bool = True) -> str:
-    """Return SQL for the rows of all files, with these CSV column types and the columns from folder names."""
-    return " UNION ALL BY NAME ".join(
-        f"FROM {reader(_file_list(same, folders), _csv_options(same, types))}"
-        for reader, same in group_by_reader(files).items()
-    )
-
-
-def select_text(files: Iterable[str]) -> list[str]:
-    """Return SQL for the rows of text files with every value as text, one query per reader.
-
-    It fails at a line with more values than the header. `select_from_files` accepts such a line if the extra
-    values read as missing.
-    """
-    options = ", header = true, all_varchar = true, nullstr = chr(1)"
-    return [
-        f"FROM {reader(_file_list(same, False), options)}"
-        for reader, same in group_by_reader(files).items()
-        if reader is not _parquet
-    ]
-
-
-def group_by_reader(files: Iterable[str]) -> dict[Callable[[str, str], str], list[str]]:
-    """Group files that one DuckDB call reads."""
-    groups: dict[Callable[[str, str], str], list[str]] = {}
-    for file in files:
-        groups.setdefault(READERS[_suffix(file)], []).append(file)
-    return groups
-
-
-def _file_list(files: Iterable[str], folders: bool) -> str:
-    quoted = ", ".join(sql_text(glob.escape(file)) for file in files)
-    return f"[{quoted}], union_by_name = true" + ("" if folders else ", hive_partitioning = false")
-
-
 def folder_keys(files: Sequence[str]) -> list[str]:
     """Return columns from folder names: 'site' if every file is in a folder such as 'site=a'."""
     parts = ([folder.partition("=") for folder in Path(file).parts[:-1]] for file in files)
     first, *others = ([key for key, equals, _ in each if equals] for each in parts)
     return first if all(set(keys) == set(first) for keys in others) else []
-
-
-def _csv_options(files: Sequence[str], types: Mapping[str, str]) -> str:
-    folders = folder_keys(files)
-    entries = {name: f"{sql_text(name)}: {sql_text(kind)}" for name, kind in types.items()}
-    typed = {
-        "types": [entry for name, entry in entries.items() if name not in folders],
-        "hive_types": [entry for name, entry in entries.items() if name in folders],
-    }
-    options = (f", {option} = {{{', '.join(listed)}}}" for option, listed in typed.items() if listed)
-    return f", header = true, nullstr = {MISSING_TEXT}{''.join(options)}"
-
-
-def read_header(connection: duckdb.DuckDBPyConnection, file: str) -> list[str]:
-    """Read a file's own column names: DuckDB renames y, y and Y to y, y_1 and Y_2."""
-    reader = READERS[_suffix(file)]
-    if reader is _parquet:
-        rows = f"parquet_schema({sql_text(glob.escape(file))})"
-        return _top_level(connection.execute(f"SELECT name, num_children FROM {rows}").fetchall()[1:])
-    rows = reader(_file_list([file], False), ", header = false, all_varchar = true")
-    first = connection.execute(f"FROM {rows} LIMIT 1")
-    return [(column or "").strip() for row in first.fetchall() for column in row]
-
-
-def _top_level(schema: Sequence[tuple[str, int | None]]) -> list[str]:
-    """Return the names of a depth-first schema that are not nested in others."""
-    names, nested = [], 0
-    for name, children in schema:
-        if nested:
-            nested -= 1
-        else:
-            names.append(name)
-        nested += children or 0
-    return names
-
-
-def _csv(files: str, options: str) -> str:
-    # By default DuckDB skips lines that do not fit the others, and guesses the quote from the first rows.
-    return f"read_csv({files}, skip = 0, comment = '', quote = '\"'{options})"
-
-
-def _tsv(files: str, options: str) -> str:
-    return _csv(files, options + r", delim = '\t'")
-
-
-def _parquet(files: str, _: str) -> str:
-    return f"read_parquet({files})"
-
-
-READERS = {".csv": _csv, ".txt": _csv, ".tsv": _tsv, ".parquet": _parquet, ".pq": _parquet}
 
 
 def sql_text(value: str) -> str:

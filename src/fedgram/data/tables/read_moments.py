@@ -21,6 +21,7 @@ from fedgram.data.tables.diagnostics import missing_client_hint, translate_error
 from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_source, select_rows
 from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, winsorized
 from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.tables.sum_batches import MANY_TARGETS, sum_in_batches
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import constant_target_error
 
@@ -155,20 +156,22 @@ class Sums:
 
 def sum_rows(table: SourceTable, drop_missing: bool) -> Sums:
     """Sum the rows in `data` with shifts near the means, in one pass over the table or two."""
+    if len(table.targets) >= MANY_TARGETS:
+        sums = _unpack(*sum_in_batches(table), len(table.targets))
+        _check_values(table, sums, drop_missing)
+        _check_varies(table, sums)
+        return sums
     sample = table.per_target("coalesce(avg(y{0}) FILTER (isfinite(y{0})), 0)")
     shifts = table.connection.execute(f"SELECT {sample} FROM (FROM data LIMIT 10000)").fetchall()[0]
     sums = _sum_once(table, [f"'{shift!r}'::DOUBLE" for shift in shifts])
     missing = sums.missing
-    if not (sums.is_complete or drop_missing):
-        _check_complete(table)
-    _check_finite(table, sums)
+    _check_values(table, sums, drop_missing)
     if sums.is_accurate:
         return sums
     means = table.per_target("shift{0} + first{0} / count AS mean{0}")
     table.connection.execute(f"CREATE OR REPLACE TEMP TABLE means AS SELECT client, {means} FROM sums")
     sums = _sum_once(table, table.per_target("mean{0}").split(", "), "JOIN means USING (client)")
-    if not sums.is_accurate:
-        _check_varies(table)
+    _check_varies(table, sums)
     return replace(sums, missing=missing)  # the join drops rows without a client
 
 
@@ -204,6 +207,13 @@ def _unpack(clients: list[str | None], values: Array, targets: int) -> Sums:
     return Sums(
         names, bool(is_complete), missing, bool(is_near.all()), count[:, 0], shift + offset, covariance
     )
+
+
+def _check_values(table: SourceTable, sums: Sums, drop_missing: bool) -> None:
+    """Refuse missing values, unless they are dropped, and infinite ones."""
+    if not (sums.is_complete or drop_missing):
+        _check_complete(table)
+    _check_finite(table, sums)
 
 
 def _check_complete(table: SourceTable) -> None:
@@ -249,8 +259,10 @@ def _check_finite(table: SourceTable, sums: Sums) -> None:
     )
 
 
-def _check_varies(table: SourceTable) -> None:
+def _check_varies(table: SourceTable, sums: Sums) -> None:
     """Name a client with a constant target; `Moments` reports one with too few rows."""
+    if sums.is_accurate:
+        return
     enough = f"{_CLIENTS} HAVING count(y0) > {len(table.targets)}"
     clients, varies = table.read_by_client(table.per_target("min(y{0}) < max(y{0})"), enough)
     for m, number in np.argwhere(varies == 0):

@@ -14,7 +14,7 @@ from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import Impute
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint, translate_errors
-from fedgram.data.tables.reader import open_source, select_rows
+from fedgram.data.tables.reader import check_in_every_file, open_source, select_rows
 from fedgram.data.tables.source import SourceTable, connect_duckdb
 from fedgram.data.validation import check_unique_columns
 from fedgram.theory.validation import check_names
@@ -120,6 +120,7 @@ def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
         )  # fmt: skip
         with translate_errors(table):
             open_source(table)
+            check_in_every_file(table, table.columns)
             select_rows(table, drop_missing=False)
             clients, found = fetch_rows(table, spec)
     values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(spec.columns))], axis=1)

@@ -11,14 +11,11 @@ import numpy as np
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
 from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric
+from fedgram.data.tables.file_reader import split_by_kind
 from fedgram.data.tables.files import (
     find_tables,
     folder_keys,
-    group_by_reader,
     is_text,
-    read_header,
-    select_from_files,
-    select_text,
     source_paths,
     sql_name,
     sql_text,
@@ -44,7 +41,7 @@ def open_source(table: SourceTable) -> None:
         if name not in columns:
             raise missing_column(table, name, list(columns))
     _check_client_types(table, files)
-    for rows in select_text(files):
+    for rows in table.reader.select_strictly(files):
         table.connection.execute(f"SELECT count(*) FROM ({rows})")
     # By default the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
     numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
@@ -58,7 +55,7 @@ def _create_view(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
     """Create the view `source` with these types of CSV columns; return the type of every column."""
     source = table.source
     if paths := source_paths(source):
-        rows = select_from_files(find_tables(paths), types)
+        rows = table.reader.select(find_tables(paths), types)
         table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
     elif hasattr(source, "__len__") and not isinstance(source, (list, tuple, Mapping)):
         table.connection.register("source", _with_positive_strides(source))
@@ -108,8 +105,8 @@ def _column_names(
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each file or table, its own column names, and DuckDB's names for them."""
     for file in files:
-        renamed = _column_types(table, select_from_files([file], {}))
-        yield f"'{file}'", read_header(table.connection, file), list(renamed)
+        renamed = _column_types(table, table.reader.select([file], {}))
+        yield f"'{file}'", table.reader.read_header(file), list(renamed)
     if not files:
         # In pyarrow `columns` are arrays, not names.
         names = "column_names" if hasattr(type(table.source), "column_names") else "columns"
@@ -118,9 +115,9 @@ def _column_names(
 
 def _check_folder_columns(table: SourceTable, files: list[str]) -> None:
     """Reject a column that is in files and in folder names: DuckDB would read the folder names."""
-    for same in group_by_reader(files).values():
-        keys = [key for key in folder_keys(same) if _is_used(key, table)]
-        rows = select_from_files(same, {}, folders=False)
+    for same in split_by_kind(files):
+        keys = [key for key in folder_keys(same) if _is_used(key, table)] if same else []
+        rows = table.reader.select(same, {}, folders=False)
         own = {name.lower() for name in _column_types(table, rows)} if keys else set()
         for key in keys:
             if key.lower() in own:
@@ -142,7 +139,7 @@ def _check_client_types(table: SourceTable, files: list[str]) -> None:
         return  # in text files and folder names, all clients are text
     kinds: dict[str, str] = {}
     for file in files:
-        types = {} if is_text(file) else _column_types(table, select_from_files([file], {}))
+        types = {} if is_text(file) else _column_types(table, table.reader.select([file], {}))
         kind = "VARCHAR" if is_text(file) else types.get(table.client, "")
         kinds.setdefault(kind.partition("(")[0], file)
     if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
@@ -157,7 +154,7 @@ def _check_client_types(table: SourceTable, files: list[str]) -> None:
 def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
     """Reject a file that lacks a column of the others: DuckDB would read its rows as missing values."""
     for file in find_tables(source_paths(table.source)):
-        own = {name.lower() for name in _column_types(table, select_from_files([file], {}))}
+        own = {name.lower() for name in _column_types(table, table.reader.select([file], {}))}
         for name in columns:
             if name.lower() not in own:
                 raise InputError(
@@ -179,16 +176,17 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         table.connection.execute(f"{rows} LIMIT 0")
     except (duckdb.ProgrammingError, duckdb.DataError, duckdb.PermissionException) as error:
         raise bad_where(table, error) from None
-    values = [f"CAST({sql_name(name)} AS DOUBLE)" for name in table.targets]
+    selected = [f"CAST({sql_name(name)} AS DOUBLE) AS y{number}" for number, name in enumerate(table.targets)]
+    selected += [f"{sql_name(name)} AS x{number}" for number, name in enumerate(table.others)]
+    client = sql_text(table.client) if table.is_single else _client_column(table)
+    data = f"SELECT {client} AS client, {', '.join(selected)} FROM ({rows})"
     if drop_missing:
         table.connection.execute(FIND_NAN)
-        complete = " AND ".join(f"NOT isnan({value})" for value in values)
-        values = [f"CASE WHEN {complete} THEN {value} END" for value in values]
-    selected = [f"{value} AS y{number}" for number, value in enumerate(values)]
-    selected += [f"{sql_name(name)} AS x{number}" for number, name in enumerate(table.others)]
-    columns = ", ".join(selected)
-    client = sql_text(table.client) if table.is_single else _client_column(table)
-    table.connection.execute(f"CREATE TEMP VIEW data AS SELECT {client} AS client, {columns} FROM ({rows})")
+        complete = " AND ".join(f"NOT isnan(y{number})" for number in range(len(table.targets)))
+        emptied = table.per_target("CASE WHEN complete THEN y{0} END AS y{0}")
+        flagged = f"SELECT *, {complete} AS complete FROM ({data})"
+        data = f"SELECT * EXCLUDE (complete) REPLACE ({emptied}) FROM ({flagged})"
+    table.connection.execute(f"CREATE TEMP VIEW data AS {data}")
 
 
 def _nan_as_missing(table: SourceTable) -> str:

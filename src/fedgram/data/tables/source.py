@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram.data.tables.file_reader import FileReader
 from fedgram.data.tables.files import source_paths, sql_text
 from fedgram.data.validation import client_name
 
@@ -59,6 +61,11 @@ class SourceTable:
     where: str | None
     is_single: bool = False
     others: tuple[str, ...] = ()
+
+    @cached_property
+    def reader(self) -> FileReader:
+        """SQL for the source's files, each of which is sniffed once."""
+        return FileReader(self.connection)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,0 +1,31 @@
+"""Read a table as it is written, to copy its columns."""
+
+from __future__ import annotations
+
+from fedgram.data.tables.diagnostics import translate_errors
+from fedgram.data.tables.files import find_tables, is_text
+from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
+
+PANDAS_INDEX = "__index_level_0__"
+"""Name that pandas gives an index without a name in a Parquet file."""
+
+
+def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Read the names of all columns and the text of all rows, in the table's order; missing values are ''.
+
+    Columns of folder names are not read.
+    """
+    with connect_duckdb() as connection:
+        table = SourceTable(connection, path, "", (), None, is_single=True)
+        with translate_errors(table):
+            files = find_tables([path])
+            limit_file_access(connection, files)
+            parquet = [file for file in files if not is_text(file)]
+            parts = table.reader.select_strictly(files)
+            parts += [table.reader.select(parquet, {}, folders=False)] if parquet else []
+            rows = " UNION ALL BY NAME ".join(f"SELECT COLUMNS(*)::VARCHAR FROM ({part})" for part in parts)
+            found = connection.execute(f"SELECT coalesce(COLUMNS(*), '') FROM ({rows})")
+            names, values = [column[0] for column in found.description], found.fetchall()
+            own = table.reader.read_header(files[0])  # DuckDB renames columns without a name
+    names = own if len(own) == len(names) else names
+    return ["" if name == PANDAS_INDEX else name for name in names], values
