@@ -33,7 +33,8 @@ Fit = Callable[[Rows], Callable[[np.ndarray], np.ndarray]]
 
 
 def fit_ridge(rows: Rows) -> Callable[[np.ndarray], np.ndarray]:
-    return RidgeCV(STRENGTHS, alpha_per_target=True).fit(*rows).predict
+    model, targets = RidgeCV(STRENGTHS, alpha_per_target=True).fit(*rows), rows.targets.shape[1]
+    return lambda inputs: model.predict(inputs).reshape(-1, targets)  # one target comes without an axis
 
 
 def fit_boosting(rows: Rows, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:

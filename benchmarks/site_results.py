@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from fedgram._util.files import read_json, write_json
 
-# Rows that the targets compare. `site_fedgram.fedgram_rows` returns those of fedgram under these names.
+# Rows that the targets compare. `site_fedgram` returns those of fedgram under these names.
 ALONE, FEDAVG, OWN_LAST, AUTO = "alone", "FedAvg", "FedAvg, own last model", "auto"
 SHARED_HEADS = ("shared head", "shared head, proximal")
 POOLED_WITH_SITE = "boosting pooled, site as category"
 TUNED_WITH_SITE = "boosting pooled, site as category, tuned"
+FEDAVG_SMALL = "FedAvg, width 64"  # the network that Flower trains
 FLOWER_FEDAVG, FLOWER_FEDPROX = "Flower FedAvg", "Flower FedProx"
 
 
@@ -23,44 +24,51 @@ class Result:
     """One procedure on one problem with one seed.
 
     test_mse: mean over all test rows and standardized targets. bytes_sent: by a site in total, the mean over
-    sites. seconds: wall time of everything that leads to the predictions.
+    sites. seconds: wall time of everything that leads to the predictions. network: the backbone, if there is
+    one.
     """
 
     test_mse: float
     bytes_sent: float
     seconds: float
+    network: str | None = None
 
 
 class Results:
-    """Results by problem, seed, source and row, kept in a JSON file.
+    """Results by problem, seed and row, kept in a JSON file that is written after every training.
 
-    A source fills several rows at once; `sources` is the order in which tables show them.
+    `order` is the order in which tables show rows.
     """
 
-    def __init__(self, path: Path, sources: Sequence[str]) -> None:
-        self.path, self.sources = path, list(sources)
+    def __init__(self, path: Path, order: Sequence[str]) -> None:
+        self.path, self.order = path, list(order)
         self.entries: list[dict] = read_json(path)["results"] if path.exists() else []
 
-    def has(self, problem: str, seed: int, source: str) -> bool:
-        """Whether this source was run."""
-        return (problem, seed, source) in map(_key, self.entries)
+    def has(self, problem: str, seed: int, rows: Iterable[str]) -> bool:
+        """Whether all rows were computed."""
+        return {(problem, seed, row) for row in rows} <= set(map(_key, self.entries))
 
-    def put(self, problem: str, seed: int, source: str, rows: Mapping[str, Result]) -> None:
-        """Add the rows of a source, or replace them, and write the file."""
-        where = {"problem": problem, "seed": seed, "source": source}
-        self.entries = [each for each in self.entries if _key(each) != (problem, seed, source)]
-        self.entries += [{**where, "row": row, **asdict(result)} for row, result in rows.items()]
+    def put(self, problem: str, seed: int, rows: Mapping[str, Result]) -> None:
+        """Add rows, or replace them, and write the file."""
+        kept = [each for each in self.entries if _key(each) not in {(problem, seed, row) for row in rows}]
+        new = [{"problem": problem, "seed": seed, "row": row, **asdict(each)} for row, each in rows.items()]
+        self.entries = [*kept, *new]
         write_json(self.path, {"results": self.entries})
 
-    def rows(self) -> list[str]:
-        """Names of all rows, source by source."""
-        by_source = sorted(self.entries, key=lambda each: self.sources.index(each["source"]))
-        return list(dict.fromkeys(each["row"] for each in by_source))
+    def rows(self, problems: Sequence[str]) -> list[str]:
+        """Names of the rows of some problems, in order."""
+        found = {each["row"] for each in self.entries if each["problem"] in problems}
+        return [row for row in self.order if row in found]
+
+    def problems(self, names: Sequence[str]) -> list[str]:
+        """Those of the problems that have results."""
+        found = {each["problem"] for each in self.entries}
+        return [name for name in names if name in found]
 
     def seeds(self, problem: str, row: str) -> dict[int, Result]:
         """Results of one row by seed."""
         return {
-            each["seed"]: Result(each["test_mse"], each["bytes_sent"], each["seconds"])
+            each["seed"]: Result(each["test_mse"], each["bytes_sent"], each["seconds"], each.get("network"))
             for each in self.entries
             if (each["problem"], each["row"]) == (problem, row)
         }
@@ -72,7 +80,7 @@ class Results:
 
 
 def _key(entry: Mapping) -> tuple[str, int, str]:
-    return entry["problem"], entry["seed"], entry["source"]
+    return entry["problem"], entry["seed"], entry["row"]
 
 
 @dataclass(frozen=True)
@@ -106,9 +114,10 @@ def check_targets(results: Results, problems: Sequence[str]) -> list[Target]:
     def mean_against(reference: str) -> float:
         return geometric_mean(relative(results, problems, AUTO, reference))
 
-    simple = (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS)
+    measured = results.rows(problems)
+    simple = [row for row in (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS) if row in measured]
     against_best = [
-        results.mean(problem, AUTO) / min(results.mean(problem, row) for row in simple)
+        results.mean(problem, AUTO) / np.nanmin([results.mean(problem, row) for row in simple])
         for problem in problems
     ]
     worst = int(np.argmax(against_best))  # the first NaN, if there is one
@@ -128,11 +137,13 @@ def check_targets(results: Results, problems: Sequence[str]) -> list[Target]:
 def compare_with_flower(results: Results, problems: Sequence[str]) -> Iterator[Target]:
     """Compare our FedAvg with Flower's, on the problems and seeds where both were run."""
     for problem in problems:
-        ours, theirs = (results.seeds(problem, row) for row in (FEDAVG, FLOWER_FEDAVG))
+        ours, theirs = (results.seeds(problem, row) for row in (FEDAVG_SMALL, FLOWER_FEDAVG))
         if common := ours.keys() & theirs.keys():
             means = [np.mean([each[seed].test_mse for seed in common]) for each in (ours, theirs)]
             difference = float(abs(means[0] / means[1] - 1))
-            yield Target(f"{FEDAVG} and {FLOWER_FEDAVG}, relative difference, {problem}", difference, 0.02)
+            yield Target(
+                f"{FEDAVG_SMALL} and {FLOWER_FEDAVG}, relative difference, {problem}", difference, 0.02
+            )
 
 
 def markdown(results: Results, problems: Sequence[str]) -> str:
@@ -140,10 +151,10 @@ def markdown(results: Results, problems: Sequence[str]) -> str:
     errors = _table(results, problems, "test_mse", "{:.4f}")
     if results.seeds(problems[0], ALONE):
         errors = _add_relative(errors, results, problems)
+    errors += _describe_auto(results, problems)
     kibibytes = _table(results, problems, "bytes_sent", "{:,.1f}", 1 / 1024)
     seconds = _table(results, problems, "seconds", "{:.2f}")
-    seeds = max(len(results.seeds(problem, row)) for problem in problems for row in results.rows())
-    lines = [f"Test MSE of standardized targets, mean of {seeds} seeds:", "", *errors, ""]
+    lines = ["Test MSE of standardized targets, mean over seeds:", "", *errors, ""]
     lines += ["KiB that a site sends, mean over sites:", "", *kibibytes, ""]
     lines += ["Seconds, mean over seeds:", "", *seconds, ""]
     checks = [*check_targets(results, problems), *compare_with_flower(results, problems)]
@@ -153,16 +164,27 @@ def markdown(results: Results, problems: Sequence[str]) -> str:
 def _table(results: Results, problems: Sequence[str], field: str, form: str, scale: float = 1.0) -> list[str]:
     """Lines of a Markdown table: rows by problems, empty where a row was not run."""
     lines = [_line(["", *problems]), _line(["---"] * (1 + len(problems)))]
-    for row in results.rows():
+    for row in results.rows(problems):
         values = [scale * results.mean(problem, row, field) for problem in problems]
         lines.append(_line([row, *("" if np.isnan(value) else form.format(value) for value in values)]))
     return lines
 
 
+def _describe_auto(results: Results, problems: Sequence[str]) -> list[str]:
+    """Lines with the networks that `auto` chose, and its number of seeds, for each problem."""
+    found = [list(results.seeds(problem, AUTO).values()) for problem in problems]
+    networks = [", ".join(sorted({str(each.network) for each in runs})) for runs in found]
+    return [_line(["network", *networks, ""]), _line(["seeds", *(str(len(runs)) for runs in found), ""])]
+
+
 def _add_relative(lines: list[str], results: Results, problems: Sequence[str]) -> list[str]:
     """Add the geometric mean relative to working alone as a last column."""
-    ratios = [geometric_mean(relative(results, problems, row, ALONE)) for row in results.rows()]
-    column = [f"relative to {ALONE}", "---", *("" if np.isnan(each) else f"{each:.3f}" for each in ratios)]
+    ratios = [geometric_mean(relative(results, problems, row, ALONE)) for row in results.rows(problems)]
+    column = [
+        f"relative to {ALONE}",
+        "---",
+        *("" if np.isnan(each) else f"{each:.3f}" for each in ratios),
+    ]
     return [f"{line} {each} |" for line, each in zip(lines, column, strict=True)]
 
 
@@ -170,11 +192,11 @@ def _line(cells: Sequence[str]) -> str:
     return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
 
 
-def draw_figure(results: Results, problems: Sequence[str], path: Path) -> None:
+def draw_figure(results: Results, problems: Sequence[str], path: Path, kind: str) -> None:
     """Draw each row's test error relative to working alone: a dot for each problem, a line for the mean."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in results.rows() if row != ALONE]
+    rows = [row for row in results.rows(problems) if row != ALONE]
     figure = Figure(figsize=(8, 1.2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     heights = np.arange(len(rows))[::-1]
@@ -184,7 +206,9 @@ def draw_figure(results: Results, problems: Sequence[str], path: Path) -> None:
     means = [geometric_mean(relative(results, problems, row, ALONE)) for row in rows]
     axes.plot(means, heights, "k|", markersize=14, label="geometric mean")
     axes.axvline(1.0, color="gray", linewidth=0.8)
-    axes.set(xscale="log", yticks=heights, yticklabels=rows, xlabel="test MSE relative to alone (REAL data)")
+    axes.set(
+        xscale="log", yticks=heights, yticklabels=rows, xlabel=f"test MSE relative to alone ({kind} data)"
+    )
     ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]
     low, high = axes.get_xlim()
     axes.set_xticks(shown := [tick for tick in ticks if low <= tick <= high], [f"{tick:g}" for tick in shown])

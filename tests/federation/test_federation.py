@@ -236,3 +236,15 @@ def test_rounds_without_measurements_train_the_same_models(words):
     list(measured.rounds())
     for name, value in measured.state().items():
         torch.testing.assert_close(plain.state()[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_outputs_of_neighbors_are_those_of_each_client():
+    federation = Federation(tabular((30, 30, 18)), NETS["own"], GOOD, SETTINGS, CPU)
+    clients, runs = federation.clients, range(len(federation.runs))
+    for part in ("train", "test"):
+        for m, outputs in enumerate(clients.outputs_by_client(part, runs)):
+            inputs, _ = getattr(clients.data, part)[m]
+            expected = clients.stack.backbone_outputs(clients.at(m), inputs)
+            torch.testing.assert_close(outputs, expected)
+            some = list(clients.outputs_by_client(part, [1]))[m]
+            torch.testing.assert_close(some, expected[1:2])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgram import Moments, Penalty, align, closest_head, phi, solve
 from fedgram.federation import returns
-from fedgram.federation.evaluation import Biases, mean_squared_errors, objective
+from fedgram.federation.evaluation import Biases, OutputRows, mean_squared_errors, objective
 from fedgram.federation.returns import (
     WEAK,
     Layers,
@@ -23,7 +23,7 @@ from fedgram.federation.returns import (
     solve_layers,
     unshrink,
 )
-from fedgram.federation.ridge import fit_ridges
+from fedgram.federation.ridge import _factorize_by_cholesky, _factorize_by_eigenvalues, fit_ridges
 from fedgram.runs.procedure import Procedure
 from fedgram.theory import ridge, select
 from fedgram.theory.correct import correct
@@ -231,6 +231,20 @@ def test_ridge_maps_are_those_of_numpy(rows, noise):
         assert bool(ours.is_exact[k]) == theirs.is_exact
 
 
+@pytest.mark.parametrize("factorize", [_factorize_by_eigenvalues, _factorize_by_cholesky])
+def test_strengths_are_solved_together(factorize):
+    rng = np.random.default_rng(0)
+    x, right = rng.standard_normal((3, 9, 4)), rng.standard_normal((3, 4, 2, 5))
+    strengths = np.array([[0.1, 2.0], [1.0, 1e-3], [7.0, 0.5]])
+    inputs = torch.tensor(x)
+    solve, leverages = factorize(inputs, inputs.mT @ inputs, torch.tensor(strengths))
+    found = solve(torch.tensor(right)).numpy()
+    for k, s in np.ndindex(3, 2):
+        inverse = np.linalg.inv(x[k].T @ x[k] + strengths[k, s] * np.eye(4))
+        np.testing.assert_allclose(found[k, :, s], inverse @ right[k, :, s], rtol=1e-11)
+        np.testing.assert_allclose(leverages[k, :, s], np.diag(x[k] @ inverse @ x[k].T), rtol=1e-11)
+
+
 def trained_layers(layers, k=0):
     return select.TrainedLayers(*(value[k].numpy() for value in vars(layers).values()))
 
@@ -330,8 +344,8 @@ def test_objective_and_errors_are_those_of_direct_prediction():
         torch.tensor(rng.random((3, 7, 2))),
     )
     under_rules = biases.under_rules(layers.head, center, distance, PENALTY)
-    ours = mean_squared_errors(layers.head, new - center[:, None], under_rules, new_y)
-    value = objective(layers, features, y, PENALTY)
+    ours = mean_squared_errors((new - center[:, None]) @ layers.head.mT, under_rules, new_y)
+    value = objective(layers, OutputRows.from_outputs(u), y, PENALTY)
     for k in range(3):
         head, bias = layers.head[k].numpy(), layers.bias[k].numpy()
         offset = correct(moments, PENALTY).feature_offset(head)[k]
@@ -365,7 +379,7 @@ def test_the_offset_recovers_centralized_predictions_after_solved_corrected_retu
     biases = Biases(pooled, layers.bias, pooled)  # solved features are centered, so both averages are μ_g
     np.testing.assert_allclose(center, 0, atol=1e-12)
     under_rules = biases.under_rules(head, center, torch.tensor(moments.offset), PENALTY)
-    ours = mean_squared_errors(head, features - center[:, None], under_rules, targets)
+    ours = mean_squared_errors((features - center[:, None]) @ head.mT, under_rules, targets)
     inverse = np.linalg.inv(rest.centralized + PENALTY.features * np.eye(2))
     residuals = PENALTY.features * (np.stack(train) - moments.pooled.mean) @ inverse
     np.testing.assert_allclose(ours[:, 2], (residuals**2).mean(axis=(1, 2)), rtol=1e-8)

@@ -1,6 +1,8 @@
 """Objectives and errors of trained models on all rows of a client.
 
-Features come from the backbones' outputs u, which are computed once. R runs, K = M R models.
+Features come from the backbones' outputs u, which are computed once. R runs, K = M R models. Predictions use
+the products W L (C, D) of head and feature layer, and norms of features the scatter of u, so that no feature
+of P numbers is computed for a row.
 """
 
 from __future__ import annotations
@@ -13,6 +15,31 @@ from torch import Tensor
 from fedgram.federation.clients import Clients, Returned
 from fedgram.federation.returns import Layers, feature_offset, multiply
 from fedgram.theory.penalty import Penalty
+
+
+@dataclass(frozen=True, eq=False)
+class OutputRows:
+    """Backbone outputs u of a client's training rows under R models, in double precision.
+
+    mean ū (R, D), centered u - ū (R, N, D), scatter Σ (u - ū)(u - ū)ᵀ (R, D, D).
+    """
+
+    mean: Tensor
+    centered: Tensor
+    scatter: Tensor
+
+    @classmethod
+    def from_outputs(cls, outputs: Tensor) -> OutputRows:
+        """Center outputs u (R, N, D)."""
+        centered = outputs.to(torch.float64, copy=True)
+        mean = centered.mean(dim=1)
+        centered -= mean[:, None]
+        return cls(mean, centered, centered.mT @ centered)
+
+    def put(self, models: Tensor, new: OutputRows) -> OutputRows:
+        """Replace the rows of the models with indices (k,)."""
+        pairs = zip(vars(self).values(), vars(new).values(), strict=True)
+        return OutputRows(*(old.index_copy(0, models, value) for old, value in pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +85,39 @@ class SharedState:
 
         outputs u (R, N, D) belong to its training rows. The test MSE is NaN without test rows.
         """
+        test_inputs, _ = clients.data.test[client]
+        tested = clients.stack.backbone_outputs(clients.at(client), test_inputs)
+        return self.evaluate_rows(clients, client, OutputRows.from_outputs(outputs), tested)
+
+    def evaluate_rows(
+        self, clients: Clients, client: int, rows: OutputRows, tested: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the same as `evaluate` from centered training rows and outputs of test rows (R, N, D)."""
         at, penalty = clients.at(client), clients.config.penalty
         targets = clients.targets(client, clients.data.train[client][1])
         layers = self.deployed.select(at)
-        features = layers.features(outputs)
-        center = features.mean(dim=1, keepdim=True)
         biases = self.biases.select(at).under_rules(
-            layers.head, center[:, 0] + self.removed_mean[at], clients.distance[at], penalty
+            layers.head, layers.center(rows.mean) + self.removed_mean[at], clients.distance[at], penalty
         )
-        train = mean_squared_errors(layers.head, features - center, biases, targets)
-        test_inputs, test_targets = clients.data.test[client]
-        test = torch.full_like(train, float("nan"))
-        if len(test_inputs):
-            centered = layers.features(clients.stack.backbone_outputs(at, test_inputs)) - center
-            test = mean_squared_errors(layers.head, centered, biases, clients.targets(client, test_targets))
-        return objective(layers, features, targets, penalty), train, test
+        slope = layers.head @ layers.layer_weight
+        train = mean_squared_errors(rows.centered @ slope.mT, biases, targets)
+        test_targets = clients.targets(client, clients.data.test[client][1])
+        # The mean over no rows is NaN.
+        centered = (tested.double() - rows.mean[:, None]) @ slope.mT
+        test = mean_squared_errors(centered, biases, test_targets)
+        return objective(layers, rows, targets, penalty), train, test
 
 
 def local_objective(clients: Clients, client: int, returned: Returned) -> Tensor:
     """Compute eq. (1) of a client's own models before averaging, (R,)."""
-    own = returned.layers.select(clients.at(client))
+    rows = OutputRows.from_outputs(returned.outputs[client])
+    return local_objective_of_rows(clients, client, returned.layers, rows)
+
+
+def local_objective_of_rows(clients: Clients, client: int, layers: Layers, rows: OutputRows) -> Tensor:
+    """Compute the same as `local_objective` from rows that are centered already; layers of all models."""
     targets = clients.targets(client, clients.data.train[client][1])
-    return objective(own, own.features(returned.outputs[client]), targets, clients.config.penalty)
+    return objective(layers.select(clients.at(client)), rows, targets, clients.config.penalty)
 
 
 def own_biases(returned: Returned) -> tuple[Tensor, Tensor]:
@@ -89,14 +127,26 @@ def own_biases(returned: Returned) -> tuple[Tensor, Tensor]:
     return own, own + multiply(heads, returned.center)
 
 
-def objective(layers: Layers, features: Tensor, targets: Tensor, penalty: Penalty) -> Tensor:
-    """Compute eq. (1) without added terms: features (K, N, P), targets (K, N, C) -> (K,)."""
-    residuals = features @ layers.head.mT + layers.bias[:, None] - targets
-    squares = residuals.square().sum(dim=-1) + penalty.features * features.square().sum(dim=-1)
-    return 0.5 * squares.mean(dim=1) + 0.5 * penalty.head * layers.head.square().sum(dim=(1, 2))
+def objective(layers: Layers, rows: OutputRows, targets: Tensor, penalty: Penalty) -> Tensor:
+    """Compute eq. (1) without added terms of K models on targets (K, N, C): (K,).
+
+    With features h = L (u - ū) + c, the mean of ‖h‖² is tr(L S Lᵀ) / N + ‖c‖² for the scatter S.
+    """
+    weight, center = layers.layer_weight, layers.center(rows.mean)
+    constant = multiply(layers.head, center) + layers.bias
+    residuals = rows.centered @ (layers.head @ weight).mT + constant[:, None] - targets
+    spread = ((weight @ rows.scatter) * weight).sum(dim=(1, 2)) / targets.shape[1]
+    squares = residuals.square().sum(dim=2).mean(dim=1)
+    squares = squares + penalty.features * (spread + center.square().sum(dim=1))
+    return 0.5 * squares + 0.5 * penalty.head * layers.head.square().sum(dim=(1, 2))
 
 
-def mean_squared_errors(head: Tensor, centered: Tensor, biases: Tensor, targets: Tensor) -> Tensor:
-    """Compute the MSE (K, 3) of heads (K, C, P) on centered features (K, N, P) with biases (K, 3, C)."""
-    residuals = centered @ head.mT - targets
-    return (residuals[:, None] + biases[:, :, None]).square().mean(dim=(2, 3))
+def mean_squared_errors(centered: Tensor, biases: Tensor, targets: Tensor) -> Tensor:
+    """Compute the MSE (K, 3) of predictions W (h - center) (K, N, C) with biases (K, 3, C).
+
+    One pass over the rows gives all biases: the MSE is the variance of the residuals plus their squared mean.
+    """
+    residuals = centered - targets
+    mean = residuals.mean(dim=1, keepdim=True)
+    variance = (residuals - mean).square().mean(dim=(1, 2))
+    return variance[:, None] + (mean + biases).square().mean(dim=2)

@@ -13,7 +13,13 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, Returned
-from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
+from fedgram.federation.evaluation import (
+    Biases,
+    OutputRows,
+    SharedState,
+    local_objective_of_rows,
+    own_biases,
+)
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import (
     ChosenModels,
@@ -118,7 +124,10 @@ class Federation:
         return {**self.clients.stack.tensors, **layers.to_parameters()}
 
     def _go_on_from_moment_heads(self, number: int) -> None:
-        """Continue training from the moment heads of runs that solve them every k rounds."""
+        """Continue training from the moment heads of runs that solve them every k rounds.
+
+        The bias is a new tensor: the record of the round has the average.
+        """
         for r, run in enumerate(self.runs):
             every = run.procedure.moment_head
             if every > 1 and number % every == 0 and run not in self.stopped:
@@ -126,7 +135,7 @@ class Federation:
                 head = fit_heads(self.clients, models, r, deviations=False).shared
                 moved = absorb(replace(Layers.from_parameters(models), head=self.head[r : r + 1]), head)
                 models["feature.weight"].copy_(moved.layer_weight)  # a view of the stack
-                self.bias[r] = moved.bias[0]
+                self.bias = self.bias.index_copy(0, torch.tensor([r]).to(self.bias.device), moved.bias[:1])
 
     def state(self) -> Tensors:
         """Return all tensors that the next rounds depend on, without copies."""
@@ -180,10 +189,12 @@ class Federation:
     def _measure(self, number: int, returned: Returned) -> dict[Run, Round]:
         """Evaluate this round of each run that was not stopped."""
         state, clients = self._shared_state(returned), self.clients
-        by_client = [
-            (local_objective(clients, m, returned), *state.evaluate(clients, m, self._outputs(m, returned)))
-            for m in range(len(clients.data))
-        ]
+        tested = clients.outputs_by_client("test", range(len(self.runs)))
+        by_client = []
+        training = zip(self._training_rows(returned), tested, strict=True)
+        for m, ((rows, averaged), test_outputs) in enumerate(training):
+            own = local_objective_of_rows(clients, m, returned.layers, rows)
+            by_client.append((own, *state.evaluate_rows(clients, m, averaged, test_outputs)))
         local, shared, train, test = (
             torch.stack(each, dim=1).cpu().numpy() for each in zip(*by_client, strict=True)
         )
@@ -215,11 +226,13 @@ class Federation:
         )
         return SharedState(deployed, Biases(shared, own, moved), returned.removed_mean)
 
-    def _outputs(self, client: int, returned: Returned) -> Tensor:
-        """Return the backbones' outputs of a client; full-model averaging has changed its backbones."""
+    def _training_rows(self, returned: Returned) -> Iterator[tuple[OutputRows, OutputRows]]:
+        """Yield each client's rows before and after full-model averaging, which changes backbones."""
         full = [r for r, run in enumerate(self.runs) if run.procedure.full_model]
-        if not full:
-            return returned.outputs[client]
-        outputs = returned.outputs[client].clone()
-        outputs[full] = self.clients.outputs(client, self.clients.data.train[client][0], full)
-        return outputs
+        changed = self.clients.outputs_by_client("train", full) if full else None
+        for outputs in returned.outputs:
+            rows = averaged = OutputRows.from_outputs(outputs)
+            if changed is not None:
+                new = OutputRows.from_outputs(next(changed))
+                averaged = rows.put(torch.tensor(full, device=outputs.device), new)
+            yield rows, averaged

@@ -1,11 +1,14 @@
 """Fit ridge maps of many models at once.
 
-The batched PyTorch version of `fedgram.theory.ridge`, which has the equations. Tests compare the two. A
-Cholesky factor for each strength takes the place of eigenvalues, which a GPU computes one matrix at a time.
+The batched PyTorch version of `fedgram.theory.ridge`, which has the equations. Tests compare the two. All S
+strengths of all K models are solved together. On a CPU, one eigendecomposition of each model's Gram matrix
+serves all strengths. A GPU computes eigenvalues one matrix at a time, so there each strength has a Cholesky
+factor, in one batch of S K matrices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,17 +45,19 @@ def fit_ridges(inputs: Tensor, targets: Tensor, start: Tensor) -> RidgeMaps:
     rows = inputs.shape[1]
     gram, residual = inputs.mT @ inputs, targets - inputs @ start
     mean = gram.diagonal(dim1=1, dim2=2).mean(dim=1)
-    mean = torch.where(mean > 0, mean, 1.0)
-    least = kept = _row_errors(residual, residual.new_full(residual.shape[:2], 1 / rows))
-    change, directions = torch.zeros_like(start), torch.zeros_like(mean)
-    for strength in STRENGTHS:
-        found, leverage = _solve(inputs, gram, residual, strength * mean)
-        errors = _row_errors(residual - inputs @ found, leverage + 1 / rows)
-        is_better = errors.sum(dim=1) < least.sum(dim=1)
-        least = torch.where(is_better[:, None], errors, least)
-        change = torch.where(is_better[:, None, None], found, change)
-        if strength == DIRECTIONS:
-            directions = leverage.sum(dim=1)
+    strengths = torch.where(mean > 0, mean, 1.0)[:, None] * mean.new_tensor(STRENGTHS)
+    kept = _row_errors(residual, residual.new_full(residual.shape[:2], 1 / rows))
+    changes, leverages = _solve(inputs, gram, residual, strengths)
+    fitted = (inputs @ changes.flatten(2)).unflatten(2, changes.shape[2:])
+    trials = [kept] + [
+        _row_errors(residual - fitted[:, :, s], leverages[..., s] + 1 / rows) for s in range(len(STRENGTHS))
+    ]
+    errors = torch.stack(trials, dim=1)
+    best = errors.sum(dim=2).argmin(dim=1)  # 0: the trained map
+    models = torch.arange(len(best), device=best.device)
+    least = errors[models, best]
+    change = torch.where(best[:, None, None] > 0, changes[models, :, best - 1], 0.0)
+    directions = leverages[..., STRENGTHS.index(DIRECTIONS)].sum(dim=1)
     gain = kept - least
     is_clear = gain.sum(dim=1) > STANDARD_ERRORS * (rows * gain.var(dim=1, correction=0)).sqrt()
     enough = rows >= FEWEST_ROWS
@@ -65,14 +70,46 @@ def fit_ridges(inputs: Tensor, targets: Tensor, start: Tensor) -> RidgeMaps:
     )
 
 
-def _solve(inputs: Tensor, gram: Tensor, residual: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (XᵀX + κ I)⁻¹ Xᵀ R (K, D, C) and leverages x_iᵀ (XᵀX + κ I)⁻¹ x_i (K, N)."""
-    factor = torch.linalg.cholesky(gram + strength[:, None, None] * torch.eye(gram.shape[1]).to(gram))
-    change = torch.cholesky_solve(inputs.mT @ residual, factor)
+def _solve(inputs: Tensor, gram: Tensor, residual: Tensor, strengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (XᵀX + κ I)⁻¹ Xᵀ R (K, D, S, C) and leverages x_iᵀ (XᵀX + κ I)⁻¹ x_i (K, N, S).
+
+    strengths κ (K, S).
+    """
+    factorize = _factorize_by_cholesky if inputs.is_cuda else _factorize_by_eigenvalues
+    solve, leverages = factorize(inputs, gram, strengths)
+    size = (strengths.shape[1], residual.shape[2])
+    change = solve((inputs.mT @ residual)[:, :, None].expand(-1, -1, *size))
     # A second pass recovers digits that squaring the inputs lost.
-    rest = inputs.mT @ (residual - inputs @ change) - strength[:, None, None] * change
-    leverage = torch.linalg.solve_triangular(factor, inputs.mT, upper=False).square().sum(dim=1)
-    return change + torch.cholesky_solve(rest, factor), leverage
+    left = residual.repeat(1, 1, size[0]) - inputs @ change.flatten(2)
+    rest = (inputs.mT @ left).unflatten(2, size) - strengths[:, None, :, None] * change
+    return change + solve(rest), leverages
+
+
+Solve = Callable[[Tensor], Tensor]
+"""Multiply (K, D, S, C) by (XᵀX + κ I)⁻¹ for each strength."""
+
+
+def _factorize_by_eigenvalues(inputs: Tensor, gram: Tensor, strengths: Tensor) -> tuple[Solve, Tensor]:
+    values, basis = torch.linalg.eigh(gram)
+    gains = 1 / (values.clamp(min=0.0)[:, :, None] + strengths[:, None])
+
+    def solve(right: Tensor) -> Tensor:
+        rotated = (basis.mT @ right.flatten(2)).unflatten(2, right.shape[2:])
+        return (basis @ (gains[..., None] * rotated).flatten(2)).unflatten(2, right.shape[2:])
+
+    return solve, (inputs @ basis).square_() @ gains
+
+
+def _factorize_by_cholesky(inputs: Tensor, gram: Tensor, strengths: Tensor) -> tuple[Solve, Tensor]:
+    identity = torch.eye(gram.shape[1]).to(gram)
+    factors = torch.linalg.cholesky(gram + strengths.mT[..., None, None] * identity)  # (S, K, D, D)
+
+    def solve(right: Tensor) -> Tensor:
+        return torch.cholesky_solve(right.movedim(2, 0), factors).movedim(0, 2)
+
+    rows = inputs.mT.expand(len(factors), -1, -1, -1)
+    scaled = torch.linalg.solve_triangular(factors, rows, upper=False)
+    return solve, scaled.square_().sum(dim=2).permute(1, 2, 0)
 
 
 def _row_errors(residual: Tensor, leverage: Tensor) -> Tensor:

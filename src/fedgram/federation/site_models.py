@@ -32,6 +32,11 @@ def add_companions(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(dict.fromkeys((*runs, *local)))
 
 
+def find_companion(clients: Clients, run: int) -> int:
+    """Return the index of the local run that a blended run mixes with."""
+    return clients.runs.index(Run(Procedure(local=True), clients.runs[run].seed))
+
+
 def check_validation(runs: Sequence[Run], has_validation: bool) -> None:
     """Reject procedures that choose strengths on validation rows if there are none."""
     for run in runs:
@@ -115,8 +120,7 @@ class ChosenModels:
                 squares = fit_heads(self.clients, models, r, deviations=False).validation_error
                 squares = squares / data.mean.shape[1]
             else:
-                predicted = predict_part(self.clients, models, "validation", r)
-                squares = rows * np.nan_to_num(mean_squares(predicted, self.clients, "validation"))
+                squares = squared_errors(self.clients, models, r)
             common[:, r] = own[:, r] = squares.sum() / rows.sum()
             if run.procedure.local:
                 # a site without validation rows keeps its last round
@@ -144,19 +148,16 @@ class ChosenModels:
         if procedure.moment_head:
             heads = fit_heads(clients, tensors, run, deviations=True)
             shared = {name: each[:1].clone() for name, each in tensors.items()}
-            _write_layers(tensors, heads.sites)
-            _write_layers(shared, heads.shared)
-            strengths = {
-                name: value if np.isfinite(value) else None for name, value in vars(heads.strengths).items()
-            }
-            chosen |= {"ridge": heads.ridge, **strengths}
+            write_heads(tensors, heads.sites)
+            write_heads(shared, heads.shared)
+            chosen |= {"ridge": heads.ridge, **heads.strengths.document()}
         models = SiteModels(tensors, {name: each[0] for name, each in shared.items()}, chosen=chosen)
         return self._blend(models, run) if procedure.blended else models
 
     def _blend(self, models: SiteModels, run: int) -> SiteModels:
         """Add the local models and their shares."""
         clients = self.clients
-        companion = clients.runs.index(Run(Procedure(local=True), clients.runs[run].seed))
+        companion = find_companion(clients, run)
         local = clients.of_run(self.common.tensors, companion)
         sums = BlendSums.from_rows(
             predict_part(clients, local, "validation", companion),
@@ -198,7 +199,7 @@ class SiteModels:
         return arrays | ({"local_share": self.shares} if self.local else {})
 
 
-def _write_layers(tensors: Tensors, head: LinearHead) -> None:
+def write_heads(tensors: Tensors, head: LinearHead) -> None:
     """Replace the last layers of models (M, ...) by heads on backbone outputs."""
     layers = to_layers(head, Layers.from_parameters(tensors))
     for name, value in layers.to_parameters().items():
@@ -286,7 +287,7 @@ def predict_sites(clients: Clients, models: SiteModels, part: str, run: int) -> 
     predicted = predict_part(clients, models.tensors, part, run)
     if not models.local:
         return predicted
-    local = predict_part(clients, models.local, part, run)
+    local = predict_part(clients, models.local, part, find_companion(clients, run))
     return [
         share * own + (1 - share) * shared
         for share, own, shared in zip(models.shares, local, predicted, strict=True)
@@ -299,3 +300,10 @@ def mean_squares(predicted: list[Array], clients: Clients, part: str) -> Array:
     return np.array(
         [((f - y) ** 2).mean() if len(y) else np.nan for f, y in zip(predicted, rows, strict=True)]
     )
+
+
+def squared_errors(clients: Clients, tensors: Tensors, run: int) -> Array:
+    """Squared error of each site on its validation rows, summed over rows and averaged over targets, (M,)."""
+    predicted = predict_part(clients, tensors, "validation", run)
+    rows = np.array([len(targets) for _, targets in clients.data.validation])
+    return rows * np.nan_to_num(mean_squares(predicted, clients, "validation"))

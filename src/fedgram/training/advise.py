@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,10 +11,10 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
 from fedgram.data.problem import Problem
-from fedgram.federation.federation import Federation
 from fedgram.nets.model import default_name
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice, Verdict
-from fedgram.training.site_learning import Learned, Plan, Progress, choose_plan, learn
+from fedgram.training.engines import check_engine, run_tasks
+from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 
 RESAMPLES = 2000  # of the paired bootstrap; the ends of a 95 % interval then vary by about 2 % of its width
 LEVEL = 0.95
@@ -26,6 +27,7 @@ def advise(
     plan: Plan | None = None,
     seeds: Sequence[int] = (0,),
     device: str = "cpu",
+    engine: str = "local",
     on_progress: Progress = lambda what, fraction: None,
 ) -> Advice:
     """Train alone, with a shared head, by FedAvg, with a moment head and site effects, and pooled.
@@ -42,8 +44,10 @@ def advise(
         Predictions are averaged over networks trained with each seed.
     device : str
         'cpu', 'cuda' or 'auto'.
+    engine : str
+        'local', or 'ray' to train on all GPUs of a Ray cluster.
     on_progress : function of str and float
-        Called with what is trained and the fraction that is done.
+        Called with what is trained and the fraction that is done; not from a cluster.
 
     Returns
     -------
@@ -72,21 +76,15 @@ def advise(
     for part in ("test", "validation"):
         if not any(len(split) for split in getattr(problem, part).values()):
             raise InputError(f"The problem has no {part} rows. Hold some out.", field=part)
-    first = choose_plan(problem, AUTO, seeds[0], device, on_progress) if plan is None else None
-    chosen = first.plan if first else plan
-    assert chosen is not None
-    predicted: dict[str, list[list[Array]]] = {}
-    for seed in seeds:
-        # a blended run trains every site alone as well
-        ours = (
-            first if first and seed == seeds[0] else learn(problem, chosen, [AUTO], seed, device, on_progress)
-        )
-        others = learn(problem, chosen, [HEAD, FEDAVG], seed, device, on_progress)
-        for name, learned in ((ALONE, ours), (HEAD, others), (FEDAVG, others), (AUTO, ours)):
-            rows = learned.predict(name, learned.models(name), "test")
-            predicted.setdefault(name, []).append(rows)
-        pooled = learn(problem, chosen, (POOLED,), seed, device, on_progress)
-        predicted.setdefault(POOLED, []).append(_split_pooled(problem, pooled))
+    shared = _Shared(problem, device, on_progress if check_engine(engine) == "local" else _no_progress)
+    (first,) = run_tasks(engine, _train, [_Task((AUTO,), seeds[0], plan)], shared)
+    others = [(HEAD, FEDAVG), (POOLED,)]
+    tasks = [_Task(names, seed, first.plan) for seed in seeds for names in others]
+    tasks += [_Task((AUTO,), seed, first.plan) for seed in seeds[1:]]
+    predicted: dict[str, list[list[Array]]] = {name: [] for name in (ALONE, HEAD, FEDAVG, AUTO, POOLED)}
+    for trained in (first, *run_tasks(engine, _train, tasks, shared)):
+        for name, rows in trained.predicted.items():
+            predicted[name].append(rows)
     average = {
         name: [np.mean(each, axis=0) for each in zip(*runs, strict=True)] for name, runs in predicted.items()
     }
@@ -103,11 +101,60 @@ def advise(
         recommended=recommended,
         procedures=procedures,
         sites=sites,
-        exchanged=_exchanged(recommended, ours.federation),
-        backbone=default_name(chosen.backbone),
-        config=chosen.config,
+        exchanged=_exchanged(recommended, first),
+        backbone=default_name(first.plan.backbone),
+        config=first.plan.config,
         notes=_notes(procedures, sites),
     )
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Procedures to train as one stack; validation rows choose the plan if there is none."""
+
+    procedures: tuple[str, ...]
+    seed: int
+    plan: Plan | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Arguments of all tasks."""
+
+    problem: Problem
+    device: str
+    on_progress: Progress
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """Test predictions of every site by procedure, and the network: its parameters and its features."""
+
+    plan: Plan
+    predicted: dict[str, list[Array]]
+    parameters: int
+    features: int
+
+
+def _train(task: _Task, shared: _Shared) -> _Trained:
+    problem, options = shared.problem, (task.seed, shared.device, shared.on_progress)
+    if task.plan is None:
+        (procedure,) = task.procedures
+        learned = choose_plan(problem, procedure, *options)
+    else:
+        learned = learn(problem, task.plan, task.procedures, *options)
+    # a blended run trains every site alone as well
+    names = (ALONE, AUTO) if AUTO in task.procedures else task.procedures
+    predicted = {name: learned.predict(name, learned.models(name), "test") for name in names}
+    if POOLED in predicted:
+        predicted[POOLED] = _split_pooled(problem, *predicted[POOLED])
+    layers = learned.federation.clients.stack.parameters
+    size = sum(value[0].numel() for value in layers.values())
+    return _Trained(learned.plan, predicted, size, layers["feature.weight"].shape[-1])
+
+
+def _no_progress(what: str, fraction: float) -> None:
+    """Progress of a task in another process, which cannot report it."""
 
 
 def _recommend(procedures: Sequence[Errors]) -> str:
@@ -116,9 +163,8 @@ def _recommend(procedures: Sequence[Errors]) -> str:
     return AUTO if errors[AUTO] <= errors[ALONE] else ALONE
 
 
-def _split_pooled(problem: Problem, learned: Learned) -> list[Array]:
+def _split_pooled(problem: Problem, rows: Array) -> list[Array]:
     """Divide the predictions of a centralized run, all rows in order, over the sites."""
-    (rows,) = learned.predict(POOLED, learned.models(POOLED), "test")
     ends = np.cumsum([len(split) for split in problem.test.values()])
     return np.split(rows, ends[:-1])
 
@@ -154,12 +200,11 @@ def _advise_site(
     return SiteAdvice(name, fitted, len(truth), difference, mean_change, low_change, high_change, verdict)
 
 
-def _exchanged(procedure: str, federation: Federation) -> tuple[str, ...]:
+def _exchanged(procedure: str, trained: _Trained) -> tuple[str, ...]:
     if procedure == ALONE:
         return ()
-    layers = federation.clients.stack.parameters
-    size = sum(value[0].numel() for value in layers.values())
-    width, targets = layers["feature.weight"].shape[-1], layers["head.bias"].shape[-1]
+    size, width = trained.parameters, trained.features
+    targets = trained.predicted[AUTO][0].shape[1]
     return (
         "once: row count, sums and sums of squares of every input and target, levels of categories",
         f"every round: the network's {size:,} parameters and one validation error, in both directions",

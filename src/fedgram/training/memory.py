@@ -1,6 +1,6 @@
 """Estimate the memory of a stack before it is built, and how many runs fit.
 
-docs/training.md has the formula.
+docs/runs.md has the formula.
 """
 
 from __future__ import annotations

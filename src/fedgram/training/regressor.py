@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -12,14 +11,15 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import pluralize
 from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
-from fedgram.data.holdout import MIN_SITE_ROWS, VALIDATION_FRACTION
+from fedgram.data.holdout import MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.data.site_problem import build_site_problem
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
+from fedgram.theory.validation import constant_target_error
 from fedgram.training.site_learning import Learned, choose_plan, learn, plans
 from fedgram.training.site_predictor import SitePredictor
 
@@ -112,7 +112,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
         inputs, targets = self._read_inputs(X, reset=True), self._read_targets(y)
         check_consistent_length(X, y)
-        names, by_site = _divide_rows(sites, list(targets.values()))
+        names, by_site = _divide_rows(sites, next(iter(targets.values())))
+        _check_variation(targets, by_site)
         procedure, seed = self._choose_procedure(names, by_site), self._draw_seed()
         columns = {**inputs, **targets}
         problem, encoding = build_site_problem(
@@ -127,7 +128,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             learned = choose_plan(problem, procedure, seed)
         else:
             learned = self._learn_given(problem, procedure, seed)
-        self._predictor = SitePredictor.from_learned(learned, procedure, problem, encoding, names)
+        self._predictor = SitePredictor.from_learned(learned, procedure, encoding, names)
         self.sites_, self.procedure_ = names, procedure
         self.backbone_ = default_name(learned.plan.backbone)
         self.local_share_ = dict(zip(names, self._predictor.shares.tolist(), strict=True))
@@ -255,30 +256,26 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
     return dict(zip(unique.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True))
 
 
-def _divide_rows(sites: Any, values: Sequence[Array]) -> tuple[tuple[str, ...], dict[str, Array]]:
-    """Return the sites that take part, and the rows of each client; values are C targets (N,).
+def _check_variation(targets: Mapping[str, Array], by_site: Mapping[str, Array]) -> None:
+    """Reject a target that is constant at a site: it is nearly always a wrong column. Few rows may agree."""
+    for name, values in targets.items():
+        for site, rows in by_site.items():
+            if len(rows) >= MIN_SITE_ROWS and np.ptp(values) > np.ptp(values[rows]) == 0:
+                raise constant_target_error(site, name)
+
+
+def _divide_rows(sites: Any, first_target: Array) -> tuple[tuple[str, ...], dict[str, Array]]:
+    """Return the names of the sites, and the rows of each client.
 
     A problem has at least two clients. Rows of a single site are divided over two, which centralized training
-    pools again. Neighbors in the order of the first target are separated, so that neither half is constant.
+    pools again. Neighbors in the order of the first target (N,) are separated, so that neither half is
+    constant.
     """
-    rows, targets = len(values[0]), len(values)
+    rows = len(first_target)
     by_site = {} if sites is None else _group_rows(sites, rows)
-    names = tuple(by_site)
-    if len(by_site) < 2:
-        order = np.argsort(values[0], kind="stable")
-        by_site = {"half 1": np.sort(order[::2]), "half 2": np.sort(order[1::2])}
-    # A covariance of C targets needs C + 1 training rows, besides those for validation.
-    small = [site for site, each in by_site.items() if int((1 - VALIDATION_FRACTION) * len(each)) <= targets]
-    if len(by_site) - len(small) < 2:
-        raise InputError(
-            f"Cannot train {pluralize(targets, 'target')} on {pluralize(rows, 'sample')} of "
-            f"{pluralize(max(len(names), 1), 'site')}. Pass more rows, or merge sites.",
-            field="sites",
-        )
-    if small:
-        warnings.warn(
-            f"Too few rows to take part; the shared model serves {quote_list(small)}.", stacklevel=3
-        )
-    return tuple(name for name in names if name not in small), {
-        site: each for site, each in by_site.items() if site not in small
-    }
+    if len(by_site) > 1:
+        return tuple(by_site), by_site
+    if rows < 2:
+        raise InputError(f"Cannot train on {pluralize(rows, 'sample')}. Pass more rows.", field="X")
+    order = np.argsort(first_target, kind="stable")
+    return tuple(by_site), {"half 1": np.sort(order[::2]), "half 2": np.sort(order[1::2])}

@@ -16,7 +16,6 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
 from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
-from fedgram.data.problem import Problem
 from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, Model, draw
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
@@ -49,12 +48,14 @@ class SitePredictor:
 
     @classmethod
     def from_learned(
-        cls, learned: Learned, procedure: str, problem: Problem, encoding: Encoding, sites: Sequence[str]
+        cls, learned: Learned, procedure: str, encoding: Encoding, sites: Sequence[str]
     ) -> SitePredictor:
         """Copy the models of a procedure; sites (M,) are the names that people use."""
-        models, options, moments = learned.models(procedure), Procedure.parse(procedure), problem.moments
+        models, options = learned.models(procedure), Procedure.parse(procedure)
+        data = learned.federation.clients.data
+        client_weights, mean = data.client_weights.cpu().numpy(), data.mean.cpu().numpy()
         # A site without validation rows has too few rows for a model of its own.
-        is_validated = np.array([len(problem.validation[site]) > 0 for site in problem.clients])
+        is_validated = np.array([len(targets) > 0 for _, targets in data.validation])
         return cls(
             procedure=procedure,
             sites=tuple(sites),
@@ -62,10 +63,10 @@ class SitePredictor:
             backbone=learned.plan.backbone,
             features=learned.plan.config.features,
             own={} if options.centralized else _to_arrays(models.tensors),
-            shared=_shared_model(models, options, moments.client_weights),
+            shared=_shared_model(models, options, client_weights),
             local=_to_arrays(models.local),
             shares=models.shares * is_validated if models.local else np.zeros(len(sites)),
-            offset=moments.mean if options.centered else np.zeros_like(moments.mean),
+            offset=mean if options.centered else np.zeros_like(mean),
         )
 
     def predict(self, columns: Columns, rows_by_site: Mapping[str | None, Array]) -> Array:

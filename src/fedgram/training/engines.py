@@ -1,0 +1,96 @@
+"""Where training runs: in this process, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedgram._util.cluster import run_on_ray
+from fedgram._util.errors import InputError
+from fedgram.data.problem import Problem
+from fedgram.nets.model import Backbone
+from fedgram.runs import StoredRun
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import TrainConfig
+from fedgram.training.trainer import parse_runs, train
+
+ENGINES = ("local", "ray")
+
+Task = TypeVar("Task")
+Shared = TypeVar("Shared")
+Outcome = TypeVar("Outcome")
+
+
+def check_engine(engine: str) -> str:
+    """Reject an unknown engine."""
+    if engine not in ENGINES:
+        raise InputError(f"Unknown engine: '{engine}'. Engines are {', '.join(ENGINES)}.", field="engine")
+    return engine
+
+
+def run_tasks(
+    engine: str, function: Callable[[Task, Shared], Outcome], tasks: Iterable[Task], shared: Shared
+) -> list[Outcome]:
+    """Return function(task, shared) of each task, in their order."""
+    listed = list(tasks)
+    if check_engine(engine) == "local":
+        return [function(task, shared) for task in listed]
+    outcomes = dict(run_on_ray(function, listed, shared))
+    return [outcomes[task] for task in listed]
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """Arguments of `train` that all parts share."""
+
+    problem: Problem
+    backbone: Backbone
+    config: TrainConfig | None
+    options: Mapping[str, Any]
+
+
+def train_on_ray(
+    problem: Problem,
+    backbone: Backbone,
+    procedures: Iterable[str | Procedure],
+    seeds: Iterable[int],
+    config: TrainConfig | None = None,
+    *,
+    folder: str | Path = "runs",
+    on_epoch: Callable[[Any], None] | None = None,
+    on_warning: Callable[[str], None] = lambda sentence: None,
+    **options: Any,
+) -> tuple[StoredRun, ...]:
+    """Train as `train` does, on all GPUs of a Ray cluster.
+
+    Every seed is one stack, or every procedure if there is a single seed. All machines must see the folder
+    under the same path. Parameters, results and errors are those of `train`; there are no calls of on_epoch,
+    which another process cannot make.
+    """
+    runs = parse_runs(procedures, seeds)
+    request = _Request(problem, backbone, config, {"folder": Path(folder).absolute(), **options})
+    stored: dict[Run, StoredRun] = {}
+    for part, trained in run_on_ray(_train_part, _divide(runs), request):
+        stored |= {run.setup.run: run for run in trained}
+        on_warning(f"Finished {len(stored)} of {len(runs)}: {', '.join(run.name for run in part)}.")
+    return tuple(stored[run] for run in runs if run in stored)
+
+
+def _divide(runs: list[Run]) -> list[tuple[Run, ...]]:
+    """Put the runs of each seed into a part, or those of each procedure if there is a single seed."""
+    by_seed = len({run.seed for run in runs}) > 1
+    parts: dict[Any, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(run.seed if by_seed else run.procedure, []).append(run)
+    return [tuple(part) for part in parts.values()]
+
+
+def _train_part(part: tuple[Run, ...], request: _Request) -> tuple[StoredRun, ...]:
+    procedures, seeds = ({getattr(run, name): None for run in part} for name in ("procedure", "seed"))
+    return train(request.problem, request.backbone, procedures, seeds, request.config, **request.options)
+
+
+TRAINERS = {"local": train, "ray": train_on_ray}
