@@ -41,8 +41,9 @@ benchmark: $(VENV)/.has-benchmark  ## side by side with other libraries; prints 
 	$(BIN)/python benchmarks/moments.py
 	$(BIN)/python benchmarks/training.py
 
-docs: $(VENV)/.has-docs  ## the documentation as pages in site/
-	$(BIN)/mkdocs build --strict
+docs: $(VENV)/.has-docs  ## the documentation as pages in site/; executes its examples, about two minutes
+	@OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Documentation: site/index.html"
 
 $(VENV)/.has-%: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

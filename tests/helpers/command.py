@@ -18,9 +18,9 @@ class Finished(NamedTuple):
     stderr: str
 
 
-def fedgram(*arguments, cwd=None, columns=120):
-    """Run `fedgram` with these arguments."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+def fedgram(*arguments, cwd=None, columns=120, encoding="utf-8"):
+    """Run `fedgram` with these arguments, and streams of an encoding."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
     with (
         chdir(cwd or os.getcwd()),
         redirect_stdout(out),
@@ -32,4 +32,4 @@ def fedgram(*arguments, cwd=None, columns=120):
             main()
         except SystemExit as ended:
             code = ended.code or 0
-    return Finished(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+    return Finished(code, *(stream.buffer.getvalue().decode(encoding) for stream in (out, err)))

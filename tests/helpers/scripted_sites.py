@@ -64,7 +64,8 @@ class ScriptedSite:
 
     def _describe(self, request: Payload) -> Payload:
         metadata = {
-            "version": __version__, "test_rows": 0, "targets": ["y1", "y2"], "parameters": 7, "network": "a0",
+            "version": __version__, "test_rows": 0, "validation_rows": 0, "targets": ["y1", "y2"],
+            "parameters": 7, "network": "a0", "width": 3, "backbone_size": 4,
         }  # fmt: skip
         moments = self.moments
         return Payload({"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}, metadata)
@@ -80,6 +81,7 @@ class ScriptedSite:
     def _evaluate(self, request: Payload) -> Payload:
         objective = profiled_objective(request.arrays["head"], self.moments.covariance[0], Penalty()) + 0.1
         arrays = {"objective": objective, "train_mse": np.ones(3), "test_mse": np.full(3, np.nan)}
+        arrays["validation_error"] = np.zeros(())
         return Payload(arrays, {"round": request.metadata["round"]})
 
 
