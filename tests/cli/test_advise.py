@@ -6,6 +6,8 @@ import shlex
 import numpy as np
 import pytest
 
+from fedgram.data.problem import Problem
+from fedgram.training.advise import _advise_site, _total_notes
 from tests.helpers.command import fedgram as run
 
 TINY = ("--backbone", "resmlp-small", "--rounds", "2", "--epochs", "1")
@@ -81,9 +83,9 @@ def test_the_printed_command_trains_a_model_that_predicts(table, tmp_path, monke
     (model,) = (tmp_path / "runs").rglob("model.safetensors")
     new = tmp_path / "new.csv"
     new.write_text("school,age,sex\nnorth,12,F\neast,12,F\nwest,12,M\n")
-    with pytest.warns(UserWarning, match="'west' did not take part"):
-        predicted = run("runs", "predict", model.parent, new, "--client", "school", "--json")
+    predicted = run("runs", "predict", model.parent, new, "--client", "school", "--json")
     assert predicted.returncode == 0, predicted.stderr
+    assert "'west' did not take part" in predicted.stderr
     values = np.array(json.loads(predicted.stdout)["predictions"])
     assert np.isfinite(values).all()
     assert 20 < values[0, 0] < 120  # in points, not standardized
@@ -101,6 +103,51 @@ BAD = {
     (*COLUMNS, "--time", "sex"): "sex",
     ("--client", "school", "--inputs", "age,height", "--targets", "score"): "height",
 }
+
+
+@pytest.mark.parametrize("options", [("--units", "a,b,c"), ("--figure", "gain.txt")])
+def test_bad_output_options_are_refused_before_training(table, options):
+    result = run("advise", table, *COLUMNS, *TINY, *options)
+    assert result.returncode == 2
+    assert "trained" not in result.stderr
+
+
+def test_linear_sites_are_told_that_linear_regression_is_better(tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "linear.csv"
+    lines = ["site,a,b,level,y"]
+    for m in range(3):  # 'level' is constant at each site
+        for a, b in rng.normal(size=(40, 2)):
+            lines.append(
+                f"{m},{a},{b},{0.1 * m},{30000 + 9000 * a - 2000 * b + 20000 * m + 500 * rng.normal()}"
+            )
+    path.write_text("\n".join(lines))
+    options = ("--client", "site", "--inputs", "a,b,level", "--targets", "y", "--data-seed", "3")
+    result = run("advise", path, *options, *TINY)
+    assert result.returncode == 0, result.stderr
+    assert "Linear ridge regression at each site alone has less error than the recommended" in result.stdout
+    assert "e+0" not in result.stdout
+    assert "--data-seed 3" in result.stdout  # the same test rows
+    assert "Warning" not in result.stderr
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(5, "undecided"), (6, "join")])
+def test_a_handful_of_test_rows_decides_nothing(rows, verdict):
+    values = np.arange(10.0)[:, None]
+    problem = Problem.from_arrays({"a": values, "b": values}, {"a": values, "b": values})
+    problem = problem.hold_out_validation(0.2)
+    truth = np.zeros((rows, 1))
+    site = _advise_site("a", problem, truth + 2.0, truth + 1.0, truth, np.ones(1), 0)
+    assert (site.verdict, site.difference) == (verdict, (3.0, 3.0, 3.0))
+
+
+def test_a_total_within_chance_is_called_that():
+    rng = np.random.default_rng(0)
+    truth = [rng.normal(size=(30, 1)) for _ in range(3)]
+    same, worse = ([y + size * rng.normal(size=y.shape) for y in truth] for size in (1.0, 3.0))
+    other = [y + rng.normal(size=y.shape) for y in truth]
+    (note,) = _total_notes(same, other, truth)
+    assert note.startswith("The 95 % interval of the total change contains 0: -")
+    assert _total_notes(same, worse, truth) == ()
 
 
 @pytest.mark.parametrize("options", BAD)

@@ -124,7 +124,7 @@ def test_a_centralized_run_needs_no_client(predict, folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "new.csv"], "Pass either --client, the column with each row's client"),
+        (["runs", "new.csv"], "Pass either --client, the column with each row's client, or --site."),
         (["runs", "new.csv", "--site", "north", "--client", "a"], "or --site, not both."),
         (
             ["runs", "new.csv", "--site", "west"],

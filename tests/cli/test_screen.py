@@ -151,7 +151,7 @@ def test_standardized_runs_have_errors_in_the_targets_own_units(folder):
     said = printed([replace(run, setup=setup)])
     rmse = 1000 * np.sqrt(HeldOutErrors.from_document(run.account.tested).mse[1, 1])
     assert "in the targets' own units" in said
-    assert f"{rmse:.3g}" in said
+    assert f"{float(f'{rmse:.3g}'):,.0f}" in said  # 1,160, not 1.16e+03
 
 
 def test_ten_sites_are_shown_unless_all_are_asked_for(tmp_path):

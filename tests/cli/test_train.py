@@ -174,6 +174,7 @@ def test_different_seeds_are_shown(tmp_path):
         assert words in out
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_runs(runs, tmp_path):
     key = RunKey("swimmer", "swimmer-mini", "resmlp-small", Procedure.parse("full-model"), 0, 4, 3, False)
     Results([result_of(key, "smoke")]).save(tmp_path / "smoke" / "results")

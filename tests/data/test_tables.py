@@ -861,7 +861,7 @@ def test_of_several_files_the_damaged_one_is_named():
     damaged("2.csv", lambda content: content + b"north\xff,1.0,2.0,2010\n")
     for source in (["1.parquet", "2.parquet"], "*.parquet"):
         assert refusal(source).message.startswith("Cannot read '2.parquet': ")
-    assert refusal("*.csv").message.startswith("Cannot read '2.csv': it is not UTF-8 text.")
+    assert refusal("*.csv").message == "Cannot read '2.csv': it is not UTF-8 text. Save it as UTF-8."
 
 
 def test_the_first_of_several_paths_stands_for_them():

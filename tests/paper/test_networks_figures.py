@@ -221,6 +221,7 @@ def labels(scale):
     return [label for place, label in pairs if low <= place <= high and label]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "factor"),
     [*((name, 1.0) for name in PANELS), *product(("dnn-rho", "dnn-alignment", "beyond-solved"), (1.3, 6.0))],

@@ -209,6 +209,7 @@ def smoke(out, *more, names=("dnn-full-model",)):
     return fedgram("reproduce", *names, *narrowed, "--out", out, *more, columns=160)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "figures_of", figures_of)
     monkeypatch.setattr(registry, "render_styled", lambda *figure: plotting.render(*figure, dpi=20))

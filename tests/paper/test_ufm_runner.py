@@ -272,6 +272,7 @@ def test_finished_parts_are_skipped_and_fresh_redoes_them(tmp_path):
         assert len(log.read_text().split()) == lines
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_parts_have_one_thread_each_and_the_environment_stays_the_users(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -397,6 +398,7 @@ def fedgram(capsys, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_the_command_lists_runs_and_reports(tmp_path, fedgram):
     _, listed, _ = fedgram("reproduce", "--list", "--out", tmp_path)
     assert all(name in listed for name in MODULES)

@@ -50,6 +50,16 @@ def test_constant_and_repeated_features_get_finite_weights():
     assert np.abs(head.weight[:, -1]).max() == 0
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -2.7, 1e-9, 1e6 / 7])
+def test_a_feature_that_is_constant_up_to_rounding_gets_no_weight(value):
+    u, y = rows(0)
+    wide = np.column_stack([u, np.full(len(u), value)])
+    head = FeatureSums.from_rows(wide, y).ridge(0.0)
+    expected = FeatureSums.from_rows(u, y).ridge(0.0)
+    np.testing.assert_allclose(head.weight[:, :-1], expected.weight, atol=1e-9)
+    assert np.abs(head.weight[:, -1]).max() == 0
+
+
 def test_site_effects_solve_the_penalized_problem():
     u, y = rows(3, 90)
     sites = site_sums(u, y, [30, 50])

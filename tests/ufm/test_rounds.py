@@ -169,6 +169,7 @@ def test_joint_step_is_gradient_descent_on_the_pooled_loss():
             np.testing.assert_allclose(moved[client, shared + index], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_joint_steps_converge_to_the_centralized_gram(fixed):
     instance, prediction = fixed
     clients = Joint(Sample.from_targets(instance.targets).compress(), instance.penalty, instance.head)

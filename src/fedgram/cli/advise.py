@@ -73,6 +73,8 @@ def advise(
     from fedgram.data.tables.read_rows import TableSpec
     from fedgram.display.advice import draw_advice, print_advice
     from fedgram.display.console import make_console
+    from fedgram.display.plotting import figure_suffix
+    from fedgram.display.result_columns import number_targets
     from fedgram.training.advise import advise as compare
     from fedgram.training.site_learning import Plan, plans
 
@@ -81,6 +83,9 @@ def advise(
         time=time, impute=impute,  # type: ignore[arg-type]  # load_site_problem checks it
     )  # fmt: skip
     problem, scale = load_site_problem(data, data_dir, spec, data_seed, partial(print_line, err=True))
+    target_units = parse_units(units, problem.target_names or number_targets(len(scale)))
+    if figure:
+        figure_suffix(figure)  # reject it before training
     plan = None
     if backbone or rounds or epochs:
         plan = next((each for each in plans() if each.backbone == backbone), plans()[0])
@@ -96,15 +101,17 @@ def advise(
     if as_json:
         print_json(advice.document())
         return
-    print_advice(make_console(), advice, parse_units(units, advice.targets), all_sites=show_all)
-    typer.echo("Train and keep it:\n  " + _train_command(advice, data, spec.flags, data_dir))
+    print_advice(make_console(), advice, target_units, all_sites=show_all)
+    typer.echo("Train and keep it:\n  " + _train_command(advice, data, spec.flags, data_dir, data_seed))
 
 
-def _train_command(advice: Advice, data: str, table_flags: dict[str, object], data_dir: Path | None) -> str:
+def _train_command(
+    advice: Advice, data: str, table_flags: dict[str, object], data_dir: Path | None, data_seed: int
+) -> str:
     """Return the command line that trains the recommended model."""
     config = advice.config
     words = ["fedgram", "train", data, "--procedure", advice.recommended]
-    for flag, value in {**table_flags, "--data-dir": data_dir}.items():
+    for flag, value in {**table_flags, "--data-dir": data_dir, "--data-seed": data_seed}.items():
         if value is True:
             words.append(flag)
         elif value:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list, split_names
+from fedgram._util.text import pluralize, quote_list, split_names
 from fedgram.theory.geometry.weights import order_weights
 
 
@@ -86,5 +86,6 @@ def parse_units(text: str | None, targets: Sequence[str]) -> tuple[str, ...]:
         named = {name.strip(): unit.strip() for name, unit in pairs.items()}
         return tuple(named.get(name, name) for name in targets)
     if len(values) not in (1, len(targets)):
-        raise InputError(f"There are {len(targets)} targets but {len(values)} units.", field="units")
+        message = f"There {'is' if len(targets) == 1 else 'are'} {pluralize(len(targets), 'target')} but"
+        raise InputError(f"{message} {len(values)} units.", field="units")
     return tuple(values) * (len(targets) // len(values))

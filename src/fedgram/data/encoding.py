@@ -35,12 +35,16 @@ from fedgram.data.columns import (
     parse_numbers,
 )
 from fedgram.data.site_summary import (
-    FILL_INPUTS,
     FILL_TARGETS,
     ColumnSummary,
     Impute,
     SiteSummary,
     check_levels,
+)
+
+# New rows have no --drop-missing or --impute of their own.
+FILL_NEW_INPUTS = (
+    "Drop the rows or fill the values. Models trained with impute='median' (--impute median) fill them."
 )
 
 # Standardized inputs are cut off here, so that an outlier or a rare level does not dominate the first layer.
@@ -82,7 +86,7 @@ class NumberColumn:
                 site,
             )
         if self.median is None:
-            check_present(values, self.name, site, FILL_INPUTS)
+            check_present(values, self.name, site, FILL_NEW_INPUTS)
         numbers = values if values.dtype.kind == "f" else np.full(len(values), np.nan)
         filled = np.where(np.isnan(numbers), self.median or 0.0, numbers)
         return ((filled - self.mean) / self.scale)[:, None]
@@ -118,7 +122,7 @@ class CategoryColumn:
         """Return the standardized 0/1 columns (N, levels)."""
         values = parse_levels(columns, self.name, site)
         if not self.allows_missing:
-            check_present(values, self.name, site, FILL_INPUTS)
+            check_present(values, self.name, site, FILL_NEW_INPUTS)
         levels = np.array(self.levels, dtype=np.str_)
         place = np.searchsorted(levels, values).clip(max=len(levels) - 1)
         indicators = np.zeros((len(values), len(levels)))

@@ -14,6 +14,7 @@ from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
 from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
+from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice
 
 VERDICTS = {"join": "join", "alone": "stay alone", "undecided": "no difference shown"}
@@ -36,13 +37,16 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
     return [
         first,
         "; ".join(
-            f"{name}: {alone.rmse[c]:.3g} alone, {ours.rmse[c]:.3g} federated, "
-            f"{errors[POOLED].rmse[c]:.3g} if rows could be pooled (RMSE{_unit(', ', units[c], name)})"
+            f"{name}: {format_digits(alone.rmse[c])} alone, {format_digits(ours.rmse[c])} federated, "
+            f"{format_digits(errors[POOLED].rmse[c])} if rows could be pooled "
+            f"(RMSE{_unit(', ', units[c], name)})"
             for c, name in enumerate(advice.targets)
         )
         + ".",
-        f"Of {pluralize(len(advice.sites), 'site')}, {counts['join']} gain by joining, {counts['alone']} do "
-        f"better alone, and for {counts['undecided']} the test rows show no difference.",
+        f"Of {pluralize(len(advice.sites), 'site')}, {counts['join']} "
+        f"{'gains' if counts['join'] == 1 else 'gain'} by joining, {counts['alone']} "
+        f"{'does' if counts['alone'] == 1 else 'do'} better alone, and for {counts['undecided']} "
+        "the test rows show no difference.",
         *advice.notes,
     ]
 
@@ -50,7 +54,7 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
     """Return the verdict for one site in a sentence."""
     if not site.test_rows:
-        return f"{site.name}: too few rows to test; the shared model serves it."
+        return f"{site.name}: too few rows to test."
     if site.verdict == "undecided":
         return f"{site.name}: no difference that {site.test_rows:,} rows can show."
     # name the target with the clearest effect
@@ -59,12 +63,12 @@ def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str]
     sign, effect = (1, "lowers") if site.verdict == "join" else (-1, "raises")
     advice = "" if site.verdict == "join" else " Stay alone."
     if bounds[c] <= 0:
-        return f"{site.name}: joining {effect} the error over all targets, though not clearly of one.{advice}"
+        return f"{site.name}: joining {effect} the error over all targets, but not clearly for any.{advice}"
     first, last = sorted((sign * site.low[c], sign * site.high[c]))
     return (
-        f"{site.name}: joining {effect} the error for {targets[c]} from {alone[c]:.3g} to "
-        f"{alone[c] - site.rmse_change[c]:.3g}{_unit(' ', units[c], targets[c])} (95 %: {first:.2g} to "
-        f"{last:.2g}).{advice}"
+        f"{site.name}: joining {effect} the error for {targets[c]} from {format_digits(alone[c])} to "
+        f"{format_digits(alone[c] - site.rmse_change[c])}{_unit(' ', units[c], targets[c])} "
+        f"(95 %: {format_digits(first, 2)} to {format_digits(last, 2)}).{advice}"
     )
 
 
@@ -98,7 +102,7 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
         table.add_column(f"R² {name}", justify="right")
     for each in advice.procedures:
         label = LABELS[each.name] + (" (recommended)" if each.name == advice.recommended else "")
-        cells = [f"{x:.4g}" for pair in zip(each.rmse, each.r2, strict=True) for x in pair]
+        cells = [format_digits(x, 4) for pair in zip(each.rmse, each.r2, strict=True) for x in pair]
         table.add_row(label, f"{each.standardized_mse:.4f}", *cells)
     console.print(table)
     if advice.exchanged:

@@ -52,7 +52,10 @@ def describe_run(run: StoredRun, measured: RunMeasurement | None) -> list[str]:
 
 def describe_measurement(measured: RunMeasurement) -> list[str]:
     """State the outcome of a run, and its warnings as notes."""
-    return [outcome(measured), *(f"Note: {warning}" for warning in measured.warnings)]
+    kept = []
+    if (mse := measured.chosen_test_mse) is not None:  # rounds show the models before this choice
+        kept.append(f"Validation rows chose the kept models: test MSE {mse:.3g}, unlike in the rounds.")
+    return [outcome(measured), *kept, *(f"Note: {warning}" for warning in measured.warnings)]
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:

@@ -137,7 +137,7 @@ def mean_errors(analysis: Analysis) -> list[str]:
         f"{moments.clients[m]} by {quantity(abs(error), analysis.units[c], moments.targets[c])} on average"
         f"{_error_interval(analysis, m, c)}.",
         "Keep biases private, or send means and covariances once (see 'fedgram correct'), and it will not: "
-        f"mean errors of {moments.targets[c]} are then 0, or at most {_digits(corrected)}.",
+        f"mean errors of {moments.targets[c]} are then 0, or at most {format_digits(corrected)}.",
     ]
 
 
@@ -240,12 +240,14 @@ def _heavy_tails(analysis: Analysis) -> list[str]:
 
 def quantity(value: float, unit: str, target: str) -> str:
     """Format a value with its unit: '23 µg/m³', or '23 (unit of PM2.5)' if the unit is the target's name."""
-    return f"{_digits(value)} (unit of {target})" if unit == target else f"{_digits(value)} {unit}"
+    return (
+        f"{format_digits(value)} (unit of {target})" if unit == target else f"{format_digits(value)} {unit}"
+    )
 
 
 def short(value: Any, scale: Any) -> str:
     """Format a number with three digits, or as 0 if it is a rounding error at this scale."""
-    return "0" if abs(value) <= ROUNDING * scale else _digits(float(value))
+    return "0" if abs(value) <= ROUNDING * scale else format_digits(float(value))
 
 
 def span(interval: Array, scale: Any) -> str:
@@ -253,9 +255,10 @@ def span(interval: Array, scale: Any) -> str:
     return " to ".join(short(float(end), scale) for end in interval)
 
 
-def _digits(value: float) -> str:
-    """Format three significant digits without an exponent for large values: 23.1, 0.00341, 12,300."""
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def format_digits(value: float, digits: int = 3) -> str:
+    """Format significant digits without an exponent for large values: 23.1, 0.00341, 12,300."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
 
 
 def _largest_error(analysis: Analysis) -> tuple[int, int] | None:
@@ -274,7 +277,7 @@ def _error_interval(analysis: Analysis, m: int, c: int) -> str:
     if analysis.intervals is None:
         return ""
     low, high = sorted(abs(float(end)) for end in analysis.intervals.mean_error[m, c])
-    return f" ({analysis.intervals.level:.0%} interval {_digits(low)} to {_digits(high)})"
+    return f" ({analysis.intervals.level:.0%} interval {format_digits(low)} to {format_digits(high)})"
 
 
 def client_contributions(gap: Gap, names: Sequence[str], shares: Array | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -13,6 +13,7 @@ from fedgram._util.text import escape_text, percent, pluralize
 from fedgram.data.target_scale import target_scale
 from fedgram.display import run_sentences
 from fedgram.display.console import plain_table, print_wrapped
+from fedgram.display.sentences import format_digits
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.compare import Comparison, Group, compare_runs
 from fedgram.runs.held_out import HeldOutErrors
@@ -112,12 +113,17 @@ def _site_rows(
     """Yield the rows of a site: rmse and r2 (seeds, C)."""
     for c, target in enumerate(targets):
         shown = site if c == 0 else ""
-        yield shown, escape_text(target), _spread(rmse[:, c], ".3g"), _spread(r2[:, c], ".2f")
+        yield (
+            shown,
+            escape_text(target),
+            _spread(rmse[:, c]),
+            _spread(r2[:, c], "{:.2f}".format),
+        )
 
 
-def _spread(values: Array, form: str) -> str:
+def _spread(values: Array, form: Callable[[float], str] = format_digits) -> str:
     """Format the mean over seeds, with the standard deviation if there are several."""
     if np.isnan(values).any():
         return "none"
-    deviation = f" ± {values.std(ddof=1):.1g}" if len(values) > 1 else ""
-    return f"{values.mean():{form}}{deviation}"
+    deviation = f" ± {format_digits(values.std(ddof=1), 1)}" if len(values) > 1 else ""
+    return form(float(values.mean())) + deviation

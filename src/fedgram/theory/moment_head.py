@@ -71,7 +71,7 @@ class FeatureSums:
     >>> parts = [FeatureSums.from_rows(u[:20], y[:20]), FeatureSums.from_rows(u[20:], y[20:])]
     >>> sites = FeatureSums.stack(parts)
     >>> head = sites.total().ridge(0.0)
-    >>> head.weight.round(6).tolist(), head.bias.round(6).tolist()
+    >>> (head.weight.round(6) + 0.0).tolist(), head.bias.round(6).tolist()
     ([[1.0, 2.0, 0.0]], [4.0])
     """
 
@@ -146,8 +146,19 @@ class FeatureSums:
             raise InputError(f"strength must be a number of 0 or more, not {strength}.", field="strength")
         if not (self.count > 0).all():
             raise InputError("The moment head needs at least one row.", field="count")
-        weight = transpose(solve_scaled(self.feature_scatter, self.cross_scatter, strength))
+        weight = transpose(solve_scaled(self._resolved_scatter(), self.cross_scatter, strength))
         return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
+
+    def _resolved_scatter(self) -> Array:
+        """Return the feature scatter, with variance 0 for features whose variance is a rounding error."""
+        scatter = self.feature_scatter.copy()
+        variance = np.einsum("...ii->...i", scatter)  # a view
+        # n eps bounds the error of a sum of n squares; constant features had a quarter (5 to 100,000 rows)
+        rounding = (
+            np.finfo(float).eps * self.count[..., None] * np.einsum("...ii->...i", self.features_features)
+        )
+        variance[variance <= rounding] = 0.0
+        return scatter
 
     def residual_mean(self, head: LinearHead) -> Array:
         """Mean of y - W u - b, (..., C)."""
@@ -170,7 +181,8 @@ def solve_scaled(scatter: Array, cross: Array, strength: float | Array) -> Array
     Features are scaled to unit variance first. Eigenvalues below D eps of the largest are dropped, so that
     repeated or constant features cost nothing.
     """
-    scale = np.sqrt(np.einsum("...ii->...i", scatter))
+    # rounding can make the variance of a constant feature negative
+    scale = np.sqrt(np.maximum(np.einsum("...ii->...i", scatter), 0.0))
     inverse = np.divide(
         1.0, scale, out=np.zeros_like(scale), where=scale > 1e-12 * scale.max(-1, keepdims=True)
     )

@@ -10,14 +10,19 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.problem import Problem
+from fedgram.data.problem import Problem, Split
 from fedgram.nets.model import default_name
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice, Verdict
+from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.ridge import STRENGTHS
 from fedgram.training.engines import check_engine, run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 
 RESAMPLES = 2000  # of the paired bootstrap; the ends of a 95 % interval then vary by about 2 % of its width
 LEVEL = 0.95
+
+# Fewer test rows decide nothing: all signs of five differences agree by chance in 6 % of samples.
+FEWEST_TEST_ROWS = 6
 
 
 def advise(
@@ -104,7 +109,11 @@ def advise(
         exchanged=_exchanged(recommended, first),
         backbone=default_name(first.plan.backbone),
         config=first.plan.config,
-        notes=_notes(procedures, sites),
+        notes=(
+            *_total_notes(average[ALONE], average[AUTO], truth),
+            *_notes(procedures, sites, recommended),
+            *_linear_notes(problem, next(each for each in procedures if each.name == recommended)),
+        ),
     )
 
 
@@ -195,7 +204,9 @@ def _advise_site(
     low, high = np.quantile(total, ends)
     low_change, high_change = np.quantile(change, ends, axis=0)
     mean_change = scale * (np.sqrt(own.mean(axis=0)) - np.sqrt(ours.mean(axis=0)))
-    verdict: Verdict = "join" if low > 0 else "alone" if high < 0 else "undecided"
+    verdict: Verdict = "undecided"
+    if len(truth) >= FEWEST_TEST_ROWS and (low > 0 or high < 0):
+        verdict = "join" if low > 0 else "alone"
     difference = (float((own - ours).mean()), float(low), float(high))
     return SiteAdvice(name, fitted, len(truth), difference, mean_change, low_change, high_change, verdict)
 
@@ -213,11 +224,56 @@ def _exchanged(procedure: str, trained: _Trained) -> tuple[str, ...]:
     )
 
 
-def _notes(procedures: Sequence[Errors], sites: Sequence[SiteAdvice]) -> tuple[str, ...]:
+def _notes(procedures: Sequence[Errors], sites: Sequence[SiteAdvice], recommended: str) -> tuple[str, ...]:
     notes = []
     if small := [site.name for site in sites if not site.test_rows]:
-        notes.append(f"Too few rows to test; the shared model serves {quote_list(small)}.")
+        served = f"; the shared model serves {quote_list(small)}"
+        notes.append(f"Too few rows to test{f' at {quote_list(small)}' if recommended == ALONE else served}.")
     best = min((each for each in procedures if each.name != POOLED), key=lambda each: each.standardized_mse)
     if best.name not in (AUTO, ALONE):
-        notes.append(f"On these test rows {LABELS[best.name]} had the least error.")
+        notes.append(f"On these test rows '{LABELS[best.name]}' had the least error.")
     return tuple(notes)
+
+
+def _total_notes(alone: list[Array], federated: list[Array], truth: list[Array]) -> tuple[str, ...]:
+    """Say so if test rows do not show whether joining lowers or raises the total error."""
+    rng = np.random.default_rng(len(truth))
+    totals = np.zeros((2, RESAMPLES))
+    for own, ours, y in zip(alone, federated, truth, strict=True):
+        if len(y):  # rows are drawn within each site, as many as it has
+            draws = rng.integers(len(y), size=(RESAMPLES, len(y)))
+            totals += [((f - y) ** 2).sum(axis=1)[draws].sum(axis=1) for f in (own, ours)]
+    if not (totals > 0).all():
+        return ()
+    low, high = 100 * (np.quantile(totals[1] / totals[0], (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)) - 1)
+    if low > 0 or high < 0:
+        return ()
+    return (f"The 95 % interval of the total change contains 0: {low:+.0f} % to {high:+.0f} %.",)
+
+
+def _linear_notes(problem: Problem, recommended: Errors) -> tuple[str, ...]:
+    """Say so if linear regression at each site alone has less error than the recommended networks."""
+    splits = (problem.train, problem.validation, problem.test)
+    if any(split.inputs.ndim != 2 for part in splits for split in part.values()):
+        return ()  # images
+    squares = [_linear_squares(*(part[name] for part in splits)) for name in problem.clients]
+    mse = float(np.concatenate(squares).mean())
+    if not mse < recommended.standardized_mse:
+        return ()
+    return (
+        "Linear ridge regression at each site alone has less error than the recommended networks: "
+        f"standardized MSE {mse:.4f}.",
+    )
+
+
+def _linear_squares(train: Split, validation: Split, test: Split) -> Array:
+    """Return squared test errors (N, C) of a ridge regression; validation rows choose its strength."""
+    if not len(test):
+        return np.empty(test.targets.shape)
+    origin = np.asarray(train.inputs[0], float)  # a column that is constant at the site becomes exactly 0
+    fitted, held_out = (
+        FeatureSums.from_rows(part.inputs - origin, part.targets) for part in (train, validation)
+    )
+    strength = min(STRENGTHS, key=lambda each: held_out.squared_error(fitted.ridge(each)).sum())
+    head = (fitted + held_out).ridge(strength)
+    return (head.predict(test.inputs - origin) - test.targets) ** 2

@@ -242,7 +242,9 @@ def predict_table(folder: Path, data: str, client: str | None, site: str | None)
         site = site or "all"  # its network accepts any client name
     if (client is None) == (site is None):
         raise InputError(
-            "Pass either --client, the column with each row's client, or --site, not both.", field="client"
+            "Pass either --client, the column with each row's client, or --site"
+            + ("." if client is None else ", not both."),
+            field="client",
         )
     clients, inputs = _read_inputs(run, data, TableSpec(client, _input_columns(run), [], site=site or ""))
     owners = np.array(clients, dtype=object)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import SiteModels
@@ -108,7 +109,10 @@ def learn(
         name = plan.backbone if isinstance(plan.backbone, str) else "own network"
 
         def on_epoch(epoch: int) -> None:
-            on_progress(f"{name}, {len(runs)} procedures", (federation.finished + epoch / epochs) / rounds)
+            on_progress(
+                f"{name}, {pluralize(len(runs), 'procedure')}",
+                (federation.finished + epoch / epochs) / rounds,
+            )
 
         for _ in federation.rounds(on_epoch, measured=False):
             pass

@@ -94,7 +94,7 @@ def _find_bad_line(file: str) -> str | None:
                         found = pluralize(len(values), "value")
                         return f"line {lines.line_num:,} has {found}, but the header has {width}"
             except UnicodeDecodeError:
-                return "it is not UTF-8 text"
+                return "it is not UTF-8 text. Save it as UTF-8"
     return None
 
 
