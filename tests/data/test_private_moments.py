@@ -217,6 +217,7 @@ def test_the_document_has_the_intervals_of_the_noise():
     [
         (("--epsilon", "2"), "need --epsilon, --delta and --bounds"),
         ((*PRIVATE[:-1], "7"), "Invalid --bounds"),
+        ((*PRIVATE[:-1], "0:1,0:2,0:3"), "--bounds has 3 pairs for 2 targets"),
         ((*PRIVATE, "--robust"), "come from the rows"),
     ],
 )
@@ -233,3 +234,15 @@ def test_more_rows_than_are_read_are_refused(tmp_path, monkeypatch):
     found = fedgram("moments", path, "--site", "a", "--targets", "u,v", *PRIVATE)
     assert found.returncode == 2
     assert "at most 40 rows" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("bounds", "epsilon", "message"),
+    [
+        ([(0, 1)] * 3, 1.0, r"bounds has shape \(3, 2\)"),
+        ((0, 1), 1e-300, "need infinite noise"),
+    ],
+)
+def test_bounds_of_another_shape_and_infinite_noise_are_refused(bounds, epsilon, message):
+    with pytest.raises(InputError, match=message):
+        private_moments({"oslo": np.zeros((50, 2))}, bounds=bounds, epsilon=epsilon, delta=1e-6)

@@ -854,6 +854,12 @@ def test_a_damaged_file_is_named_with_the_reason(name, change):
     assert error.field == "source"
 
 
+def test_mixed_line_ends_are_named():
+    Path("mixed.csv").write_bytes(b"site,y\r\nnorth,1\nsouth,2\r\nnorth,3\nsouth,5\n")
+    with pytest.raises(InputError, match=r"its lines end in different ways \(CRLF and LF\)"):
+        read_moments("mixed.csv", client="site", targets="y")
+
+
 def test_of_several_files_the_damaged_one_is_named():
     for name in ("1.parquet", "2.parquet", "1.csv", "2.csv"):
         write(frame(rows=22_000), name)

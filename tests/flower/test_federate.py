@@ -17,12 +17,15 @@ import psutil
 import pytest
 
 from fedgram._util.errors import InputError
+from fedgram._util.locks import lock_folders
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.flower import deployment, server_app
+from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import write_certificate, write_node_key
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.deployment import LogLine, federate, write_app
 from fedgram.flower.processes import Processes, interrupt_on_termination
+from fedgram.flower.server import ALREADY_FINISHED
 from fedgram.flower.sites_file import SitesConfig, load_clients, read_site
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training import train
@@ -92,6 +95,25 @@ def test_missing_table_starts_nothing(tables, monkeypatch):
     code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
     assert code == 2
     assert re.search(r"No such file or folder: '.*all\.csv'", err)
+
+
+def test_secure_run_of_a_procedure_that_needs_more_than_totals_starts_nothing(tables, monkeypatch):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    sites = SitesConfig.read(tables / "sites.toml").with_settings(out=str(tables / "runs"), secure=True)
+    with pytest.raises(InputError, match="'local' cannot run with secure = true"):
+        federate(sites.with_settings(procedure="local"))
+
+
+def test_second_federation_in_the_same_folder_starts_nothing(tables, monkeypatch):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    sites = SitesConfig.read(tables / "sites.toml").with_settings(out=str(tables / "runs"))
+    lines: list[str] = []
+    with (
+        lock_folders([tables / "runs" / "federation"]),
+        pytest.raises(InputError, match=r"Another process writes to '.*federation'"),
+    ):
+        federate(sites, on_line=lines.append)
+    assert not lines
 
 
 def test_missing_sites_file_is_named(tmp_path):
@@ -237,7 +259,7 @@ def test_log_is_read_line_by_line():
 
 
 def test_reason_of_a_failed_run_is_the_server_s_sentence(tmp_path):
-    started = LogLine("INFO", "Successfully installed app")
+    started = LogLine("INFO", STARTED)
     lines = [started, LogLine("ERROR", "Two nodes have one name."), LogLine("ERROR", "Exit Code: 200")]
     assert deployment._find_reason(lines, tmp_path) == "Two nodes have one name."
     assert "The run did not finish: Error: port" in deployment._find_reason(
@@ -282,7 +304,8 @@ def test_federation_on_this_machine_matches_the_trainer(tables):
     )
     lines: list[str] = []
     run = federate(sites, on_line=lines.append)
-    assert lines[1].startswith("Round 1 of 2: 3 of 3 clients replied")
+    assert lines[1] == "All 3 sites are connected."
+    assert lines[2].startswith("Round 1 of 2: 3 of 3 clients replied")
     assert not set(find_family()) - before
     (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("new york", "york"))
     together = read_table(str(tables / "all.csv"), TableSpec("town", ["a", "b"], ["y1", "y2"]), seed=0)
@@ -294,7 +317,10 @@ def test_federation_on_this_machine_matches_the_trainer(tables):
         np.testing.assert_allclose(one.head, other.head, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(one.test_mse, other.test_mse, rtol=1e-8)
     (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("york", "new york"))
-    with pytest.raises(InputError, match="epochs is 2 there and 3 here"):  # the server's sentence
+    lines.clear()
+    federate(sites, on_line=lines.append)  # Flower installs the app once; the log is shown every time
+    assert lines[2] == ALREADY_FINISHED
+    with pytest.raises(InputError, match=r"^Other settings made .*epochs is 2 there and 3 here"):
         federate(sites.with_settings(epochs=3))
     assert not set(find_family()) - before
 

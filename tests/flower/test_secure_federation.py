@@ -143,6 +143,8 @@ def test_the_moment_head_from_secure_sums_is_that_of_the_plain_run(tmp_path):
     found, chosen = record.document["chosen"], plain.account.chosen
     assert found["ridge"] == chosen["ridge"]
     assert found["test_mse"] == pytest.approx(np.mean(chosen["test_mse"]), rel=1e-9)
+    assert "No limit of averaged heads applies" in record.sentences[1]
+    assert record.sentences[2].endswith(f"on all test rows: {found['test_mse']:.3g}.")
     head = record.averages["head"]
     np.testing.assert_allclose(head, plain.rounds()[-1].head, rtol=1e-9, atol=1e-12)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import split_names
+from fedgram._util.text import pluralize, split_names
 from fedgram.cli.options import table_option
 
 if TYPE_CHECKING:
@@ -46,9 +46,14 @@ def release_moments(
             "with --where.",
             field="data",
         )
-    released = private_moments(
-        rows, bounds=parse_bounds(bounds), epsilon=epsilon, delta=delta, target_names=summary.targets
-    )
+    pairs, size = parse_bounds(bounds), len(summary.targets)
+    if len(pairs) not in (1, size):
+        raise InputError(
+            f"--bounds has {len(pairs)} pairs for {pluralize(size, 'target')}: '{bounds}'. Pass one pair for "
+            "all targets, or one for each.",
+            field="bounds",
+        )
+    released = private_moments(rows, bounds=pairs, epsilon=epsilon, delta=delta, target_names=summary.targets)
     return released if summary.is_weighted_by_rows else released.weighted(summary.client_weights)
 
 

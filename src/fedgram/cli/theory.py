@@ -105,7 +105,8 @@ def moments(
         print_json(summary.document())
     if output is not None:
         summary.save(output)
-        typer.echo(f"Wrote {output}: {dimensions(summary)}.", err=as_json)
+        private = f" Private: epsilon {epsilon:g}, delta {delta:g}." if epsilon and delta else ""
+        typer.echo(f"Wrote {output}: {dimensions(summary)}.{private}", err=as_json)
 
 
 @app.command()

@@ -52,7 +52,12 @@ def calibrate_noise(epsilon: float, delta: float, targets: int) -> float:
             'Private moments need dp-accounting. Run: pip install "fedgram[private]".', field="epsilon"
         ) from None
     parameters = DifferentialPrivacyParameters(epsilon, delta)
-    return float(get_smallest_gaussian_noise(parameters, num_queries=1, sensitivity=sensitivity(targets)))
+    try:
+        return float(get_smallest_gaussian_noise(parameters, num_queries=1, sensitivity=sensitivity(targets)))
+    except OverflowError:
+        raise InputError(
+            f"epsilon {epsilon:g} and delta {delta:g} need infinite noise. Raise them.", field="epsilon"
+        ) from None
 
 
 def private_moments(
@@ -100,7 +105,11 @@ def private_moments(
     """
     rows = {str(name): np.atleast_2d(np.asarray(values, np.float64)) for name, values in targets.items()}
     size = next(iter(rows.values())).shape[1]
-    limits = np.broadcast_to(np.asarray(bounds, np.float64), (size, 2))
+    limits = np.asarray(bounds, np.float64)
+    if limits.shape not in ((2,), (size, 2)):
+        message = f"bounds has shape {limits.shape}. Pass a low and a high bound, or {size} such pairs."
+        raise InputError(message, field="bounds")
+    limits = np.broadcast_to(limits, (size, 2))
     checked = Privacy(epsilon, delta, limits, 0.0)
     privacy = Privacy(checked.epsilon, checked.delta, limits, calibrate_noise(epsilon, delta, size))
     count = np.array([len(values) for values in rows.values()], np.float64)

@@ -23,6 +23,8 @@ from fedgram.flower.sites_file import PARTITION, read_site
 
 DEFAULT_ACTION = "default"
 """Flower's name for the action of a message type without one."""
+STARTED = "The server app has started."
+"""First line of the server app's log; Flower's own lines end here."""
 LONGEST_LOG = 5000
 """Characters of the longest message in a log."""
 
@@ -36,6 +38,7 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        log.info(STARTED)
         config = FederationConfig.from_run_config(context.run_config)
         if config.secure:
             record = run_secure_server(GridTransport(grid, config.reply_timeout), config)

@@ -22,11 +22,14 @@ from urllib.request import urlopen
 import tomli_w
 
 from fedgram._util.errors import InputError
+from fedgram._util.locks import lock_folders
+from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import LOCALHOST, write_certificate, write_node_key
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.processes import GRACE, Processes, interrupt_on_termination
 from fedgram.flower.secure_record import SecureRecord
+from fedgram.flower.secure_server import check_secure
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.runs import Runs, StoredRun
 
@@ -51,8 +54,6 @@ client = client_app()
 """The app's module. Flower looks for plain assignments."""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LOG_LINE = re.compile(r"(INFO|WARNING|ERROR)\s*:\s*(.*)")
-STARTED = "Successfully installed"
-"""Start of Flower's last line before the server app's own."""
 FINISHED = "Run finished."
 """Start of the server app's last line."""
 
@@ -224,11 +225,16 @@ def federate(
     out = Path(str(sites.run_config.get("out", "runs"))).absolute()
     sites = sites.with_settings(out=str(out))
     config = FederationConfig.from_run_config(sites.run_config)
+    if config.secure:
+        check_secure(config)
     for site in sites.nodes:  # bad settings and tables are refused before anything starts
         read_site(sites.node_config(site), sites.run_config)
     folder, number = out / "federation", len(sites.nodes)
-    on_line(f"Starting {'a simulation of' if is_simulation else 'a SuperLink and'} {number} sites.")
-    with interrupt_on_termination(), LocalFederation(folder, is_simulation=is_simulation) as federation:
+    # A second command in the same folder would replace the keys and logs of this one.
+    with interrupt_on_termination(), ExitStack() as stack:
+        stack.enter_context(lock_folders([folder]))
+        on_line(f"Starting {'a simulation of' if is_simulation else 'a SuperLink and'} {number} sites.")
+        federation = stack.enter_context(LocalFederation(folder, is_simulation=is_simulation))
         app = write_app(folder / "app", sites.run_config)
         if is_simulation:
             options = ["--federation-config", f"num-supernodes={number}"]
@@ -237,6 +243,7 @@ def federate(
             for site in sites.nodes:
                 federation.start_node(site, sites.node_config(site))
             federation.wait_for_nodes()
+            on_line(f"All {number} sites are connected.")
         lines = federation.run_app(app, *options, on_line=on_line)
     run = _load_run(config)
     has_finished = any(line.text.startswith(FINISHED) for line in lines)
@@ -297,7 +304,7 @@ def _read_complete_lines(log: BinaryIO, is_last: bool) -> Iterator[LogLine]:
 
 
 def _has_started(lines: list[LogLine]) -> bool:
-    return any(line.text.startswith(STARTED) for line in lines)
+    return any(line.text == STARTED for line in lines)
 
 
 def _find_reason(lines: list[LogLine], folder: Path) -> str:

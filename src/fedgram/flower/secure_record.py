@@ -14,6 +14,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram.flower.config import FederationConfig
 from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Pooled
@@ -114,10 +115,15 @@ class SecureRecord:
         ]
         if last is not None:
             ((target, error),) = last["error"].items()
-            symbol = SYMBOLS[target]
+            reason = Procedure.parse(self.document["settings"]["procedure"]).without_limit
             text.append(
-                f"Relative distance of the head's Gram to {symbol} after round {self.number}: {error:.1e}."
+                f"No limit of averaged heads applies: {reason}."
+                if reason
+                else f"Relative distance of the head's Gram to {SYMBOLS[target]} after round {self.number}: "
+                f"{error:.1e}."
             )
+        if (mse := self.document.get("chosen", {}).get("test_mse")) is not None:
+            text.append(f"Mean squared error of the moment head on all test rows: {mse:.3g}.")
         return text
 
     def add_round(self, line: Mapping[str, Any], averages: Mapping[str, Array]) -> None:

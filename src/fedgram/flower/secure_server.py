@@ -36,6 +36,7 @@ from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, FINISHED, MOMENTS, ROUND, TRAINED
 from fedgram.flower.secure_record import SecureRecord
 from fedgram.flower.secure_session import SecureSums
+from fedgram.flower.server import ALREADY_FINISHED
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.expectation import SYMBOLS, Reference
@@ -59,6 +60,7 @@ def run_secure_server(transport: GridTransport, config: FederationConfig) -> Sec
         if stored is not None:
             stored.check_settings(config)
             if is_done(stored, config):
+                log.info(ALREADY_FINISHED)
                 return stored
         federation = uuid4().hex if stored is None else stored.document["federation"]
         audit = AuditLog.open(folder / AUDIT)
@@ -144,10 +146,11 @@ class SecureServer:
         for name in self.sums.members:
             if name not in total.clients:
                 log.warning("Client '%s' did not reply in round %d; averaging without it.", name, number)
+        distance = f"; relative distance of the head's Gram to {SYMBOLS[target]}: {error:.1e}"
         log.info(
-            "Round %d of %d: %d of %d clients replied; relative distance of the head's Gram to %s: %.1e.",
-            number, self.config.settings.rounds, len(total.clients), len(self.sums.members), SYMBOLS[target],
-            error,
+            "Round %d of %d: %d of %d clients replied%s.",
+            number, self.config.settings.rounds, len(total.clients), len(self.sums.members),
+            "" if procedure.without_limit else distance,
         )  # fmt: skip
 
     def finish(self, number: int) -> None:
@@ -172,6 +175,7 @@ class SecureServer:
 
     def _predict(self) -> SumPrediction:
         size = self.sizes["C"]
+        log.info("Predicting from secure sums, about ten of them with two messages each.")
         prediction = predict_from_sums(
             lambda head: self.sums.sum(ROUND, 0, {"head": head}, 1 + size**2),
             lambda clients: self.sums.sum_exactly(clients, MOMENTS, 0, 2 + size + 3 * size**2),

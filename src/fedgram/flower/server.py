@@ -40,6 +40,7 @@ from fedgram.theory.predict import predict
 
 log = logging.getLogger("flwr")
 HEAD_AND_BIAS = ("head", "bias")
+ALREADY_FINISHED = "This run was already finished: nothing was trained. Choose another 'out' to train again."
 
 
 def run_server(transport: GridTransport, config: FederationConfig) -> StoredRun:
@@ -58,6 +59,8 @@ def run_server(transport: GridTransport, config: FederationConfig) -> StoredRun:
         if stored is None or not is_done(stored, state):
             audit.append("start", version=__version__, federation=state.federation_id)
             roster.wait_for_clients()
+        elif stored.account.stopped is None:
+            log.info(ALREADY_FINISHED)
         server = Server(roster, stored)
         for number in range(server.record.account.rounds + 1, config.settings.rounds + 1):
             server.run_round(number)

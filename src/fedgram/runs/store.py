@@ -75,9 +75,13 @@ class Runs(DisplayMethods):
     def require(self) -> list[StoredRun]:
         """Read all runs; raise InputError if there are none."""
         if not (runs := list(self)):
-            raise InputError(
-                f"No runs found in '{self.root}'. Train some with 'fedgram train'.", field="root"
+            secure = next(self.root.rglob("secure.json"), None)
+            remedy = (
+                f"'{secure}' has the rounds of a secure run."
+                if secure
+                else "Train some with 'fedgram train'."
             )
+            raise InputError(f"No runs found in '{self.root}'. {remedy}", field="root")
         return runs
 
     def folder(self, data: str, backbone: str, run: Run) -> Path:

@@ -82,7 +82,7 @@ def check_noise(prediction: Prediction, noise: Intervals) -> None:
         if ratio < LEAST_RATIO:
             raise AccuracyError(
                 f"The privacy noise decides the answer: the smallest variance of client '{client}' is "
-                f"{ratio:.1f} standard deviations of its noise, less than {LEAST_RATIO:g}. {REMEDY}"
+                f"{max(ratio, 0.0):.1f} standard deviations of its noise, less than {LEAST_RATIO:g}. {REMEDY}"
             )
     relative, half = float(prediction.relative_gap), float(np.ptp(noise.relative)) / 2
     if half > max(DECISIVE * relative, NEGLIGIBLE):

@@ -77,7 +77,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _find_bad_line(file: str) -> str | None:
-    """Describe the first line of a text file that is not UTF-8, or is longer or shorter than the header."""
+    """Describe the first line of a text file that is not like the others, or that the text is not UTF-8."""
     # csv.Error: a value longer than Python reads; OSError, EOFError, zlib.error: a damaged .gz file
     with suppress(csv.Error, OSError, EOFError, zlib.error):
         if not is_text(file):
@@ -93,6 +93,8 @@ def _find_bad_line(file: str) -> str | None:
                     if len(values) not in (0, width):
                         found = pluralize(len(values), "value")
                         return f"line {lines.line_num:,} has {found}, but the header has {width}"
+                if isinstance(text.newlines, tuple):
+                    return "its lines end in different ways (CRLF and LF). Save it with one of them"
             except UnicodeDecodeError:
                 return "it is not UTF-8 text. Save it as UTF-8"
     return None
