@@ -106,7 +106,7 @@ def private_moments(
     rows = {str(name): np.atleast_2d(np.asarray(values, np.float64)) for name, values in targets.items()}
     size = next(iter(rows.values())).shape[1]
     limits = np.asarray(bounds, np.float64)
-    if limits.shape not in ((2,), (size, 2)):
+    if limits.shape not in ((2,), (1, 2), (size, 2)):
         message = f"bounds has shape {limits.shape}. Pass a low and a high bound, or {size} such pairs."
         raise InputError(message, field="bounds")
     limits = np.broadcast_to(limits, (size, 2))
