@@ -34,6 +34,7 @@ from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.check import STATE
 from fedgram.runs.expectation import expectation
+from fedgram.runs.local_progress import describe_progress, has_selected_heads, measure_progress
 from fedgram.runs.record import Round
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import predict
@@ -183,6 +184,8 @@ class Server:
         self.record.save()
         self.roster.has_trained = True
         self._log_round(number, replies, measured)
+        if number == 1 and has_selected_heads(self.procedure):
+            self._log_progress(replies)
 
     def finish(self) -> None:
         """Choose strengths and shares on validation rows; clients keep the models of the best round."""
@@ -303,6 +306,14 @@ class Server:
             number, self.record.setup.settings.rounds, len(replies), len(names), self._describe_head(),
             self._describe_validation(),
         )  # fmt: skip
+
+    def _log_progress(self, replies: Mapping[str, Payload]) -> None:
+        """Tell how far the first round came toward the heads that the prediction assumes."""
+        broadcast, _ = self.record.initial
+        grams = dict(zip(self.roster.names, self.expected.grams, strict=True))
+        returned = np.stack([reply.arrays["head"] for reply in replies.values()])
+        progress = measure_progress(broadcast, returned, np.stack([grams[name] for name in replies]))
+        log.info(describe_progress(self.procedure.name, list(replies), [progress]))
 
     def _describe_head(self) -> str:
         if self.procedure.without_limit:

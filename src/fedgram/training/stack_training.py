@@ -20,6 +20,12 @@ from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
 from fedgram.runs.held_out import HeldOutErrors
+from fedgram.runs.local_progress import (
+    LocalProgress,
+    describe_progress,
+    has_selected_heads,
+    measure_progress,
+)
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.store import Checkpoint
@@ -27,12 +33,6 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction
 from fedgram.training import devices
-from fedgram.training.local_progress import (
-    LocalProgress,
-    describe_progress,
-    has_selected_heads,
-    measure_progress,
-)
 
 
 @dataclass(frozen=True)

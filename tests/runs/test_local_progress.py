@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedgram.runs.expectation import expectation
+from fedgram.runs.local_progress import LocalProgress, describe_progress, measure_progress
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.predict import predict
-from fedgram.training.local_progress import LocalProgress, describe_progress, measure_progress
 from tests.helpers.small_runs import SETTINGS, small_problem, trained
 
 
