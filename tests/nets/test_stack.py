@@ -202,6 +202,9 @@ def test_only_shapes_that_are_common_are_compiled(rows, common, monkeypatch):
     runs = [Run(Procedure.parse(words), 0) for words in ("ordinary", "proximal")]
     settings = TrainConfig(rounds=1, epochs=2, batch=16, features=5)
     backbone = partial(OwnNet, norm=True)  # BatchNorm would read padding
+    next(Federation(tabular(tuple(rows)), backbone, runs, settings, CPU).rounds())
+    assert not seen  # too few steps in all
+    monkeypatch.setattr("fedgram.nets.fit.FEWEST_COMPILED", 2)
     federation = Federation(tabular(tuple(rows)), backbone, runs, settings, CPU)
     next(federation.rounds())
     assert federation.clients.fit.common == common

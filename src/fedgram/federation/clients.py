@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 import torch
@@ -256,11 +257,15 @@ def draw_stack(
             field="features",
         )
 
-    def draw_model(client: str, run: Run) -> Model:
-        own = client if run.procedure.independent else None
-        return draw(backbone, inputs, config.features, targets, run.seed, own)
+    @cache  # most runs share their initial models
+    def draw_model(seed: int, client: str | None) -> Model:
+        return draw(backbone, inputs, config.features, targets, seed, client)
 
-    models = [draw_model(client, run) for client in data.names for run in runs]
+    models = [
+        draw_model(run.seed, client if run.procedure.independent else None)
+        for client in data.names
+        for run in runs
+    ]
     return ModelStack.from_models(models, device, storage_dtype(config.precision))
 
 

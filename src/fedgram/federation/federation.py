@@ -170,9 +170,11 @@ class Federation:
         if not self._has_full_model:
             return layers
         full = torch.tensor([run.procedure.full_model for run in self.runs], device=self.head.device)
+        weights = self.clients.data.client_weights
         for name, value in self.clients.stack.parameters.items():
             if not name.startswith("head."):
-                self._by_client(value)[:, full] = self.average(value)[full]
+                by_client = self._by_client(value)
+                by_client[:, full] = torch.tensordot(weights.to(value.dtype), by_client[:, full], dims=1)
         models, averaged = full.repeat(len(self.clients.data)), self.clients.layers()
         return replace(
             layers,

@@ -103,13 +103,13 @@ def _factorize_by_eigenvalues(inputs: Tensor, gram: Tensor, strengths: Tensor) -
 def _factorize_by_cholesky(inputs: Tensor, gram: Tensor, strengths: Tensor) -> tuple[Solve, Tensor]:
     identity = torch.eye(gram.shape[1]).to(gram)
     factors = torch.linalg.cholesky(gram + strengths.mT[..., None, None] * identity)  # (S, K, D, D)
+    # L⁻¹ turns all that follows into batched products, which take half as long as solving with L (H200).
+    inverse = torch.linalg.solve_triangular(factors, identity.expand_as(factors), upper=False)
 
     def solve(right: Tensor) -> Tensor:
-        return torch.cholesky_solve(right.movedim(2, 0), factors).movedim(0, 2)
+        return (inverse.mT @ (inverse @ right.movedim(2, 0))).movedim(0, 2)
 
-    rows = inputs.mT.expand(len(factors), -1, -1, -1)
-    scaled = torch.linalg.solve_triangular(factors, rows, upper=False)
-    return solve, scaled.square_().sum(dim=2).permute(1, 2, 0)
+    return solve, (inverse @ inputs.mT).square_().sum(dim=2).permute(1, 2, 0)
 
 
 def _row_errors(residual: Tensor, leverage: Tensor) -> Tensor:

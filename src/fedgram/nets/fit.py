@@ -22,6 +22,9 @@ from fedgram.runs.train_config import TrainConfig
 RARE = 0.1
 """Shapes below this share of all models' steps are not compiled: compilation would take longer."""
 
+FEWEST_COMPILED = 4_000
+"""With fewer steps than these in all rounds, compilation would take longer than it saves (on an H200)."""
+
 OnEpoch = Callable[[int], None]
 """Called with the number of finished epochs of a round."""
 
@@ -40,7 +43,9 @@ class Fit:
         self.continues = continues
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
-        self.compiled_losses = cuda.compile_on_gpu(compute_losses, stack.device)
+        self.compiled_losses = (
+            cuda.compile_on_gpu(compute_losses, stack.device) if self._is_long else compute_losses
+        )
         self.pads = len(set(batches.counts)) > 1 and can_pad(stack) and stack.device.type == "cpu"
         self.common = self._common_shapes()
         self.streams = cuda.StreamPool(stack.device, stack.models_at_once < len(stack))
@@ -134,6 +139,11 @@ class Fit:
                 times[models.stop - models.start, size] += models.stop - models.start
         ranked = times.most_common()
         return [shape for shape, count in ranked if count >= RARE * times.total()] or [ranked[0][0]]
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether training has enough steps to compile them."""
+        return self.config.rounds * self.config.epochs * self.batches.steps >= FEWEST_COMPILED
 
     def _record_steps(self) -> list[Callable[[], None]]:
         """Record the steps of an epoch; steps with the same sizes share one recording."""
