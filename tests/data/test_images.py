@@ -2,6 +2,7 @@
 
 import lzma
 import pickle
+import sys
 from collections import Counter
 
 import numpy as np
@@ -91,9 +92,12 @@ def test_many_files_have_one_checksum_whatever_their_order(tmp_path):
     assert preprocessing.combine_checksums([files[0], renamed], tmp_path) != whole
 
 
-def test_a_missing_library_is_named():
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "3dshapes.h5"
+    path.touch()
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(InputError, match=r"Reading 3D Shapes needs h5py: pip install 'fedgram\[data\]'\."):
-        preprocessing.import_optional("no_such_library", "h5py", "3D Shapes")
+        SHAPES.load([path], DEFAULT)
 
 
 # MPIIGaze

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedgram._util.errors import InputError
+from fedgram._util.imports import import_optional
 
 Task = TypeVar("Task")
 Shared = TypeVar("Shared")
 Outcome = TypeVar("Outcome")
+
+
+ENGINES = ("local", "ray")
+
+
+def check_engine(engine: str) -> str:
+    """Reject an unknown engine."""
+    if engine not in ENGINES:
+        raise InputError(f"Unknown engine: '{engine}'. Engines are {', '.join(ENGINES)}.", field="engine")
+    return engine
 
 
 def run_on_ray(
@@ -26,11 +36,8 @@ def run_on_ray(
     InputError
         If Ray is not installed, or if a task raises one.
     """
-    try:
-        ray: Any = import_module("ray")
-    except ImportError:
-        message = "--engine ray needs Ray. Install it with pip install 'fedgram[cluster]'."
-        raise InputError(message, field="engine") from None
+    message = "--engine ray needs Ray. Install it with pip install 'fedgram[cluster]'."
+    ray = import_optional("ray", message, "engine")
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     needs = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,36 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write
+from fedgram._util.imports import import_optional
 
-Table = dict[str, Array]
 KEY = b"fedgram"
 """Key of our JSON document in a file's metadata."""
+
+
+class Table(dict[str, Array]):
+    """Columns of equal length by name."""
+
+    @classmethod
+    def broadcast(cls, shape: tuple[int, ...], **values: Array | float | str) -> Table:
+        """Make a table with one row per entry of an array of this shape; values are broadcast to it."""
+        return cls(
+            (name, np.broadcast_to(np.asarray(value), shape).ravel()) for name, value in values.items()
+        )
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[Table]) -> Table:
+        """Concatenate the rows of tables with the same columns."""
+        return cls((name, np.concatenate([table[name] for table in tables])) for name in tables[0])
+
+    def select(self, **wanted: object) -> Table:
+        """Select the rows whose columns have these values."""
+        chosen = np.logical_and.reduce([self[name] == value for name, value in wanted.items()])
+        return Table((name, column[chosen]) for name, column in self.items())
+
+    def samples_by(self, key: str, column: str) -> tuple[Array, Array]:
+        """Distinct values (K,) of a column, ascending, and the entries (K, n) of another in their rows."""
+        values = np.unique(self[key])
+        return values, np.array([self[column][self[key] == value] for value in values])
 
 
 def digest(table: Mapping[str, Array]) -> str:
@@ -70,15 +96,10 @@ def read_table(path: Path, settings: Mapping[str, Any] | None = None) -> Table |
     table, made_by = read_arrow(path)
     if settings is not None and made_by != json.loads(json.dumps(settings)):
         return None
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return Table((name, table[name].to_numpy()) for name in table.column_names)
 
 
 def import_pyarrow() -> Any:
     """Import pyarrow, or explain how to install it."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        message = "Result files need pyarrow. Install it with pip install 'fedgram[paper]'."
-        raise InputError(message, field="out") from None
-    return pyarrow
+    message = "Result files need pyarrow. Install it with pip install 'fedgram[paper]'."
+    return import_optional("pyarrow.parquet", message, "out")

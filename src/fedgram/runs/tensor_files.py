@@ -17,6 +17,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write, remove_temporary_files
+from fedgram._util.imports import import_optional
 
 RESTORE = "Restore the file, or delete its folder and train again"
 DELETE = "Delete it to train its runs again"
@@ -28,14 +29,8 @@ KEYS_WITHOUT_CHECKSUM = {"question", "runs", "federation"}
 
 def _safetensors() -> Any:
     """Import safetensors, which only the extra `train` installs."""
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise InputError(
-            'Runs are stored as safetensors files. Install the library with pip install "fedgram[train]".',
-            field="safetensors",
-        ) from None
-    return safetensors
+    message = 'Runs are stored as safetensors files. Install the library with pip install "fedgram[train]".'
+    return import_optional("safetensors.numpy", message, "safetensors")
 
 
 @contextmanager

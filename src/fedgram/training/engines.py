@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedgram._util.cluster import run_on_ray
-from fedgram._util.errors import InputError
+from fedgram._util.cluster import check_engine, run_on_ray
 from fedgram.data.problem import Problem
 from fedgram.nets.model import Backbone
 from fedgram.runs import StoredRun
@@ -17,18 +16,9 @@ from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training.trainer import parse_runs, train
 
-ENGINES = ("local", "ray")
-
 Task = TypeVar("Task")
 Shared = TypeVar("Shared")
 Outcome = TypeVar("Outcome")
-
-
-def check_engine(engine: str) -> str:
-    """Reject an unknown engine."""
-    if engine not in ENGINES:
-        raise InputError(f"Unknown engine: '{engine}'. Engines are {', '.join(ENGINES)}.", field="engine")
-    return engine
 
 
 def run_tasks(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import InputError
+from fedgram._util.imports import import_optional
 from fedgram.data.datasets.dataset import Dataset, Download
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ def fetch(
 
 
 def _fetch_file(download: Download, folder: Path, on_bytes: OnBytes) -> Path:
-    try:
-        import pooch
-    except ImportError:
-        raise InputError("Fetching needs pooch: pip install 'fedgram[data]'.", field="pooch") from None
+    pooch = import_optional("pooch", "Fetching needs pooch: pip install 'fedgram[data]'.", "pooch")
     pooch.get_logger().setLevel("WARNING")  # on_bytes reports progress
     target = folder / download.file
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,12 +101,3 @@ def read_tar_members(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str
             content = archive.extractfile(entry) if pattern.fullmatch(entry.name) else None
             if content is not None:
                 yield entry.name, content.read()
-
-
-def import_optional(module: str, package: str, title: str) -> Any:
-    """Import an optional library, or explain how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        message = f"Reading {title} needs {package}: pip install 'fedgram[data]'."
-        raise InputError(message, field=package) from None

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedgram._util import cluster
+from fedgram._util.cluster import run_on_ray
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.paper.networks.results import Result, RunKey
@@ -71,9 +71,6 @@ class JobOutcome:
         return f"diverged: {', '.join(self.diverged)}" if self.diverged else "finished"
 
 
-Engine = Callable[[Sequence[Job], JobContext], Iterator[tuple[Job, JobOutcome]]]
-
-
 def make_jobs(keys: Iterable[RunKey], sources: Mapping[Variety, Source], scale: Scale) -> list[Job]:
     """Make the jobs that train these runs and no others.
 
@@ -121,27 +118,13 @@ def run_job(job: Job, context: JobContext) -> JobOutcome:
     return JobOutcome(tuple(chain.from_iterable(complete)), diverged)
 
 
-def run_locally(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, JobOutcome]]:
-    """Run one job after the other in this process."""
-    for job in jobs:
-        yield job, run_job(job, context)
-
-
-def run_on_ray(jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, JobOutcome]]:
-    """Run each job as a Ray task with one GPU (one CPU if the cluster has no GPU).
+def run_jobs(engine: str, jobs: Sequence[Job], context: JobContext) -> Iterator[tuple[Job, JobOutcome]]:
+    """Run jobs one after the other, or on Ray, each with one GPU (one CPU if the cluster has no GPU).
 
     All machines must see the folder of runs and the data directory under the same paths.
     """
+    if engine == "local":
+        return ((job, run_job(job, context)) for job in jobs)
     # Callbacks cannot be called from another process.
     remote = JobContext(context.root.absolute(), context.data_folder.absolute(), context.device)
-    return cluster.run_on_ray(run_job, jobs, remote)
-
-
-ENGINES: dict[str, Engine] = {"local": run_locally, "ray": run_on_ray}
-
-
-def find_engine(name: str) -> Engine:
-    """Return the engine with this name."""
-    if name not in ENGINES:
-        raise InputError(f"Unknown engine: '{name}'. Engines are {', '.join(ENGINES)}.", field="engine")
-    return ENGINES[name]
+    return run_on_ray(run_job, jobs, remote)

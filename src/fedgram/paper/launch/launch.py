@@ -9,12 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedgram._util.cluster import check_engine
 from fedgram._util.files import write_bytes, write_json
 from fedgram._util.locks import wait_for_lock
 from fedgram._util.version import __version__
 from fedgram.display.plotting import pyplot
 from fedgram.paper.claims import Judged, judge_all, load_claims
-from fedgram.paper.launch.jobs import JobContext, OnEpoch, OnWarning, find_engine, make_jobs
+from fedgram.paper.launch.jobs import JobContext, OnEpoch, OnWarning, make_jobs, run_jobs
 from fedgram.paper.launch.plan import Cost, ExperimentPlan, Request, estimate_cost, plan_experiments
 from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results, file_name
@@ -115,7 +116,8 @@ def run(
     """
     pyplot()  # fail before the training if matplotlib or pyarrow is missing
     import_pyarrow()
-    engine, results = find_engine(request.engine), load_and_collect(request)
+    check_engine(request.engine)
+    results = load_and_collect(request)
     plans = plan_experiments(studies, request, results)
     missing = dict.fromkeys(key for plan in plans for key in plan.missing)
     on_start(plans)
@@ -123,7 +125,7 @@ def run(
     sources = {variety: source for plan in plans for variety, source in plan.sources.items()}
     jobs = make_jobs(missing, sources, request.scale)
     context = JobContext(request.runs_folder, request.data_folder, request.device, on_epoch, on_warning)
-    for number, (job, outcome) in enumerate(engine(jobs, context), start=1):
+    for number, (job, outcome) in enumerate(run_jobs(request.engine, jobs, context), start=1):
         results = add_results(request.results_folder, outcome.results)
         if outcome.data_error:
             plans = [plan.exclude(job, outcome.data_error) for plan in plans]

@@ -26,7 +26,10 @@ TEST_START = "2016-03-01"
 
 
 def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
-    """Load 3,600 training and 2,400 test rows of 12 clients: inputs (N, 8) float32, targets (N, 2)."""
+    """Load 3,600 training and 2,400 test rows of 12 clients: inputs (N, 8) float32, targets (N, 2).
+
+    Rows of a client are in order of time.
+    """
     packed = (resources("fedgram.data.datasets") / "embedded" / FILE).read_bytes()
     rows = list(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
     stations = np.array([row["station"] for row in rows])
@@ -43,5 +46,5 @@ def load(dataset: Dataset, files: Sequence[Path], options: Options) -> Problem:
         }
 
     columns = dict(zip((*INPUTS, *TARGETS), zip(mean.tolist(), deviation.tolist(), strict=True), strict=True))
-    provenance = make_provenance((), options, embedded=FILE, mean_and_deviation=columns)
+    provenance = make_provenance((), options, embedded=FILE, mean_and_deviation=columns, time="time")
     return Problem(dataset.name, dataset.kind, split(~is_test), split(is_test), TARGETS, provenance)

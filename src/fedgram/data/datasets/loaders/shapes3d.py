@@ -20,13 +20,13 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.imports import import_optional
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     build_image_problem,
     check_images,
-    import_optional,
     sample_rows,
 )
 from fedgram.data.problem import Problem
@@ -56,7 +56,7 @@ def load(
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    h5py = import_optional("h5py", "h5py", "3D Shapes")
+    h5py = import_optional("h5py", "Reading 3D Shapes needs h5py: pip install 'fedgram[data]'.", "h5py")
     with translate_read_errors(path, "the file of 3D Shapes"), h5py.File(path, "r") as file:
         yield file
 

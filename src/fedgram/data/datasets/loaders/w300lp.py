@@ -24,13 +24,13 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.imports import import_optional
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import (
     TEST_ROWS,
     TRAIN_ROWS,
     build_image_problem,
     combine_checksums,
-    import_optional,
     sample_rows,
 )
 from fedgram.data.problem import Problem
@@ -63,7 +63,8 @@ def load(
     dataset: Dataset, files: Sequence[Path], options: Options, train: int = TRAIN_ROWS, test: int = TEST_ROWS
 ) -> Problem:
     """Load images (N, 64, 64, 3) and targets pitch, yaw and roll (N, 3) of 8 clients."""
-    pillow = import_optional("PIL.Image", "Pillow", "300W-LP")
+    message = "Reading 300W-LP needs Pillow: pip install 'fedgram[data]'."
+    pillow = import_optional("PIL.Image", message, "Pillow").Image
     rows = sample_rows(dataset, np.random.default_rng(options.seed), len(files) // 2, train + test)
     pairs = [(files[2 * row], files[2 * row + 1]) for row in rows]
     with ThreadPoolExecutor() as pool:  # decoding releases Python's lock
