@@ -7,9 +7,9 @@ from dataclasses import replace
 import matplotlib
 import pytest
 
-from fedgram.paper.claims import judge_all, load_claims
+from fedgram.paper.claims import as_measurement, judge_all, load_claims
 from fedgram.paper.plots import SETTINGS
-from fedgram.paper.storage import read_table, write_table
+from fedgram.paper.storage import Table, read_table, write_table
 
 
 def quick_results(experiment):
@@ -26,14 +26,14 @@ def verdicts_of(experiment, results, complete=False):
     """Verdicts by the name of their claim, or as they were if the counts of the quick scale were complete."""
     measured = experiment.measure(results)
     if complete:
-        measured = {name: replace(each, run=1, needed=1) for name, each in measured.items()}
+        measured = {name: replace(as_measurement(each), run=1, needed=1) for name, each in measured.items()}
     judged = judge_all(load_claims(experiment.name), measured)
     return {each.claim.id: each.verdict for each in judged}
 
 
 def spoiled(results, part, column, wrong):
     """The same tables with one column of a part changed."""
-    return results | {part: results[part] | {column: wrong(results[part][column])}}
+    return results | {part: Table(results[part] | {column: wrong(results[part][column])})}
 
 
 def drawn(experiment, results):

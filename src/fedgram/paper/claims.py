@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -56,23 +56,33 @@ class Claim:
 class Measurement:
     """Our measurement of one claim.
 
-    value: a number, (low, high), or whether a statement is true. redraws: for each number of a "draw", its
-    values in further draws of ours at the paper's size. run, needed: runs at the paper's scale; fewer than
-    needed make the verdict partial, none makes it not comparable. stand_ins: runs on other data than the
-    paper's. about: a remark.
+    value: a number, (low, high), or whether a statement is true; NumPy's become Python's. redraws: for each
+    number of a "draw", its values in further draws of ours at the paper's size. run, needed: runs at the
+    paper's scale; fewer than needed make the verdict partial, none makes it not comparable. stand_ins: runs
+    on other data than the paper's. about: a remark.
     """
 
-    value: float | bool | tuple[float, float]
-    redraws: tuple[Numbers, ...] = ()
+    value: Any
+    redraws: Iterable[Iterable[float]] = ()
     run: int = 1
     needed: int = 1
     stand_ins: int = 0
     about: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _to_python(self.value))
+        object.__setattr__(self, "redraws", tuple(tuple(map(float, each)) for each in self.redraws))
+
     @property
     def partial(self) -> bool:
         """Whether fewer runs were made than the claim needs."""
         return self.run < self.needed
+
+
+def _to_python(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(float, value))
+    return bool(value) if isinstance(value, bool | np.bool_) else float(value)
 
 
 def load_claims(experiment: str | None = None) -> list[Claim]:
@@ -230,12 +240,17 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
     )  # fmt: skip
 
 
-def judge_all(claims: list[Claim], measured: Mapping[str, Measurement | None]) -> list[Judged]:
-    """Judge all claims of an experiment; every measurement must have a claim."""
+def as_measurement(found: Any) -> Measurement | None:
+    """Return a measurement, or a number or statement about all runs as one; None if nothing was run."""
+    return found if found is None or isinstance(found, Measurement) else Measurement(found)
+
+
+def judge_all(claims: list[Claim], measured: Mapping[str, Any]) -> list[Judged]:
+    """Judge all claims of an experiment by what `as_measurement` takes; each must have a claim."""
     unknown = set(measured) - {claim.id for claim in claims}
     if unknown:
         raise ValueError(f"No claim is called {', '.join(sorted(unknown))}.")
-    return [judge(claim, measured.get(claim.id)) for claim in claims]
+    return [judge(claim, as_measurement(measured.get(claim.id))) for claim in claims]
 
 
 def _is_true(claim: Claim, measured: Measurement) -> bool:

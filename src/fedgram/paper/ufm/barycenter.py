@@ -21,7 +21,7 @@ from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size, make_table
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import (
@@ -109,7 +109,7 @@ def _rows(procedure: str, weight: float, prediction: Prediction, grams: Array) -
     """Errors to G_⋆ of shared Grams (T + 1, N, C, C); `commutator` is the least over pairs of clients."""
     error = psd.relative_error(grams, prediction.barycenter.gram)
     covariance = prediction.moments.covariance
-    return make_table(
+    return Table.broadcast(
         error.shape,
         targets=covariance.shape[-1],
         clients=covariance.shape[-3],
@@ -128,8 +128,8 @@ def measure(results: Results) -> Found:
     commutators = np.concatenate([table["commutator"] for table in tables])
     counted = partial(Measurement, run=_instances(tables, "exact"), needed=INSTANCES * len(BARYCENTER_SIZES))
     return {
-        "barycenter-noncommuting": counted(bool((commutators > ROUNDING).all())),
-        "barycenter-exact": counted(float(curves[:, -1].max())),
+        "barycenter-noncommuting": counted((commutators > ROUNDING).all()),
+        "barycenter-exact": counted(curves[:, -1].max()),
         "barycenter-geometric": counted(all(_halves(curve) for curve in curves)),
         **_measure_plateaus([table for table in tables if "adam" in table["procedure"]]),
     }
@@ -146,9 +146,9 @@ def _measure_plateaus(tables: list[Table]) -> Found:
     return {
         "barycenter-plateau-slope": counted(extent(np.array(slopes))),
         "barycenter-proximal-levels": counted(extent(level / near[..., LEVEL["proximal"]])),
-        "barycenter-adam-levels": counted(float((late.max(axis=-1) / late.min(axis=-1)).max())),
+        "barycenter-adam-levels": counted((late.max(axis=-1) / late.min(axis=-1)).max()),
         "barycenter-unregularised": counted(extent(free)),
-        "barycenter-ordering": counted(bool(closer.all())),
+        "barycenter-ordering": counted(closer.all()),
     }
 
 
@@ -159,7 +159,7 @@ def _halves(curve: Array) -> bool:
 
 
 def _instances(tables: list[Table], procedure: str) -> int:
-    return sum(int(((table["procedure"] == procedure) & (table["round"] == 0)).sum()) for table in tables)
+    return sum(len(table.select(procedure=procedure, round=0)["round"]) for table in tables)
 
 
 def by_size(results: Results) -> dict[tuple[int, ...], Table]:
@@ -169,9 +169,8 @@ def by_size(results: Results) -> dict[tuple[int, ...], Table]:
 
 def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
     """Median error over instances after rounds 0..T of one procedure, (T + 1,)."""
-    chosen = (table["procedure"] == procedure) & (table["weight"] == weight)
-    rounds = np.unique(table["round"])
-    return np.array([np.median(table["error"][chosen & (table["round"] == t)]) for t in rounds])
+    chosen = table.select(procedure=procedure, weight=weight)
+    return np.median(chosen.samples_by("round", "error")[1], axis=1)
 
 
 def draw(results: Results) -> Any:
@@ -210,7 +209,7 @@ def _draw_curves(axis: Any, table: Table) -> None:
     """Dashed: exact selection. Circles: proximal returns. Red squares: unregularized joint training."""
     rounds = np.unique(table["round"])
     axis.plot(rounds, median_curve(table, "adam"), "s-", color=RED, label="Adam, ρ = 0")
-    weights = np.unique(table["weight"][table["procedure"] == "proximal"])[::-1]
+    weights = np.unique(table.select(procedure="proximal")["weight"])[::-1]
     for weight, color in zip(weights, shades("viridis", len(weights)), strict=True):
         label = f"ρ = {format_power(weight)}"
         axis.plot(rounds, median_curve(table, "proximal", weight), "o-", color=color, label=label)

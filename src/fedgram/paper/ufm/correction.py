@@ -13,6 +13,7 @@ Our choices where the paper is silent:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,16 +25,7 @@ from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import (
-    Experiment,
-    Found,
-    Results,
-    Scale,
-    concatenate,
-    extent,
-    make_table,
-    redraws_of,
-)
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
@@ -96,10 +88,11 @@ def exact_rounds(seed: int, instances: int, deficits: list[float], rounds: int) 
             correction = correct(drawn.moments, UNIT, strength=1 - deficit)
             grams = trajectory(drawn.head, correction.grams, drawn.moments.client_weights, rounds)
             error = psd.relative_error(grams, correction.centralized)
-            tables.append(make_table(error.shape, targets=targets, clients=clients, deficit=deficit,
-                                     round=np.arange(rounds + 1)[:, None], instance=np.arange(instances),
-                                     error=error))  # fmt: skip
-    return concatenate(tables)
+            tables.append(Table.broadcast(
+                error.shape, targets=targets, clients=clients, deficit=deficit,
+                round=np.arange(rounds + 1)[:, None], instance=np.arange(instances), error=error,
+            ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def corrected_returns(seed: int, instances: int) -> Table:
@@ -115,28 +108,26 @@ def corrected_returns(seed: int, instances: int) -> Table:
         bias, _ = conditional_solution(heads, drawn.targets, UNIT)
         shared_bias = np.einsum("nm,nmc->nc", moments.client_weights, bias)
         shared = psd.gram(average(moments.client_weights, heads))
-        tables.append(
-            {
-                "error": psd.relative_error(shared, correction.centralized),
-                "head": psd.relative_error(heads, heads[:, :1]).max(axis=1),
-                "bias": np.linalg.norm(shared_bias - moments.pooled.mean, axis=-1),
-            }
-        )
-    return concatenate(tables)
+        tables.append(Table(
+            error=psd.relative_error(shared, correction.centralized),
+            head=psd.relative_error(heads, heads[:, :1]).max(axis=1),
+            bias=np.linalg.norm(shared_bias - moments.pooled.mean, axis=-1),
+        ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def commutators(seed: int, instances: int) -> Table:
     """Least commutator over pairs of client covariances, for the same instances."""
     rng = np.random.default_rng(seed)
     drawn = [barycenter_instances(rng, *size, instances).moments for size in BARYCENTER_SIZES]
-    return {"commutator": np.concatenate([least_commutator(moments.covariance) for moments in drawn])}
+    return Table(commutator=np.concatenate([least_commutator(each.covariance) for each in drawn]))
 
 
 def relative_gaps(seed: int, instances: int) -> Table:
     """Relative gaps of further instances, by size: the limits of their rounds without correction."""
     rng = np.random.default_rng(seed)
     drawn = [barycenter_instances(rng, *size, instances).moments for size in BARYCENTER_SIZES]
-    return {"relative": np.concatenate([predict(moments, UNIT).relative_gap for moments in drawn])}
+    return Table(relative=np.concatenate([predict(moments, UNIT).relative_gap for moments in drawn]))
 
 
 def proximal_round(
@@ -153,7 +144,7 @@ def proximal_round(
             shared = psd.gram(average(moments.client_weights, heads))
             error = psd.relative_error(shared, prediction.centralized)
             rows.append((seed, strength, error, psd.frobenius(heads - heads[0]).max()))
-    return dict(zip(("seed", "strength", "error", "head_distance"), np.array(rows).T, strict=True))
+    return Table(zip(("seed", "strength", "error", "head_distance"), np.array(rows).T, strict=True))
 
 
 def proximal_heads(
@@ -188,16 +179,17 @@ def identities(seed: int, instances: int) -> Table:
         corrected = client.head(client.gradient(point)) + correction.gradient(head)
         value = (client.value(point) + correction.value(head)) / pooled.value(point) - 1
         gradient = psd.relative_error(corrected, pooled.head(pooled.gradient(point)))
-        tables.append({"value": np.abs(value).max(axis=1), "gradient": gradient.max(axis=1)})
-    return concatenate(tables)
+        tables.append(Table(value=np.abs(value).max(axis=1), gradient=gradient.max(axis=1)))
+    return Table.concatenate(tables)
 
 
 def measure(results: Results) -> Found:
     """Measure the claims about the correction."""
+    errors, commutator = errors_of(results["rounds"]), results["commutators"]["commutator"]
     return (
-        _measure_recovery(errors_of(results["rounds"]), results["gap_redraws"]["relative"])
-        | _measure_noncommuting(results["commutators"]["commutator"])
-        | _measure_returns(results["returns"], float(errors_of(results["rounds"])[:, -1, 1].max()))
+        _measure_recovery(errors, results["gap_redraws"]["relative"])
+        | {"correction-noncommuting": _of_all((commutator > ROUNDING).all(), len(commutator))}
+        | _measure_returns(results["returns"], errors[:, -1, 1].max())
         | _measure_fixed(results["fixed"], results["fixed_redraws"])
         | _measure_identities(results["identities"])
     )
@@ -214,21 +206,16 @@ def _measure_recovery(errors: Array, redrawn_gaps: Array) -> Found:
     sizes, _, _, instances = errors.shape
     settled, run = np.median(errors[:, :, -1], axis=-1), sizes * instances
     again = np.median(redrawn_gaps.reshape(sizes, -1, PER_SIZE), axis=-1)
-    redrawn = redraws_of(again.min(axis=0), again.max(axis=0))
     slopes = np.array([log_slope(np.array(DEFICITS[1:-1]), left) for left in settled[:, 1:-1]])
     return {
-        "correction-plateau": _of_all(extent(settled[:, 0]), run, redrawn),
+        "correction-plateau": _of_all(extent(settled[:, 0]), run, extent(again, axis=0)),
         "correction-deficit-slope": _of_all(extent(slopes), run),
     }
 
 
-def _measure_noncommuting(commutator: Array) -> Found:
-    return {"correction-noncommuting": _of_all(bool((commutator > ROUNDING).all()), len(commutator))}
-
-
-def _measure_returns(table: Table, shared_error: float) -> Found:
+def _measure_returns(table: Table, shared_error: Any) -> Found:
     """The first corrected round: clients share a head, the pooled mean, and G_cen."""
-    error, head, bias = (float(table[name].max()) for name in ("error", "head", "bias"))
+    error, head, bias = (table[name].max() for name in ("error", "head", "bias"))
     run = len(table["error"])
     return {
         "correction-one-round": _of_all(max(error, shared_error), run),
@@ -237,31 +224,25 @@ def _measure_returns(table: Table, shared_error: float) -> Found:
     }
 
 
-def _of_all(
-    value: float | tuple[float, float], run: int, redrawn: tuple[tuple[float, ...], ...] = ()
-) -> Measurement:
+def _of_all(value: Any, run: int, redraws: Iterable[Array] = ()) -> Measurement:
     """A number over all instances of the six sizes."""
-    return Measurement(value, redrawn, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
+    return Measurement(value, redraws, run, needed=len(BARYCENTER_SIZES) * PER_SIZE)
 
 
 def _measure_fixed(table: Table, redraws: Table) -> Found:
     """Numerical solves of the full and of half the correction."""
     # The distance of returned heads is the accuracy of the solver, not of the draw.
-    full = table["strength"] == 1.0
-    measured = {"correction-fixed-heads": Measurement(float(table["head_distance"][full][0]))}
+    measured: Found = {"correction-fixed-heads": table.select(strength=1.0)["head_distance"][0]}
     for claim, (strength, column) in FIXED.items():
-        ours, others = (each[column][each["strength"] == strength] for each in (table, redraws))
-        measured[claim] = Measurement(float(ours[0]), redraws_of(others))
+        ours, others = (each.select(strength=strength)[column] for each in (table, redraws))
+        measured[claim] = Measurement(ours[0], [others])
     return measured
 
 
 def _measure_identities(table: Table) -> Found:
     """The corrected profile equals the pooled one, in value and in gradient."""
-    value, gradient, run = float(table["value"].max()), float(table["gradient"].max()), len(table["value"])
-    return {
-        "correction-identity-value": Measurement(value, run=run, needed=IDENTITIES),
-        "correction-identity-gradient": Measurement(gradient, run=run, needed=IDENTITIES),
-    }
+    counted = partial(Measurement, run=len(table["value"]), needed=IDENTITIES)
+    return {f"correction-identity-{name}": counted(table[name].max()) for name in ("value", "gradient")}
 
 
 def draw(results: Results) -> Any:

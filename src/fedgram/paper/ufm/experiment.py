@@ -10,13 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.paper.claims import Measurement
 from fedgram.paper.storage import Table
 
 Scale = Literal["full", "quick"]
 Results = Mapping[str, Table]
-Found = dict[str, Measurement]
-"""Measurements by the id of their claim."""
+Found = dict[str, Any]
+"""By the id of its claim, a `Measurement`, or a number, range or statement about all instances."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +40,19 @@ class Experiment:
         return {"experiment": self.name, "function": part.func.__name__, **part.keywords}
 
 
-def make_table(shape: tuple[int, ...], **values: Array | float | str) -> Table:
-    """Make a table with one row per entry of an array of this shape; values are broadcast to it."""
-    return {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in values.items()}
-
-
-def concatenate(tables: list[Table]) -> Table:
-    """Concatenate the rows of tables with the same columns."""
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-
-
 def group_by_size(tables: Iterable[Table], *columns: str) -> dict[tuple[int, ...], Table]:
     """Concatenate the tables of each size, smallest first; columns name the numbers that make a size."""
     sizes: dict[tuple[int, ...], list[Table]] = {}
     for table in tables:
         sizes.setdefault(tuple(int(table[name][0]) for name in columns), []).append(table)
-    return {size: concatenate(sizes[size]) for size in sorted(sizes)}
+    return {size: Table.concatenate(sizes[size]) for size in sorted(sizes)}
 
 
-def extent(values: Array) -> tuple[float, float]:
-    """Smallest and largest value."""
-    return float(values.min()), float(values.max())
+def extent(values: Array, axis: int | None = None) -> tuple[Array, Array]:
+    """Smallest and largest value, of all or along an axis."""
+    return values.min(axis), values.max(axis)
 
 
-def redraws_of(*samples: Iterable[float]) -> tuple[tuple[float, ...], ...]:
-    """Further draws of each number of a claim, as a `Measurement` takes them."""
-    return tuple(tuple(map(float, each)) for each in samples)
-
-
-def largest(values: Array | list[Array]) -> float:
+def largest(values: Array | list[Array]) -> Array:
     """Largest absolute value."""
-    return float(np.abs(values).max())
+    return np.abs(values).max()

@@ -11,6 +11,7 @@ Seeds are ours, so we compare numbers that depend on the draw with groups of thr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -22,16 +23,7 @@ from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import (
-    Experiment,
-    Found,
-    Results,
-    Scale,
-    concatenate,
-    extent,
-    make_table,
-    redraws_of,
-)
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.weights import average
@@ -86,7 +78,7 @@ def sweep(seed: int, instances: int, rates: list[float], steps: list[int]) -> Ta
     """Fixed points of all (η, E) by running rounds; one row per instance, rate and step count."""
     rng = np.random.default_rng(seed)
     clients, heads = generic(rng, instances), initial_heads(rng, instances)
-    return concatenate([_fixed_points(clients, heads, rates, count) for count in steps])
+    return Table.concatenate([_fixed_points(clients, heads, rates, count) for count in steps])
 
 
 def commuting_sweep(seed: int, rates: list[float], steps: int) -> Table:
@@ -106,10 +98,11 @@ def displacements(seed: int, instances: int, rates: list[float], steps: list[int
             ProfiledUpdate(clients.covariance, clients.client_weights, PENALTY, np.array(rate), count)
         )
         measured = clients.in_basis(found.gram - start)
-        tables.append(make_table(measured.shape, instance=np.arange(instances)[:, None], rate=rate,
-                                 steps=count, measured=measured,
-                                 predicted=rate * (count - 1) * coefficient))  # fmt: skip
-    return concatenate(tables)
+        tables.append(Table.broadcast(
+            measured.shape, instance=np.arange(instances)[:, None], rate=rate, steps=count,
+            measured=measured, predicted=rate * (count - 1) * coefficient,
+        ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
@@ -122,10 +115,11 @@ def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
         for local in steps:
             update = _grid(clients, h / local, local)
             radius = spectral_radius(update.linearize(newton(update).head)[1])
-            tables.append(make_table(radius.shape, family=name, instance=np.arange(count)[:, None],
-                                     steps=local, h=h, radius=radius,
-                                     predicted=1 - 2 * h * theta))  # fmt: skip
-    return concatenate(tables)
+            tables.append(Table.broadcast(
+                radius.shape, family=name, instance=np.arange(count)[:, None], steps=local, h=h,
+                radius=radius, predicted=1 - 2 * h * theta,
+            ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def redraws(seed: int, groups: int) -> Table:
@@ -133,13 +127,13 @@ def redraws(seed: int, groups: int) -> Table:
     rng = np.random.default_rng(seed)
     clients, heads = generic(rng, 3 * groups), initial_heads(rng, 3 * groups)
     short, long = (_fixed_points(clients, heads, [rate], count) for rate, count in ((0.02, 1), (0.1, 1000)))
-    return {
-        "group": np.repeat(np.arange(groups), 3),
-        "rounds_short": short["rounds"],
-        "rounds_long": long["rounds"],
-        "to_star": long["to_star"],
-        "selection_error": long["selection_error"],
-    }
+    return Table(
+        group=np.repeat(np.arange(groups), 3),
+        rounds_short=short["rounds"],
+        rounds_long=long["rounds"],
+        to_star=long["to_star"],
+        selection_error=long["selection_error"],
+    )
 
 
 def _fixed_points(clients: Clients, heads: Array, rates: list[float], steps: int) -> Table:
@@ -150,7 +144,7 @@ def _fixed_points(clients: Clients, heads: Array, rates: list[float], steps: int
     update = _grid(clients, np.array(rates), steps)
     found = iterate(update, heads[:, None])
     errors = return_errors(update, found.head)
-    return make_table(
+    return Table.broadcast(
         found.rounds.shape,
         instance=np.arange(len(heads))[:, None],
         rate=np.array(rates),
@@ -177,21 +171,19 @@ def measure(results: Results) -> Found:
     long, longest = h >= 40, sweep_["steps"] == 2000
     checked = longest & np.isin(sweep_["rate"], (0.1, 0.5))
     ratio = moved["measured"] / moved["predicted"]
+    redrawn = _small_step_ratios(results["displacement_redraws"])
     return _measure_redrawn(results["redraws"], sweep_, checked, long) | {
-        "finite-one-step": Measurement(float(sweep_["to_within"][sweep_["steps"] == 1].max())),
-        "finite-linear": Measurement(_linear_slope(sweep_)),
-        "finite-approach": Measurement(_approaches(sweep_)),
-        "finite-crossing": Measurement(_crossing(sweep_)),
-        "finite-rounds-slope": Measurement(_rounds_slope(sweep_)),
-        "finite-local-gram": Measurement(float(sweep_["gram_error"][checked].max())),
-        "finite-head-motion": Measurement(bool((sweep_["head_motion"][sweep_["steps"] > 1] > 1e-12).all())),
-        "finite-commuting-selection": Measurement(float(commuting_["selection_error"].max())),
-        "finite-commuting-distance": Measurement(float(commuting_["to_star"].max())),
-        "finite-signs": Measurement(bool((ratio > 0).all()) and set(np.sign(moved["predicted"])) == {-1, 1}),
-        "finite-ratios": Measurement(
-            _small_step_ratios(moved)[0],
-            _redrawn_extents(np.array(_small_step_ratios(results["displacement_redraws"]))),
-        ),
+        "finite-one-step": sweep_.select(steps=1)["to_within"].max(),
+        "finite-linear": _linear_slope(sweep_),
+        "finite-approach": _approaches(sweep_),
+        "finite-crossing": _crossing(sweep_),
+        "finite-rounds-slope": _rounds_slope(sweep_),
+        "finite-local-gram": sweep_["gram_error"][checked].max(),
+        "finite-head-motion": (sweep_["head_motion"][sweep_["steps"] > 1] > 1e-12).all(),
+        "finite-commuting-selection": commuting_["selection_error"].max(),
+        "finite-commuting-distance": commuting_["to_star"].max(),
+        "finite-signs": (ratio > 0).all() and set(np.sign(moved["predicted"])) == {-1, 1},
+        "finite-ratios": Measurement(_small_step_ratios(moved)[0], zip(*redrawn, strict=True)),
     } | _measure_stability(results["stability"])  # fmt: skip
 
 
@@ -200,21 +192,17 @@ def _measure_redrawn(redrawn: Table, sweep_: Table, checked: Array, long: Array)
     plateau = _by_instance(sweep_, "to_star", long)
     selection = _by_instance(sweep_, "selection_error", checked)
     groups = {name: redrawn[name].reshape(-1, 3) for name in redrawn if name != "group"}
-    first = (sweep_["rate"] == 0.02) & (sweep_["steps"] == 1)
-    last = sweep_["rate"] * sweep_["steps"] >= 20
+    first = sweep_.select(rate=0.02, steps=1)["rounds"]
+    last = sweep_["rounds"][sweep_["rate"] * sweep_["steps"] >= 20]
     return {
-        "finite-plateau": Measurement(extent(plateau), _redrawn_extents(groups["to_star"])),
-        "finite-local-selection": Measurement(extent(selection), _redrawn_extents(groups["selection_error"])),
-        "finite-rounds-small": Measurement(
-            float(np.median(sweep_["rounds"][first])), redraws_of(np.median(groups["rounds_short"], axis=1))
-        ),
-        "finite-rounds-large": Measurement(
-            float(np.median(sweep_["rounds"][last])), redraws_of(np.median(groups["rounds_long"], axis=1))
-        ),
+        "finite-plateau": Measurement(extent(plateau), extent(groups["to_star"], axis=1)),
+        "finite-local-selection": Measurement(extent(selection), extent(groups["selection_error"], axis=1)),
+        "finite-rounds-small": Measurement(np.median(first), [np.median(groups["rounds_short"], axis=1)]),
+        "finite-rounds-large": Measurement(np.median(last), [np.median(groups["rounds_long"], axis=1)]),
     }
 
 
-def _small_step_ratios(table: Table) -> list[tuple[float, float]]:
+def _small_step_ratios(table: Table) -> list[tuple[Array, Array]]:
     """Range of measured over predicted where h <= 0.25, for every four instances: eight configurations."""
     small = table["rate"] * table["steps"] <= 0.25 + 1e-12  # 0.05 x 5 is a rounding error above 0.25
     ratio, group = (table["measured"] / table["predicted"])[small], table["instance"][small] // 4
@@ -231,8 +219,8 @@ def _measure_stability(records: Table) -> Found:
             chosen &= records["h"] <= 1e-3
         slopes.append(log_slope(records["h"][chosen], error[chosen]))
     return {
-        "finite-stable": Measurement(bool((records["radius"] < 1).all())),
-        "finite-slope": Measurement(float(np.median(slopes))),
+        "finite-stable": (records["radius"] < 1).all(),
+        "finite-slope": np.median(slopes),
     }
 
 
@@ -240,11 +228,6 @@ def _by_instance(table: Table, name: str, chosen: Array) -> Array:
     """Median of a column over the chosen rows of each instance."""
     instances = np.unique(table["instance"])
     return np.array([np.median(table[name][chosen & (table["instance"] == i)]) for i in instances])
-
-
-def _redrawn_extents(groups: Array) -> tuple[tuple[float, ...], ...]:
-    """Smallest and largest member of further groups (G, members)."""
-    return redraws_of(groups.min(axis=1), groups.max(axis=1))
 
 
 def _medians(table: Table, name: str) -> tuple[Array, Array, Array]:
@@ -306,16 +289,21 @@ def _draw_distances(axis: Any, table: Table, shift: int) -> None:
 
     One step ends at G_within up to rounding; such points are drawn at the floor.
     """
-    rates = np.unique(table["rate"])
-    for rate, color in zip(rates, shades("viridis", len(rates)), strict=True):
-        steps = np.unique(table["steps"][table["steps"] > shift])
-        x = rate * (steps - 1) if shift else steps
+    for rate, color, rows in _by_rate(table):
         for name, style in DISTANCES.items():
-            rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
-            y = [max(np.median(table[name][row]), FLOOR) for row in rows]
+            steps, distances = rows.samples_by("steps", name)
+            y = np.maximum(np.median(distances, axis=1), FLOOR)[steps > shift]
+            x = (rate * (steps - 1) if shift else steps)[steps > shift]
             axis.plot(x, y, color=color, clip_on=False, in_layout=False, **style)
     axis.set(xscale="log", yscale="log", ylim=(FLOOR, 2))
     axis.set_ylabel(r"$d_{BW}$ / $d_{BW}(G_{within}, G_{\bigstar})$")
+
+
+def _by_rate(table: Table, color_map: str = "viridis") -> Iterator[tuple[float, Any, Table]]:
+    """Yield each rate with its color and rows."""
+    rates = np.unique(table["rate"])
+    for rate, color in zip(rates, shades(color_map, len(rates)), strict=True):
+        yield rate, color, table.select(rate=rate)
 
 
 def _distance_handles(table: Table) -> list[Any]:
@@ -323,35 +311,26 @@ def _distance_handles(table: Table) -> list[Any]:
     from matplotlib.lines import Line2D
 
     names = (rf"to $G_{{within}}$ (equal at $E=1$: drawn at {FLOOR:g})", r"to $G_{\bigstar}$")
-    rates = np.unique(table["rate"])
+    distances = zip(names, DISTANCES.values(), strict=True)
     return [
-        *(
-            Line2D([], [], color=INK, label=name, **style)
-            for name, style in zip(names, DISTANCES.values(), strict=True)
-        ),
-        *(
-            Line2D([], [], color=color, label=f"η = {rate:g}")
-            for rate, color in zip(rates, shades("viridis", len(rates)), strict=True)
-        ),
+        *(Line2D([], [], color=INK, label=name, **style) for name, style in distances),
+        *(Line2D([], [], color=color, label=f"η = {rate:g}") for rate, color, _ in _by_rate(table)),
     ]
 
 
 def _draw_rounds(axis: Any, table: Table) -> None:
-    rates = np.unique(table["rate"])
-    for rate, color in zip(rates, shades("viridis", len(rates)), strict=True):
-        steps = np.unique(table["steps"])
-        rows = [(table["rate"] == rate) & (table["steps"] == count) for count in steps]
-        axis.plot(rate * steps, [np.median(table["rounds"][row]) for row in rows], "o-", color=color)
+    for rate, color, rows in _by_rate(table):
+        steps, rounds = rows.samples_by("steps", "rounds")
+        axis.plot(rate * steps, np.median(rounds, axis=1), "o-", color=color)
     draw_guide(axis, [2e-2, 2.0], (0.02, 3698), -1)
     axis.set(xscale="log", yscale="log", xlabel="ηE", ylabel="rounds", title="(c) rounds to the fixed point")
 
 
 def _draw_ratios(axis: Any, table: Table) -> None:
-    rates = np.unique(table["rate"])
-    for rate, color in zip(rates, shades("plasma", len(rates)), strict=True):
+    for rate, color, rows in _by_rate(table, "plasma"):
         for sign, marker in ((1, "^"), (-1, "v")):
-            row = (table["rate"] == rate) & (np.sign(table["predicted"]) == sign)
-            x, y = (table["rate"] * table["steps"])[row], (table["measured"] / table["predicted"])[row]
+            same = np.sign(rows["predicted"]) == sign
+            x, y = rate * rows["steps"][same], (rows["measured"] / rows["predicted"])[same]
             axis.plot(x, y, marker, color=color, alpha=0.7, label=f"{rate:g}" if sign > 0 else None)
     axis.axhline(1, color=GREY, lw=0.8)
     axis.set(xscale="log", xlabel="h = ηE", ylabel=r"measured / $\eta(E-1)\Delta_i$")
@@ -360,10 +339,9 @@ def _draw_ratios(axis: Any, table: Table) -> None:
 
 
 def _draw_rates(axis: Any, table: Table) -> None:
-    error = np.abs(table["radius"] - table["predicted"])
-    h = np.unique(table["h"])
+    errors = Table(table | {"error": np.abs(table["radius"] - table["predicted"])})
     for family, (color, style) in FAMILY_STYLES.items():
-        samples = np.array([error[(table["family"] == family) & (table["h"] == value)] for value in h])
+        h, samples = errors.select(family=family).samples_by("h", "error")
         draw_median_band(axis, h, samples, color, label=family.replace("_", " "), **style)
     draw_guide(axis, h, (h[0], 3e-10), 2)
     axis.set(xscale="log", yscale="log", xlabel="h = ηE", ylabel=r"|spr $-\,(1-2h\theta_{min})|$")

@@ -22,16 +22,7 @@ from fedgram.display.plotting import GREY, TERM_COLORS
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import TERM_MARKERS, TERM_NAMES, draw_median_band, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import (
-    Experiment,
-    Found,
-    Results,
-    Scale,
-    concatenate,
-    extent,
-    largest,
-    redraws_of,
-)
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, largest
 from fedgram.theory.explain import TERMS, Gap, explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
@@ -96,25 +87,26 @@ def controlled(first_seed: int, seeds: int, means: list[float], covariances: lis
     numbers = np.arange(first_seed, first_seed + seeds)
     base = _stack([sweep_moments(np.random.default_rng(number)) for number in numbers])
     tables = [
-        {
-            "seed": numbers,
-            "moved": np.full(seeds, moved),
-            "strength": np.full(seeds, strength),
+        Table.broadcast(
+            numbers.shape,
+            seed=numbers,
+            moved=moved,
+            strength=strength,
             **_by_term("trace", _gap(scaled(base, strength)).traces),
-        }
+        )
         for moved, scaled, strengths in (
             ("means", scale_means, means),
             ("covariances", scale_covariances, covariances),
         )
         for strength in strengths
     ]
-    return concatenate(tables)
+    return Table.concatenate(tables)
 
 
 def suite(seed: int, instances: int) -> Table:
     """Terms, bounds and identities of random instances of all sizes, one row each."""
     by_size = gap_instances(np.random.default_rng(seed), instances)
-    return concatenate([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
+    return Table.concatenate([_suite_rows(turn, moments) for turn, moments in enumerate(by_size)])
 
 
 def _suite_rows(turn: int, moments: Moments) -> Table:
@@ -124,19 +116,20 @@ def _suite_rows(turn: int, moments: Moments) -> Table:
     count, (targets, clients) = len(client_weights), GAP_SIZES[turn]
     to_star = psd.distance(star[:, None], prediction.grams)
     first_to_second = psd.distance(prediction.grams[:, 0], prediction.grams[:, 1])
-    return {
-        "number": turn + len(GAP_SIZES) * np.arange(count),
-        "targets": np.full(count, targets),
-        "clients": np.full(count, clients),
+    return Table.broadcast(
+        (count,),
+        number=turn + len(GAP_SIZES) * np.arange(count),
+        targets=targets,
+        clients=clients,
         **_by_term("trace", gap.traces),
         **_by_term("eigenvalue", gap.smallest_eigenvalue),
-        "dispersion": gap.dispersion,
-        "bounds_hold": gap.bounds_hold,
-        "variance": (client_weights * to_star**2).sum(axis=-1),  # eq. (12), right-hand side
-        "scatter_residual": gap.scatter_residual * gap.scale / psd.frobenius(gap.averaging),
-        "first_to_star": to_star[:, 0],
-        "geodesic": client_weights[:, 1] * first_to_second,  # p_2 d(G_1, G_2)
-    }
+        dispersion=gap.dispersion,
+        bounds_hold=gap.bounds_hold,
+        variance=(client_weights * to_star**2).sum(axis=-1),  # eq. (12), right-hand side
+        scatter_residual=gap.scatter_residual * gap.scale / psd.frobenius(gap.averaging),
+        first_to_star=to_star[:, 0],
+        geodesic=client_weights[:, 1] * first_to_second,  # p_2 d(G_1, G_2)
+    )
 
 
 def equalized(seed: int, instances: int) -> Table:
@@ -144,15 +137,13 @@ def equalized(seed: int, instances: int) -> Table:
     tables = []
     for moments in gap_instances(np.random.default_rng(seed), instances):
         means_equal, covariances_equal = scale_means(moments, 0.0), scale_covariances(moments, 0.0)
-        tables.append(
-            {
-                "mean": _gap(means_equal).traces[:, 0],
-                "covariance": _gap(covariances_equal).traces[:, 1],
-                "averaging": _gap(covariances_equal).traces[:, 2],
-                **_by_term("both", _gap(scale_means(covariances_equal, 0.0)).traces),
-            }
-        )
-    return concatenate(tables)
+        tables.append(Table(
+            mean=_gap(means_equal).traces[:, 0],
+            covariance=_gap(covariances_equal).traces[:, 1],
+            averaging=_gap(covariances_equal).traces[:, 2],
+            **_by_term("both", _gap(scale_means(covariances_equal, 0.0)).traces),
+        ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def composition(seed: int, settings: list[tuple[int, int, float]], instances: int) -> Table:
@@ -161,24 +152,20 @@ def composition(seed: int, settings: list[tuple[int, int, float]], instances: in
     tables = []
     for targets, clients, margin in settings:
         gap = _gap(gap_moments(rng, targets, clients, instances, (margin * WEAK.threshold, 3.0)))
-        tables.append(
-            {
-                "targets": np.full(instances, targets),
-                "clients": np.full(instances, clients),
-                "margin": np.full(instances, margin),
-                **_by_term("share", gap.shares),
-                **_by_term("eigenvalue", gap.smallest_eigenvalue),
-                "relative": gap.relative,
-            }
-        )
-    return concatenate(tables)
+        tables.append(Table.broadcast(
+            (instances,), targets=targets, clients=clients, margin=margin,
+            **_by_term("share", gap.shares),
+            **_by_term("eigenvalue", gap.smallest_eigenvalue),
+            relative=gap.relative,
+        ))  # fmt: skip
+    return Table.concatenate(tables)
 
 
 def _gap(moments: Moments) -> Gap:
     return explain(predict(moments, WEAK))
 
 
-def _by_term(name: str, values: Array) -> Table:
+def _by_term(name: str, values: Array) -> dict[str, Array]:
     """Columns name_mean, name_covariance and name_averaging of values (..., 3)."""
     return {f"{name}_{term}": values[..., i] for i, term in enumerate(TERMS)}
 
@@ -197,7 +184,7 @@ def measure(results: Results) -> Found:
     """Measure the claims about the gap."""
     return (
         _measure_controlled(results["controlled"], results["controlled_redraws"])
-        | _measure_removed(results["equalized"])
+        | {"gap-removed": max(map(largest, results["equalized"].values()))}
         | _measure_semidefinite(results["suite"], results["suite_redraws"])
         | _measure_variance(results["suite"], results["suite_redraws"])
         | _measure_sweeps(results)
@@ -210,18 +197,16 @@ def _measure_controlled(table: Table, redraws: Table) -> Found:
     apart, base = _eights(redraws, "means"), _eights(redraws, "covariances")
     mean, covariance, averaging = range(3)
     return {
-        "gap-mean-zero": Measurement(largest(means[0, :, mean])),
+        "gap-mean-zero": largest(means[0, :, mean]),
         "gap-mean-trace": _median_of_eight(means[-1, :, mean], apart[..., mean]),
-        "gap-mean-grows": Measurement(_rises(means[..., mean])),
-        "gap-mean-sweep-constant": Measurement(largest(means[..., covariance:] - means[:1, :, covariance:])),
+        "gap-mean-grows": _rises(means[..., mean]),
+        "gap-mean-sweep-constant": largest(means[..., covariance:] - means[:1, :, covariance:]),
         "gap-covariance-trace": _median_of_eight(covariances[-1, :, covariance], base[..., covariance]),
         "gap-averaging-trace": _median_of_eight(covariances[-1, :, averaging], base[..., averaging]),
-        "gap-covariance-zero": Measurement(largest(covariances[0, :, covariance:])),
+        "gap-covariance-zero": largest(covariances[0, :, covariance:]),
         "gap-mean-trace-covariance-sweep": _median_of_eight(covariances[-1, :, mean], base[..., mean]),
-        "gap-covariance-sweep-constant": Measurement(
-            largest(covariances[..., mean] - covariances[:1, :, mean])
-        ),
-        "gap-covariance-grows": Measurement(_rises(covariances[..., covariance:])),
+        "gap-covariance-sweep-constant": largest(covariances[..., mean] - covariances[:1, :, mean]),
+        "gap-covariance-grows": _rises(covariances[..., covariance:]),
     }
 
 
@@ -230,20 +215,15 @@ def _rises(traces: Array) -> bool:
     return bool((np.diff(traces, axis=0) > 0).all())
 
 
-def _measure_removed(table: Table) -> Found:
-    """Remainder of the terms that equal moments remove."""
-    return {"gap-removed": Measurement(max(largest(column) for column in table.values()))}
-
-
 def _measure_semidefinite(table: Table, redraws: Table) -> Found:
     """Panel f: smallest eigenvalues of all terms, and the tiny ones of the mean term."""
     tiny = table["eigenvalue_mean"] < TINY
     where = (table["clients"][tiny] == 2) & (table["targets"][tiny] >= 5)
     return {
-        "gap-smallest-eigenvalue": Measurement(min(float(by_term(table, "eigenvalue").min()), 0.0)),
+        "gap-smallest-eigenvalue": min(by_term(table, "eigenvalue").min(), 0.0),
         "gap-tiny-count": _count_below(TINY, table, redraws),
         "gap-floor-count": _count_below(FLOOR, table, redraws),
-        "gap-tiny-where": Measurement(bool(where.all())),
+        "gap-tiny-where": where.all(),
     }
 
 
@@ -255,14 +235,12 @@ def _measure_variance(table: Table, redraws: Table) -> Found:
     geodesic = table["first_to_star"][two] / table["geodesic"][two] - 1
     identity = table["variance"] / table["trace_averaging"] - 1
     return {
-        "gap-pairwise-bounds": Measurement(bool(table["bounds_hold"].all())),
-        "gap-variance-ratio": Measurement(
-            extent(ratio), redraws_of([each.min() for each in suites], [each.max() for each in suites])
-        ),
-        "gap-two-clients": Measurement(largest(ratio[two] - 1)),
-        "gap-geodesic": Measurement(largest(geodesic)),
-        "gap-variance-identity": Measurement(largest(identity)),
-        "gap-scatter-identity": Measurement(largest(table["scatter_residual"])),
+        "gap-pairwise-bounds": table["bounds_hold"].all(),
+        "gap-variance-ratio": Measurement(extent(ratio), zip(*map(extent, suites), strict=True)),
+        "gap-two-clients": largest(ratio[two] - 1),
+        "gap-geodesic": largest(geodesic),
+        "gap-variance-identity": largest(identity),
+        "gap-scatter-identity": largest(table["scatter_residual"]),
     }
 
 
@@ -274,9 +252,9 @@ def _measure_sweeps(results: Results) -> Found:
     two_clients = bool(_by_setting(results, "clients")[setting, 0] == 2)
     minima = results["two_client_redraws"]["eigenvalue_mean"].reshape(-1, PER_SETTING).min(axis=1)
     return {
-        "gap-sweeps-positive": Measurement(bool((worst > 0).all())),
-        "gap-sweeps-minimum": Measurement(float(worst.min()), redraws_of(np.maximum(minima, FLOOR))),
-        "gap-sweeps-minimum-where": Measurement(TERMS[term] == "mean" and two_clients),
+        "gap-sweeps-positive": (worst > 0).all(),
+        "gap-sweeps-minimum": Measurement(worst.min(), [np.maximum(minima, FLOOR)]),
+        "gap-sweeps-minimum-where": TERMS[term] == "mean" and two_clients,
         **{f"gap-share-{term}": _medians(results, f"share_{term}") for term in TERMS},
         "gap-relative": _medians(results, "relative"),
     }
@@ -289,18 +267,18 @@ def by_term(table: Table, name: str) -> Array:
 
 def _eights(table: Table, moved: str) -> Array:
     """Traces (strengths or groups, 8, 3) of the sweep in which these moments were moved."""
-    return by_term(table, "trace")[table["moved"] == moved].reshape(-1, SEEDS, len(TERMS))
+    return by_term(table.select(moved=moved), "trace").reshape(-1, SEEDS, len(TERMS))
 
 
 def _median_of_eight(values: Array, redrawn: Array) -> Measurement:
     """Median over eight seeds, and over further groups (G, 8)."""
-    return Measurement(float(np.median(values)), redraws_of(np.median(redrawn, axis=1)))
+    return Measurement(np.median(values), [np.median(redrawn, axis=1)])
 
 
 def _count_below(bound: float, table: Table, redraws: Table) -> Measurement:
     """Number of smallest eigenvalues of the mean term below a bound, in our suite and in further ones."""
     count, again = (table["eigenvalue_mean"] < bound, redraws["eigenvalue_mean"] < bound)
-    return Measurement(int(count.sum()), redraws_of(np.bincount(_suite(redraws), weights=again)))
+    return Measurement(count.sum(), [np.bincount(_suite(redraws), weights=again)])
 
 
 def _suite(table: Table) -> Array:
@@ -318,7 +296,7 @@ def _medians(results: Results, column: str) -> Measurement:
     """Smallest and largest median over the settings, in our sweeps and in further ones."""
     ours = _by_setting(results, column)
     again = np.median(results["sweep_redraws"][column].reshape(len(ours), -1, PER_SETTING), axis=-1)
-    return Measurement(extent(np.median(ours, axis=1)), redraws_of(again.min(axis=0), again.max(axis=0)))
+    return Measurement(extent(np.median(ours, axis=1)), extent(again, axis=0))
 
 
 def draw(results: Results) -> Any:
@@ -341,10 +319,8 @@ def draw(results: Results) -> Any:
 
 def _draw_traces(axis: Any, table: Table, moved: str, title: str) -> None:
     """Draw the trace of each term against the strength s, linear below 1e-3 so that zeros are visible."""
-    strengths = np.unique(table["strength"][table["moved"] == moved])
-    rows = [(table["moved"] == moved) & (table["strength"] == strength) for strength in strengths]
     for term, color, marker, label in STYLES:
-        samples = np.array([table[f"trace_{term}"][row] for row in rows])
+        strengths, samples = table.select(moved=moved).samples_by("strength", f"trace_{term}")
         draw_median_band(axis, strengths, samples, color, marker=marker, label=label)
     axis.set_yscale("symlog", linthresh=1e-3, linscale=0.5)
     axis.set(xlabel="strength $s$", ylabel="trace", ylim=(-2e-4, 10), title=title)
@@ -352,7 +328,7 @@ def _draw_traces(axis: Any, table: Table, moved: str, title: str) -> None:
 
 def _draw_shares(axis: Any, table: Table, name: str) -> None:
     for term, color, marker, _ in STYLES:
-        x, samples = _by_value(table, name, f"share_{term}")
+        x, samples = table.samples_by(name, f"share_{term}")
         draw_median_band(axis, x, samples, color, marker=marker)
     axis.set(xscale="log", ylabel="share of trace", ylim=(0, 1))
     _mark_values(axis, x, name)
@@ -361,7 +337,7 @@ def _draw_shares(axis: Any, table: Table, name: str) -> None:
 def _draw_eigenvalues(axis: Any, table: Table, name: str) -> None:
     """Draw the median with its band and, dashed, the worst instance of each setting."""
     for term, color, marker, label in STYLES:
-        x, samples = _by_value(table, name, f"eigenvalue_{term}")
+        x, samples = table.samples_by(name, f"eigenvalue_{term}")
         samples = np.maximum(samples, FLOOR)
         draw_median_band(axis, x, samples, color, marker=marker)
         axis.plot(
@@ -392,12 +368,6 @@ def _draw_variance(axis: Any, table: Table) -> None:
     axis.set(xscale="log", yscale="log", xlabel="pairwise dispersion $D$", ylabel=f"tr {TERM_NAMES[2]}")
     axis.set_title("(g) averaging term as a variance")
     axis.legend(loc="upper left")
-
-
-def _by_value(table: Table, name: str, column: str) -> tuple[Array, Array]:
-    """Values of the parameter that varies, and a column at each of them (values, instances)."""
-    values = np.unique(table[name])
-    return values, np.array([table[column][table[name] == value] for value in values])
 
 
 def _mark_values(axis: Any, values: Array, name: str) -> None:

@@ -15,10 +15,10 @@ from scipy.optimize import minimize, root
 
 from fedgram._util.arrays import Array
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, TERM_COLORS, ellipse
-from fedgram.paper.claims import ROUNDING, Measurement
+from fedgram.paper.claims import ROUNDING
 from fedgram.paper.plots import TERM_NAMES, draw_guide, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, concatenate, largest
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, largest
 from fedgram.theory.correct import correct
 from fedgram.theory.explain import TERMS, explain
 from fedgram.theory.geometry import psd
@@ -63,11 +63,12 @@ def sample_moments() -> Table:
     prescribed, drawn = instance.moments, Moments.from_arrays(list(psd.transpose(instance.targets)))
     together = np.concatenate(list(instance.targets), axis=-1)
     pooled = np.cov(together, bias=True)
-    return {
-        "mean": np.array([np.abs(drawn.mean - prescribed.mean).max()]),
-        "covariance": np.array([np.abs(drawn.covariance - prescribed.covariance).max()]),
-        "pooled": np.array([np.abs(pooled - prescribed.pooled.covariance).max()]),
-    }
+    return Table.broadcast(
+        (1,),
+        mean=largest(drawn.mean - prescribed.mean),
+        covariance=largest(drawn.covariance - prescribed.covariance),
+        pooled=largest(pooled - prescribed.pooled.covariance),
+    )
 
 
 def adam_snapshots(steps: list[int], rate: float) -> Table:
@@ -77,7 +78,7 @@ def adam_snapshots(steps: list[int], rate: float) -> Table:
     points = list(islice(adam_path(loss, loss.start(instance.head), rate), max(steps) + 1))
     grams = psd.gram(loss.head(np.array(points)[steps]))
     error = psd.relative_error(grams, prediction.grams[0])
-    return {"steps": np.array(steps), **_entries(grams), "error": error}
+    return Table(steps=np.array(steps), **_entries(grams), error=error)
 
 
 def proximal_paths(weights: list[float]) -> Table:
@@ -87,13 +88,14 @@ def proximal_paths(weights: list[float]) -> Table:
     paths = [proximal_path(loss, weights) for loss in losses]
     heads = np.array([[solution.head for solution in path] for path in paths])
     selected = psd.closest_factor(instance.head, prediction.grams)
-    return {
-        "client": np.repeat(np.arange(1, len(paths) + 1), len(weights)),
-        "weight": np.tile(weights, len(paths)),
-        "gram_error": psd.relative_error(psd.gram(heads), prediction.grams[:, None]).ravel(),
-        "selection_error": psd.relative_error(heads, selected[:, None]).ravel(),
-        "gradient": np.array([solution.gradient_norm for path in paths for solution in path]),
-    }
+    return Table.broadcast(
+        heads.shape[:2],
+        client=np.arange(1, len(paths) + 1)[:, None],
+        weight=np.array(weights),
+        gram_error=psd.relative_error(psd.gram(heads), prediction.grams[:, None]),
+        selection_error=psd.relative_error(heads, selected[:, None]),
+        gradient=np.array([[solution.gradient_norm for solution in path] for path in paths]),
+    )
 
 
 def federated_rounds(weights: list[float], rounds: int) -> Table:
@@ -101,7 +103,7 @@ def federated_rounds(weights: list[float], rounds: int) -> Table:
     instance, prediction = _fixed()
     clients = [Profiled(each, instance.penalty, instance.head) for each in instance.moments.covariance]
     numerical = {weight: proximal(clients, prediction.grams, weight) for weight in weights}
-    return concatenate(
+    return Table.concatenate(
         [
             _rounds("exact", 0.0, exact(prediction.grams), rounds),
             _rounds("L-BFGS", 0.0, unregularized(clients, lbfgs), rounds),
@@ -117,15 +119,16 @@ def _rounds(procedure: str, weight: float, local: Local, rounds: int) -> Table:
     loss = Profiled(instance.moments.covariance, instance.penalty, run.heads[:-1, None], weight)
     gradient = np.linalg.norm(loss.gradient(loss.start(run.returned)), axis=-1)
     solves = 0 if procedure == "exact" else gradient.shape[-1]
-    return {
-        "procedure": np.full(rounds + 1, procedure),
-        "weight": np.full(rounds + 1, weight),
-        "round": np.arange(rounds + 1),
+    return Table.broadcast(
+        (rounds + 1,),
+        procedure=procedure,
+        weight=weight,
+        round=np.arange(rounds + 1),
         **_entries(run.grams),
-        "error": psd.relative_error(run.grams, prediction.barycenter.gram),
-        "solves": np.array([0] + [solves] * rounds),
-        "gradient": np.concatenate([[0.0], gradient.max(axis=-1)]),
-    }
+        error=psd.relative_error(run.grams, prediction.barycenter.gram),
+        solves=np.array([0] + [solves] * rounds),
+        gradient=np.concatenate([[0.0], gradient.max(axis=-1)]),
+    )
 
 
 def reference_grams() -> Table:
@@ -137,7 +140,7 @@ def reference_grams() -> Table:
         "minimizer": minimizer,
         "centralized": prediction.centralized,
     }
-    return {"name": np.array(list(grams)), **_entries(np.array(list(grams.values())))}
+    return Table(name=np.array(list(grams)), **_entries(np.array(list(grams.values()))))
 
 
 def variational_barycenter(grams: Array, client_weights: Array) -> Array:
@@ -178,21 +181,22 @@ def gap_terms() -> Table:
         "equal covariances": scale_covariances(moments, 0.0),
         "both equal": scale_means(scale_covariances(moments, 0.0), 0.0),
     }
-    return concatenate([_gap_row(case, modified) for case, modified in cases.items()])
+    return Table.concatenate([_gap_row(case, modified) for case, modified in cases.items()])
 
 
 def _gap_row(case: str, moments: Moments) -> Table:
     prediction = predict(moments, _fixed()[0].penalty)
     gap, star = explain(prediction), prediction.barycenter.gram
     variance = moments.client_weights @ psd.distance(star, prediction.grams) ** 2  # eq. (12)
-    return {
-        "case": np.array([case]),
-        **{term: trace[None] for term, trace in zip(TERMS, gap.traces, strict=True)},
-        "relative": gap.relative[None],
-        "eigenvalue": gap.smallest_eigenvalue.min(keepdims=True) / gap.scale,
-        "sum_residual": psd.frobenius(prediction.centralized - star - gap.total)[None],
-        "variance_residual": np.abs(gap.traces[2] - variance)[None],
-    }
+    return Table.broadcast(
+        (1,),
+        case=case,
+        **dict(zip(TERMS, gap.traces, strict=True)),
+        relative=gap.relative,
+        eigenvalue=gap.smallest_eigenvalue.min() / gap.scale,
+        sum_residual=psd.frobenius(prediction.centralized - star - gap.total),
+        variance_residual=np.abs(gap.traces[2] - variance),
+    )
 
 
 def corrected_rounds(strengths: list[float], rounds: int) -> Table:
@@ -204,28 +208,29 @@ def corrected_rounds(strengths: list[float], rounds: int) -> Table:
         run = run_rounds(instance.head, exact(correction.grams), instance.moments.client_weights, rounds)
         error = psd.relative_error(run.grams, correction.centralized)
         tables.append(
-            {"strength": np.full(len(error), strength), "round": np.arange(len(error)), "error": error}
+            Table.broadcast(error.shape, strength=strength, round=np.arange(len(error)), error=error)
         )
-    return concatenate(tables)
+    return Table.concatenate(tables)
 
 
-def _entries(grams: Array) -> Table:
+def _entries(grams: Array) -> dict[str, Array]:
     """Columns of the entries of symmetric matrices (N, 2, 2); `gram_at` reads them."""
     return {"g11": grams[:, 0, 0], "g12": grams[:, 0, 1], "g22": grams[:, 1, 1]}
 
 
 def measure(results: Results) -> Found:
     """Measure the claims about the fixed instance."""
-    samples, grams = results["samples"], results["grams"]
+    samples, grams, rounds = results["samples"], results["grams"], results["rounds"]
     limit, minimizer = gram_named(grams, "limit"), gram_named(grams, "minimizer")
+    solved = rounds["gradient"][rounds["solves"] > 0]
     return {
-        "instance-moments": Measurement(float(max(samples["mean"][0], samples["covariance"][0]))),
-        "instance-pooled": Measurement(float(samples["pooled"][0])),
-        "instance-adam": Measurement(_falls(results["adam"]["error"])),
-        "instance-variational": Measurement(float(psd.relative_error(minimizer, limit))),
+        "instance-moments": max(samples["mean"][0], samples["covariance"][0]),
+        "instance-pooled": samples["pooled"][0],
+        "instance-adam": _falls(results["adam"]["error"]),
+        "instance-variational": psd.relative_error(minimizer, limit),
         **_measure_selection(results["path"]),
-        **_measure_endpoints(results["rounds"], gram_named(grams, "centralized")),
-        **_measure_solves(results["path"], results["rounds"]),
+        **_measure_endpoints(rounds, gram_named(grams, "centralized")),
+        "instance-gradient": max(results["path"]["gradient"].max(), solved.max()),
         **_measure_gap(results["gap"]),
         **_measure_correction(results["correction"]),
     }
@@ -235,9 +240,9 @@ def _measure_selection(path: Table) -> Found:
     _, gram = worst_client(path, "gram_error")
     _, head = worst_client(path, "selection_error")
     return {
-        "instance-gram-error": Measurement(float(gram[-1])),
-        "instance-selection-error": Measurement(float(head[-1])),
-        "instance-errors-fall": Measurement(_falls(gram) and _falls(head)),
+        "instance-gram-error": gram[-1],
+        "instance-selection-error": head[-1],
+        "instance-errors-fall": _falls(gram) and _falls(head),
     }
 
 
@@ -248,19 +253,12 @@ def _measure_endpoints(rounds: Table, centralized: Array) -> Found:
     )
     last = gram_at(rows_of(rounds, "proximal", 1e-3), -1)
     return {
-        "instance-end-rho-1e-1": Measurement(float(large[-1])),
-        "instance-end-rho-1e-3": Measurement(float(small[-1])),
-        "instance-end-none": Measurement(float(free[-1])),
-        "instance-end-exact": Measurement(float(exact[16:].max())),
-        "instance-proximal-closer": Measurement(bool(small[-1] < free[-1])),
-        "instance-gap-remains": Measurement(float(psd.relative_error(last, centralized))),
-    }
-
-
-def _measure_solves(path: Table, rounds: Table) -> Found:
-    largest = max(path["gradient"].max(), rounds["gradient"][rounds["solves"] > 0].max())
-    return {
-        "instance-gradient": Measurement(float(largest)),
+        "instance-end-rho-1e-1": large[-1],
+        "instance-end-rho-1e-3": small[-1],
+        "instance-end-none": free[-1],
+        "instance-end-exact": exact[16:].max(),
+        "instance-proximal-closer": small[-1] < free[-1],
+        "instance-gap-remains": psd.relative_error(last, centralized),
     }
 
 
@@ -272,29 +270,25 @@ def _measure_gap(cases: Table) -> Found:
     )
     moved = [term[means] - term[original] for term in (covariance, averaging)]
     return {
-        "instance-trace-mean": Measurement(float(mean[original])),
-        "instance-trace-covariance": Measurement(float(covariance[original])),
-        "instance-trace-averaging": Measurement(float(averaging[original])),
-        "instance-equal-means": Measurement(largest([mean[means], *moved])),
-        "instance-equal-covariances": Measurement(largest([covariance[covariances], averaging[covariances]])),
-        "instance-equal-both": Measurement(float(cases["relative"][both])),
-        "instance-three-terms": Measurement(largest(cases["sum_residual"])),
-        "instance-variance": Measurement(largest(cases["variance_residual"])),
-        "instance-semidefinite": Measurement(bool((cases["eigenvalue"] >= -ROUNDING).all())),
+        "instance-trace-mean": mean[original],
+        "instance-trace-covariance": covariance[original],
+        "instance-trace-averaging": averaging[original],
+        "instance-equal-means": largest([mean[means], *moved]),
+        "instance-equal-covariances": largest([covariance[covariances], averaging[covariances]]),
+        "instance-equal-both": cases["relative"][both],
+        "instance-three-terms": largest(cases["sum_residual"]),
+        "instance-variance": largest(cases["variance_residual"]),
+        "instance-semidefinite": (cases["eigenvalue"] >= -ROUNDING).all(),
     }
 
 
 def _measure_correction(rounds: Table) -> Found:
     """Error to G_cen after one round for each strength, and its limit without correction."""
-    once = {
-        strength: float(rounds["error"][(rounds["strength"] == strength) & (rounds["round"] == 1)][0])
-        for strength in (0.9, 0.99, 1.0)
-    }
+    strengths = {"0.9": 0.9, "0.99": 0.99, "full": 1.0}
+    once = {name: rounds.select(strength=each, round=1)["error"][0] for name, each in strengths.items()}
     return {
-        "instance-correction-0.9": Measurement(once[0.9]),
-        "instance-correction-0.99": Measurement(once[0.99]),
-        "instance-correction-full": Measurement(once[1.0]),
-        "instance-gap": Measurement(float(rounds["error"][rounds["strength"] == 0.0][-1])),
+        **{f"instance-correction-{name}": error for name, error in once.items()},
+        "instance-gap": rounds.select(strength=0.0)["error"][-1],
     }
 
 
@@ -314,14 +308,13 @@ def gram_named(table: Table, name: str) -> Array:
 
 def rows_of(rounds: Table, procedure: str, weight: float = 0.0) -> Table:
     """Rounds 0..T of one procedure in the part `rounds`."""
-    chosen = (rounds["procedure"] == procedure) & (rounds["weight"] == weight)
-    return {name: column[chosen] for name, column in rounds.items()}
+    return rounds.select(procedure=procedure, weight=weight)
 
 
 def worst_client(path: Table, name: str) -> tuple[Array, Array]:
     """Weights ρ, largest first, and the maximum over clients of a column of the part `path`."""
-    weights = np.unique(path["weight"])[::-1]
-    return weights, np.array([path[name][path["weight"] == weight].max() for weight in weights])
+    weights, errors = path.samples_by("weight", name)
+    return weights[::-1], errors.max(axis=1)[::-1]
 
 
 def draw(results: Results) -> Any:
@@ -407,8 +400,8 @@ def _draw_terms(axis: Any, cases: Table) -> None:
 def _draw_correction(axis: Any, rounds: Table) -> None:
     strengths = np.unique(rounds["strength"])
     for strength, color in zip(strengths, (GREY, ORANGE, BLUE, GREEN), strict=True):
-        chosen, label = rounds["strength"] == strength, rf"$\gamma={strength:g}$"
-        _draw_curve(axis, rounds["round"][chosen], rounds["error"][chosen], "o-", color=color, label=label)
+        chosen, label = rounds.select(strength=strength), rf"$\gamma={strength:g}$"
+        _draw_curve(axis, chosen["round"], chosen["error"], "o-", color=color, label=label)
     _style_rounds(axis, r"relative error to $G_{cen}$", "(f) moment correction, exact selection")
     axis.legend(loc="center right")
 

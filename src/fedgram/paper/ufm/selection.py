@@ -26,17 +26,7 @@ from fedgram.display.plotting import BLUE, GREY, INK, ORANGE, RED
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import (
-    Experiment,
-    Found,
-    Results,
-    Scale,
-    concatenate,
-    extent,
-    group_by_size,
-    make_table,
-    redraws_of,
-)
+from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import phi
 from fedgram.theory.select import closest_head
@@ -89,7 +79,7 @@ def selection(seed: list[int], size: list[int], instances: int, weights: list[fl
         for loss, heads in zip(losses, initial, strict=True)
     ]
     optima = psd.factor(_grams(clients))[:, None] @ rotation[..., :targets, :]
-    return concatenate(
+    return Table.concatenate(
         [
             _rows("proximal", clients, np.array(paths), weights),
             _rows("L-BFGS", clients, np.array(free), zeros),
@@ -106,7 +96,7 @@ def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
             clients = selection_instances(rng, targets, width, instances)
             errors = _errors(clients, near_optimum(clients, weight)[:, None])
             rows.append((suite, targets, width, *(np.median(error) for error in errors)))
-    return dict(zip(("suite", "targets", "width", *ERRORS), np.array(rows).T, strict=True))
+    return Table(zip(("suite", "targets", "width", *ERRORS), np.array(rows).T, strict=True))
 
 
 def near_optimum(clients: ClientInstance, weight: float) -> Array:
@@ -145,7 +135,7 @@ def _rows(kind: str, clients: ClientInstance, heads: Array, weights: list[float]
     """One row for each of the heads (N, K, C, P), with weights (K,)."""
     *shape, targets, width = heads.shape
     errors = dict(zip(ERRORS, _errors(clients, heads), strict=True))
-    return make_table(
+    return Table.broadcast(
         tuple(shape), targets=targets, width=width, kind=kind, weight=np.array(weights), **errors
     )
 
@@ -165,13 +155,13 @@ def measure(results: Results) -> Found:
         "selection-head-slope": counted(_slopes(tables, "selection_error")),
         "selection-gram-median": counted(*gram),
         "selection-head-median": counted(*head),
-        "selection-exact": counted(float(exact.max())),
-        "selection-unregularised-gram": counted(float(free_gram.max())),
-        "selection-unregularised-head": counted(float(np.median(free_head))),
+        "selection-exact": counted(exact.max()),
+        "selection-unregularised-gram": counted(free_gram.max()),
+        "selection-unregularised-head": counted(np.median(free_head)),
     }
 
 
-def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
+def _slopes(tables: list[Table], name: str) -> tuple[Array, Array]:
     """Smallest and largest log-log slope over the sizes of the median error, for ρ ≤ 1e-1."""
     slopes = []
     for weights, errors in (by_weight(table, name) for table in tables):
@@ -182,11 +172,11 @@ def _slopes(tables: list[Table], name: str) -> tuple[float, float]:
 
 def _medians(
     redrawn: Table, tables: list[Table], name: str
-) -> tuple[tuple[float, float], tuple[tuple[float, ...], ...]]:
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Smallest and largest median over the sizes at the smallest weight, in our suite and in further ones."""
     medians = np.array([np.median(by_weight(table, name)[1][:, -1]) for table in tables])
     others = redrawn[name].reshape(-1, len(SELECTION_SIZES))
-    return extent(medians), redraws_of(others.min(axis=1), others.max(axis=1))
+    return extent(medians), extent(others, axis=1)
 
 
 def by_size(results: Results) -> dict[tuple[int, ...], Table]:
@@ -197,14 +187,13 @@ def by_size(results: Results) -> dict[tuple[int, ...], Table]:
 
 def by_weight(table: Table, name: str) -> tuple[Array, Array]:
     """Weights (W,), largest first, and a column of proximal training, (instances, W)."""
-    chosen = table["kind"] == "proximal"
-    weights = np.unique(table["weight"][chosen])[::-1]
-    return weights, table[name][chosen].reshape(-1, len(weights))
+    weights, errors = table.select(kind="proximal").samples_by("weight", name)
+    return weights[::-1], errors[::-1].T
 
 
 def at_zero(table: Table, kind: str, name: str) -> Array:
     """Column of all heads of one kind at ρ = 0, (instances x starts,)."""
-    return table[name][table["kind"] == kind]
+    return table.select(kind=kind)[name]
 
 
 def draw(results: Results) -> Any:
