@@ -36,6 +36,10 @@ class Findings:
     cohort: Cohort
     shown: ComparableRuns
 
+    def at(self, setting: str) -> Findings:
+        """Measure over the cohort's part in one setting."""
+        return replace(self, cohort=self.cohort.at(setting))
+
     def median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
         """Median of a quantity over the runs of a condition."""
         return self.over((condition,), _median(metric))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from textwrap import fill
@@ -68,33 +68,33 @@ LOOKS = {
 }
 
 
-def make_setting_panels(settings: Sequence[str], height: float, **keywords: Any) -> Any:
+def make_setting_panels(
+    settings: Sequence[str], height: float, xlabel: str = "", ylabel: str = "", sharex: bool = True
+) -> Any:
     """Make a figure and its titled panels by setting, in rows of at most five and `height` inches.
 
-    A single row is half as high again.
+    A single row is half as high again. Labels are those of all panels.
     """
     rows = max(1, -(-len(settings) // 5))
     columns = max(1, -(-len(settings) // rows))
     width = max(NARROWEST, min(WIDTH, PANEL * columns))
-    figure, axes = make_panels(rows, columns, (width, height * max(rows, 1.5) + 0.9), **keywords)
+    size = (width, height * max(rows, 1.5) + 0.9)
+    figure, axes = make_panels(rows, columns, size, sharex=sharex, sharey=True)
     for axis in axes[len(settings) :]:
         axis.remove()
     for axis, setting in zip(axes, settings, strict=False):
         axis.set_title(TITLES[setting])
     for axis in axes[(rows - 1) * columns - (rows * columns - len(settings)) : (rows - 1) * columns]:
         axis.xaxis.set_tick_params(labelbottom=True)  # above an empty place
+    if xlabel and settings:  # once, under the middle of the last row
+        last = axes[(rows - 1) * columns : len(settings)]
+        last[(len(last) - 1) // 2].set_xlabel(xlabel, x=0.5 if len(last) % 2 else 1.05)
+    if ylabel:
+        figure.supylabel(ylabel, fontsize=8)
     return figure, dict(zip(settings, axes, strict=False))
 
 
-def label_below(axes: Mapping[str, Any], label: str) -> None:
-    """Label the horizontal axis once, under the middle of the last row of panels."""
-    last = [axis for axis in axes.values() if axis.get_subplotspec().is_last_row()]
-    if last:
-        between = len(last) % 2 == 0
-        last[(len(last) - 1) // 2].set_xlabel(label, x=1.05 if between else 0.5)
-
-
-def describe_missing(settings: Iterable[str], drawn: Iterable[Result]) -> str:
+def _describe_missing(settings: Iterable[str], drawn: Iterable[Result]) -> str:
     """Sentence about the settings of an experiment without runs in a figure; empty if there are none."""
     run = {each.setting for each in drawn}
     names = [TITLES[setting] for setting in settings if setting not in run]
@@ -102,13 +102,13 @@ def describe_missing(settings: Iterable[str], drawn: Iterable[Result]) -> str:
 
 
 def draw_runs(
-    axis: Any, places: Iterable[float], groups: Iterable[Sequence[Result]], metric: Metric, look: Look,
-    **keywords: Any,
-) -> None:  # fmt: skip
+    axis: Any, places: Iterable[float], groups: Iterable[Sequence[Result]], metric: Metric, look: Look
+) -> None:
     """Draw a marker for each run of the group at each place, and a line through the groups' medians."""
     pairs = [(place, group) for place, group in zip(places, groups, strict=True) if group]
     medians = [np.median([metric(run) for run in group]) for _, group in pairs]
-    axis.plot([place for place, _ in pairs], medians, color=look.color, **keywords)
+    if pairs:  # an empty line would count as data of the panel
+        axis.plot([place for place, _ in pairs], medians, color=look.color)
     for place, group in pairs:
         draw_run_markers(axis, place, [(metric(run), [run]) for run in group], look)
 
@@ -168,9 +168,14 @@ def set_epoch_ticks(axis: Any, runs: Iterable[Result]) -> None:
 
 
 def finish_figure(
-    figure: Any, shown: Iterable[Result], handles: Sequence[Any] = (), columns: int = 4, note: str = ""
+    figure: Any,
+    shown: Sequence[Result],
+    handles: Sequence[Any] = (),
+    columns: int = 4,
+    note: str = "",
+    settings: Iterable[str] = (),
 ) -> Any:
-    """Put the legend above a figure, and a note and its provenance below.
+    """Put the legend above a figure; below it a note, those of the settings without runs, and provenance.
 
     Returns None, and closes the figure, if all panels are empty.
     """
@@ -184,11 +189,11 @@ def finish_figure(
     for axis in figure.axes:
         _fix_empty_labels(axis)
     if handles:
-        figure.legend(
-            handles=handles, loc="outside upper center", ncols=_fit_columns(figure, handles, columns)
-        )
+        columns = _fit_columns(figure, handles, columns)
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     letters = int(18 * figure.get_figwidth())
-    lines = [fill(line, letters) for line in filter(None, [note, *describe_runs(shown)])]
+    notes = " ".join(filter(None, (note, _describe_missing(settings, shown))))
+    lines = [fill(line, letters) for line in filter(None, (notes, *describe_runs(shown)))]
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=6.5, color="0.35")
     return figure
 

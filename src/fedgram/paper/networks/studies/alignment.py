@@ -13,7 +13,7 @@ from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import ALIGNED, FIVE, START_PAIRS, THREE, with_correction
 from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.plots import make_panels
 
 SELECTION = ("ordinary", "proximal", "aligned")
@@ -67,17 +67,17 @@ def _three_rounds_for_one(rows: list[Row]) -> bool:
 
 def _measure_mismatched(shown: ComparableRuns) -> Found:
     """Measure the part of the objective that alignment removes from one averaging."""
+    found = Findings(cohorts.MISMATCHED, shown)
     measured: Found = {}
+    lower = metrics.every(lambda raw, aligned: metrics.removed(raw, aligned) > 0)
     for name, pair in START_PAIRS.items():
-        found = Findings(cohorts.MISMATCHED, shown)
-        lower = metrics.every(lambda raw, aligned: metrics.removed(raw, aligned) > 0)
         measured[f"mismatched-{name}-lower"] = found.over(pair, lower, as_one=True)
         measured[f"mismatched-{name}-range"] = found.over(pair, _range_over_settings, as_one=True)
         for setting in ALIGNED:
-            one = Findings(cohorts.MISMATCHED.at(setting), shown)
-            measured[f"mismatched-{name}-{setting}"] = one.over(pair, _median_removed, as_one=True)
+            there = found.at(setting).over(pair, _median_removed, as_one=True)
+            measured[f"mismatched-{name}-{setting}"] = there
     four = (*START_PAIRS["common"], *START_PAIRS["independent"])
-    return measured | {"mismatched-similar": Findings(cohorts.MISMATCHED, shown).over(four, _removes_alike)}
+    return measured | {"mismatched-similar": found.over(four, _removes_alike)}
 
 
 def _removes_alike(rows: list[Row]) -> bool:
@@ -98,9 +98,8 @@ def _range_over_settings(rows: list[Row]) -> tuple[float, float]:
     return min(medians), max(medians)
 
 
-def draw_alignment(results: Results) -> Any:
+def draw_alignment(shown: ComparableRuns) -> Any:
     """Draw endpoint errors of three procedures, and the share of the objective that alignment removes."""
-    shown = ComparableRuns.from_results(results)
     settings = [setting for setting in ALIGNED if setting in shown.settings]
     if not settings:
         return None
@@ -112,8 +111,7 @@ def draw_alignment(results: Results) -> Any:
     looks = {name: panels.LOOKS[name] for name in SELECTION}
     looks |= {f"{name} initial backbones": look for name, look in STARTS.items()}
     handles = [look.handle(name, "") for name, look in looks.items()]
-    missing = panels.describe_missing(ALIGNED, drawn)
-    return panels.finish_figure(figure, drawn, handles, columns=5, note=f"Bars are medians. {missing}")
+    return panels.finish_figure(figure, drawn, handles, columns=5, note="Bars are medians.", settings=ALIGNED)
 
 
 def _draw_endpoints(
@@ -131,6 +129,7 @@ def _draw_endpoints(
                 )
                 drawn += group
     axis.set(yscale="log", ylabel=f"$e_F(G_T,$ {panels.REFERENCE_NAMES[reference]})")
+    axis.margins(y=0.12)  # markers at the lowest error stay whole
     axis.set_title("without correction" if reference == "barycenter" else "with moment correction")
     panels.mark_settings(axis, settings)
     return drawn

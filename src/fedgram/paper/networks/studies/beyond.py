@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fedgram.display.plotting import BLUE, GREEN, INK, ORANGE, tag_runs
 from fedgram.paper.networks import metrics, panels
-from fedgram.paper.networks.cohorts import BUDGETS, PREDICTING, THREE, Condition
+from fedgram.paper.networks.cohorts import PREDICTING, THREE
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import ALL
+from fedgram.paper.networks.studies.sweeps import AXES, draw_budgets
 from fedgram.runs.procedure import BIAS_RULES
 
-Against = Literal["epochs", "seconds"]
-AXES: dict[Against, str] = {
-    "epochs": "local epochs $E$ in a round",
-    "seconds": "a run's share of its stack's time, seconds",
-}
 CENTRALIZED = "centralized"
 RULE_LOOKS = dict(zip(BIAS_RULES, map(panels.Look, (ORANGE, BLUE, GREEN), ("o", "s", "^")), strict=True))
 ONE_BIAS = {"shared": panels.Look(INK, "D")}  # centralized training has no clients: every rule is the same
@@ -27,56 +23,33 @@ Tested = Mapping[str, list[Result]]
 """Runs with test rows, by procedure."""
 
 
-def draw_solved(results: Results) -> dict[str, Any]:
+def draw_solved(shown: ComparableRuns) -> dict[str, Any]:
     """Draw endpoint errors of four procedures, against local epochs and against time."""
-    shown = ComparableRuns.from_results(results)
-    return {against: _draw_error_figure(shown, against) for against in AXES}
-
-
-def _draw_error_figure(shown: ComparableRuns, against: Against) -> Any:
-    figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
-    drawn = list[Result]()
-    for setting, axis in axes.items():
-        for name, look in panels.LOOKS.items():
-            groups = _by_budget(shown, setting, name)
-            places = [float(np.median([getattr(run, against) for run in group])) for group in groups]
-            panels.draw_runs(axis, places, groups, metrics.endpoint, look)
-            drawn += [run for group in groups for run in group]
-        axis.set(xscale="log", yscale="log")
-        axis.minorticks_off()
-    if against == "epochs" and drawn:
-        panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
-    figure.supylabel("$e_F$ to the target at the end", fontsize=8)
+    label = "$e_F$ to the target at the end"
     handles = [look.handle(name) for name, look in panels.LOOKS.items()]
-    panels.label_below(axes, AXES[against])
-    return panels.finish_figure(figure, drawn, handles, note=panels.describe_missing(ALL, drawn))
+    return {
+        against: draw_budgets(shown, panels.LOOKS, metrics.endpoint, label, handles, against)
+        for against in AXES
+    }
 
 
-def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list[Result]]:
-    """Runs of a procedure in one setting, grouped by local epochs, ascending."""
-    conditions = {shown.scale.epochs(budget): Condition(procedure, budget) for budget in BUDGETS}
-    groups = [shown.runs(setting, condition, THREE) for condition in conditions.values()]
-    return [group for group in groups if group]
-
-
-def draw_predictions(results: Results) -> Any:
+def draw_predictions(shown: ComparableRuns) -> Any:
     """Draw the test error of procedures under each bias rule, and of centralized training.
 
     It covers the last half of the rounds, because single rows can make one round an outlier.
     """
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    drawn = list[Result]()
     tested = {name: {each: _tested(shown, name, each) for each in PREDICTING} for name in shown.settings}
     tested = {name: groups for name, groups in tested.items() if any(groups.values())}
     # rows of procedures that ran nowhere are left out
     procedures = [each for each in PREDICTING if any(groups[each] for groups in tested.values())]
-    figure, axes = panels.make_setting_panels(tuple(tested), 0.4 * len(procedures), sharey=True)
+    label = "test MSE in the last half of the rounds: median and range"
+    figure, axes = panels.make_setting_panels(tuple(tested), 0.4 * len(procedures), label, sharex=False)
     for axis, groups in zip(axes.values(), tested.values(), strict=True):
         _draw_test_errors(axis, {name: groups[name] for name in procedures})
         drawn += [run for group in groups.values() for run in group]
-    panels.label_below(axes, "test MSE in the last half of the rounds: median and range")
     handles = [look.handle(f"{rule} bias", "") for rule, look in RULE_LOOKS.items()]
-    note = " ".join(filter(None, (_without_reference(drawn), panels.describe_missing(ALL, drawn))))
-    return panels.finish_figure(figure, drawn, handles, note=note)
+    return panels.finish_figure(figure, drawn, handles, note=_without_reference(drawn), settings=ALL)
 
 
 def _tested(shown: ComparableRuns, setting: str, procedure: str) -> list[Result]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from fedgram._util.text import describe_seeds
@@ -12,7 +13,7 @@ from fedgram.paper.networks import metrics, panels, tables
 from fedgram.paper.networks.cohorts import MAIN, with_correction
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row
 from fedgram.paper.networks.metrics import Findings, Found, Metric
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import ALL, IMAGES, TABULAR
 from fedgram.paper.plots import make_panels, shades
 from fedgram.theory.penalty import Penalty
@@ -54,30 +55,26 @@ def _nearer(near: Metric, far: Metric) -> Callable[[Result], bool]:
 
 def _proximal_medians_smaller(rows: list[Row]) -> bool:
     """Whether every median of Table 4 is smaller under proximal training."""
-    ordinary, near = [(row[0], row[2]) for row in rows], [(row[1], row[3]) for row in rows]
-    free, corrected = (
-        (metrics.endpoint, metrics.trajectory, metrics.last_delta),
-        (metrics.direction("centralized", 1), metrics.error("centralized", 1)),
-    )
-    better = [metrics.medians(near, metric)[0] < metrics.medians(ordinary, metric)[0] for metric in free]
-    better += [
-        metrics.medians(near, metric)[1] < metrics.medians(ordinary, metric)[1]
-        for metric in (*corrected, metrics.endpoint)
-    ]
-    return all(better)
+    free = (metrics.endpoint, metrics.trajectory, metrics.last_delta)
+    corrected = (metrics.direction("centralized", 1), metrics.error("centralized", 1), metrics.endpoint)
+
+    def falls(metric: Metric, ordinary: int, proximal: int) -> bool:
+        medians = metrics.medians(rows, metric)
+        return bool(medians[proximal] < medians[ordinary])
+
+    return all(falls(metric, 0, 1) for metric in free) and all(falls(metric, 2, 3) for metric in corrected)
 
 
 def _improves_after_round_1(rows: list[Row]) -> bool:
-    return bool(
-        metrics.medians(rows, metrics.endpoint)[0] < metrics.medians(rows, metrics.error("centralized", 1))[0]
+    first, last = (
+        metrics.medians(rows, each)[0] for each in (metrics.error("centralized", 1), metrics.endpoint)
     )
+    return bool(last < first)
 
 
-def draw_main(results: Results) -> dict[str, Any]:
+def draw_main(shown: ComparableRuns) -> dict[str, Any]:
     """Draw all figures of the main experiments: 3, 4 and 9 to 11 of the paper."""
-    shown = ComparableRuns.from_results(results).same_seeds(
-        [condition.procedure for condition in MAIN.conditions]
-    )
+    shown = shown.same_seeds([condition.procedure for condition in MAIN.conditions])
     selection = {
         f"{procedure}-{part}": draw_selection(shown, procedure, settings)
         for procedure in ("proximal", "ordinary")
@@ -102,11 +99,10 @@ def draw_selection(shown: ComparableRuns, procedure: str, settings: Sequence[str
     limits = panels.error_limits(_groups(shown, settings))
     for (errors, *grams), (setting, runs) in zip(axes, groups.items(), strict=True):
         _draw_errors(errors, shown, setting, procedure, limits)
-        _draw_planes(grams, runs, _all_four(shown, setting))
+        _draw_planes(grams, runs, list(chain.from_iterable(_groups(shown, (setting,)))))
     axes[-1, 0].set_xlabel("round")
     drawn = [run for runs in groups.values() for run in runs]
-    missing = panels.describe_missing(settings, drawn)
-    return panels.finish_figure(figure, drawn, _selection_handles(), columns=2, note=missing)
+    return panels.finish_figure(figure, drawn, _selection_handles(), columns=2, settings=settings)
 
 
 def _draw_errors(
@@ -219,7 +215,7 @@ def _evolution_handles(run: Result) -> list[Any]:
 
 def draw_comparison(shown: ComparableRuns) -> Any:
     """Draw errors of ordinary and proximal training in all settings, on the same axes."""
-    figure, axes = panels.make_setting_panels(shown.settings, 1.65, sharex=True, sharey=True)
+    figure, axes = panels.make_setting_panels(shown.settings, 1.65, "round", "$e_F$ to the target")
     limits = panels.error_limits(_groups(shown, ALL))
     for setting, axis in axes.items():
         for procedure, look in CURVES.items():
@@ -229,11 +225,9 @@ def draw_comparison(shown: ComparableRuns) -> Any:
             corrected = shown.runs(setting, with_correction(procedure))
             panels.draw_round_curve(axis, corrected, "centralized", **style)
         panels.style_rounds(axis, limits)
-    panels.label_below(axes, "round")
-    figure.supylabel("$e_F$ to the target", fontsize=8)
     drawn = [run for group in _groups(shown, ALL) for run in group]
-    note = f"Thin: every seed; thicker: their median. {panels.describe_missing(ALL, drawn)}"
-    return panels.finish_figure(figure, drawn, _comparison_handles(), columns=2, note=note)
+    note = "Thin: every seed; thicker: their median."
+    return panels.finish_figure(figure, drawn, _comparison_handles(), columns=2, note=note, settings=ALL)
 
 
 def _comparison_handles() -> list[Any]:
@@ -246,10 +240,6 @@ def _comparison_handles() -> list[Any]:
 
 def _with_and_without(shown: ComparableRuns, setting: str, procedure: str) -> list[Result]:
     return shown.runs(setting, procedure) + shown.runs(setting, with_correction(procedure))
-
-
-def _all_four(shown: ComparableRuns, setting: str) -> list[Result]:
-    return [run for procedure in CURVES for run in _with_and_without(shown, setting, procedure)]
 
 
 def _groups(shown: ComparableRuns, settings: Sequence[str]) -> list[list[Result]]:

@@ -11,7 +11,7 @@ from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import THREE
 from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import IMAGES
 
 LOOK = panels.Look(BLUE, "o")
@@ -31,15 +31,12 @@ def measure_prediction(shown: ComparableRuns) -> Found:
             f"prediction-{name}-train-always": found.always(metrics.smaller(metrics.train_mse), *pair),
             f"prediction-{name}-test-share": found.share(metrics.smaller(metrics.test_mse), *pair),
         }
+    corrected = PREDICTION["corrected"], "ordinary"
+    for setting in ("dsprites", "mpiigaze"):
+        measured[f"prediction-corrected-test-{setting}"] = found.at(setting).over(corrected, _mean_change)
     return measured | {
         "prediction-proximal-test-largest": found.over(("proximal", "ordinary"), _largest_change),
-        "prediction-corrected-test-range": found.over(("proximal+corrected", "ordinary"), _mean_changes),
-        **{
-            f"prediction-corrected-test-{setting}": Findings(cohorts.PREDICTION.at(setting), shown).over(
-                ("proximal+corrected", "ordinary"), _mean_change
-            )
-            for setting in ("dsprites", "mpiigaze")
-        },
+        "prediction-corrected-test-range": found.over(corrected, _mean_changes),
     }
 
 
@@ -66,9 +63,9 @@ def _mean_change(rows: list[Row]) -> float:
     return float(np.mean(_changes(rows, metrics.test_mse)))
 
 
-def draw_prediction(results: Results) -> Any:
+def draw_prediction(shown: ComparableRuns) -> Any:
     """Draw changes of the test error against ordinary training of the same seed, in percent."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    drawn = list[Result]()
     groups = {
         setting: [shown.runs(setting, procedure, THREE) for procedure in PREDICTION.values()]
         for setting in IMAGES
@@ -77,17 +74,14 @@ def draw_prediction(results: Results) -> Any:
     groups = {
         name: three for name, three in groups.items() if any(pair_runs(three[0], each) for each in three[1:])
     }
-    figure, axes = panels.make_setting_panels(tuple(groups), 2.1, sharex=True, sharey=True)
-    for (_, axis), three in zip(axes.items(), groups.values(), strict=True):
+    figure, axes = panels.make_setting_panels(tuple(groups), 2.1, ylabel="change of test MSE, %")
+    for axis, three in zip(axes.values(), groups.values(), strict=True):
         _draw_changes(axis, three)
         drawn += [run for group in three for run in group]
         axis.set_xticks(range(3), ["O", "P", "C"])
         axis.set_xlim(-0.3, 2.3)
-    figure.supylabel("change of test MSE, %", fontsize=8)
     label = "O ordinary, P proximal, C proximal with moment correction; a line for each seed"
-    return panels.finish_figure(
-        figure, drawn, [LOOK.handle(label)], note=panels.describe_missing(IMAGES, drawn)
-    )
+    return panels.finish_figure(figure, drawn, [LOOK.handle(label)], settings=IMAGES)
 
 
 def _draw_changes(axis: Any, groups: list[list[Result]]) -> None:

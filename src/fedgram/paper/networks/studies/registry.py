@@ -23,15 +23,15 @@ from fedgram.paper.plots import SETTINGS
 class Study:
     """One experiment on the runs of its cohorts.
 
-    draw: from results to a figure, or to figures by name; None for a figure without data. measure: from
-    comparable runs to numbers for the claims, if the paper makes any.
+    draw: from comparable runs to a figure, or to figures by name; None for a figure without data. measure:
+    from them to numbers for the claims, if the paper makes any.
     """
 
     name: str
     title: str
     where: str
     cohorts: tuple[Cohort, ...]
-    draw: Callable[[Results], Any]
+    draw: Callable[[ComparableRuns], Any]
     measure: Callable[[ComparableRuns], Found] = lambda shown: {}
 
     @property
@@ -47,7 +47,7 @@ class Study:
 def figures_of(name: str, results: Results) -> dict[str, Any]:
     """Draw the figures of an experiment by name; a single figure has the name ''."""
     with pyplot().rc_context(SETTINGS):
-        drawn = STUDIES[name].draw(results)
+        drawn = STUDIES[name].draw(ComparableRuns.from_results(results))
     return drawn if isinstance(drawn, dict) else {"": drawn}
 
 

@@ -9,7 +9,7 @@ from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import THREE
 from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.metrics import Reference
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import IMAGES, TABULAR
 from fedgram.paper.plots import make_panels
 
@@ -31,9 +31,9 @@ measure_architecture = partial(tables.ARCHITECTURE.measure, fair=False)
 measure_full_model = partial(tables.FULL_MODEL.measure, fair=False)
 
 
-def draw_architecture(results: Results) -> Any:
+def draw_architecture(shown: ComparableRuns) -> Any:
     """Draw direction errors to both references with other networks and with more data."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    drawn = list[Result]()
     groups = {
         title: {name: runs for name in IMAGES if (runs := shown.runs(name, condition, THREE))}
         for title, condition in ARCHITECTURES.items()
@@ -58,11 +58,12 @@ def draw_architecture(results: Results) -> Any:
     return panels.finish_figure(figure, drawn, _reference_handles(""), note=note)
 
 
-def draw_full_model(results: Results) -> Any:
+def draw_full_model(shown: ComparableRuns) -> Any:
     """Draw direction errors under full-model averaging: more local training, then correction."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
+    drawn = list[Result]()
     settings = tuple(name for name in TABULAR if name in shown.settings)
-    figure, axes = panels.make_setting_panels(settings, 2.1, sharex=True, sharey=True)
+    epochs, error = "local epochs $E$ in a round", "direction error $d$"
+    figure, axes = panels.make_setting_panels(settings, 2.1, epochs, error)
     few, many = (shown.scale.epochs(condition.epochs) for condition in (cohorts.FULL_SHORT, cohorts.FULL))
     labels = {
         cohorts.FULL_SHORT: f"{few}",
@@ -78,11 +79,7 @@ def draw_full_model(results: Results) -> Any:
         axis.set_xticks(range(len(ran)), [labels[condition] for condition in ran])
         axis.set_xlim(-0.4, len(ran) - 0.6)
         axis.set_yscale("log")
-    panels.label_below(axes, "local epochs $E$ in a round")
-    figure.supylabel("direction error $d$", fontsize=8)
-    return panels.finish_figure(
-        figure, drawn, _reference_handles(), note=panels.describe_missing(TABULAR, drawn)
-    )
+    return panels.finish_figure(figure, drawn, _reference_handles(), settings=TABULAR)
 
 
 def _draw_directions(axis: Any, place: float, group: list[Result]) -> None:

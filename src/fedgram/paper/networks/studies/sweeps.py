@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fedgram.paper.networks import cohorts, metrics, panels, tables
 from fedgram.paper.networks.cohorts import BUDGETS, THREE, WEIGHTS, Condition, proximal
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.metrics import Findings, Found, Metric, Reference
-from fedgram.paper.networks.results import Result, Results
+from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import ALL
 from fedgram.paper.plots import TERM_NAMES
 from fedgram.runs.procedure import PROXIMAL
@@ -22,6 +22,11 @@ from fedgram.runs.procedure import PROXIMAL
 LOWEST = WEIGHTS.index(1e-3)  # where the paper's medians are smallest
 BELOW = 0.1  # direction error for which Appendix F.3 names the first sufficient budget
 ZERO = 2e-7  # place of the weight 0 on a log axis, left of the positive ones
+Against = Literal["epochs", "seconds"]
+AXES: dict[Against, str] = {
+    "epochs": "local epochs $E$ in a round",
+    "seconds": "a run's share of its stack's time, seconds",
+}
 LOOK = panels.Look(panels.REFERENCE_COLORS["barycenter"], "o")
 OBSERVED = panels.Look(INK, "o")
 
@@ -53,31 +58,21 @@ def measure_epochs(shown: ComparableRuns) -> Found:
         for budget in (50, 400, 1000, 4000)
     }
     firsts: Found = {
-        f"epochs-first-{name}": Findings(cohorts.EPOCHS.at(name), shown).over(
-            cohorts.EPOCHS.conditions, _first_budget
-        )
-        for name in ALL
+        f"epochs-first-{name}": found.at(name).over(cohorts.EPOCHS.conditions, _first_budget) for name in ALL
     }
     return budgets | firsts | {"epochs-falls": found.over(cohorts.EPOCHS.conditions, _falls_with_epochs)}
 
 
 def _falls_with_epochs(rows: list[Row]) -> bool:
     """Whether the median over settings of the median direction error falls with every larger budget."""
-    return all(
-        a > b
-        for a, b in pairwise(
-            _median_of_settings([(run,) for run in runs]) for runs in zip(*rows, strict=True)
-        )
-    )
+    medians = (_median_of_settings([(run,) for run in runs]) for runs in zip(*rows, strict=True))
+    return all(a > b for a, b in pairwise(medians))
 
 
 def _median_of_settings(rows: list[Row]) -> float:
     """Median over settings of the median over seeds of the direction error to G_⋆."""
-    return float(
-        np.median(
-            [metrics.medians(group, metrics.direction("barycenter"))[0] for group in metrics.by_setting(rows)]
-        )
-    )
+    turned = metrics.direction("barycenter")
+    return float(np.median([metrics.medians(group, turned)[0] for group in metrics.by_setting(rows)]))
 
 
 def _first_budget(rows: list[Row]) -> float:
@@ -114,10 +109,10 @@ def _rises(rows: list[Row], metric: Metric) -> bool:
     return all(a < b for a, b in pairwise(metrics.medians(rows, metric)[LOWEST:]))
 
 
-def draw_means(results: Results) -> Any:
+def draw_means(shown: ComparableRuns) -> Any:
     """Draw the terms of the predicted gap before and after centering targets, and the observed gap."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(shown.settings, 1.7, sharex=True, sharey=True)
+    drawn = list[Result]()
+    figure, axes = panels.make_setting_panels(shown.settings, 1.7, ylabel="trace / predicted gap")
     for setting, axis in axes.items():
         conditions = [shown.runs(setting, name, THREE) for name in ("ordinary", "centered")]
         drawn += [run for condition in conditions for run in condition]
@@ -125,13 +120,11 @@ def draw_means(results: Results) -> Any:
         _draw_observed_gaps(axis, conditions)
         axis.set_xticks((0, 1), ("before", "after"))
         axis.set_xlim(-0.6, 1.6)
-    figure.supylabel("trace / predicted gap", fontsize=8)
     names = (f"tr {TERM_NAMES[0]}", f"tr({TERM_NAMES[1]} + {TERM_NAMES[2]})")
     handles = [*_patches(names, (BLUE, ORANGE)), OBSERVED.handle("observed, a seed each")]
-    missing = panels.describe_missing(ALL, drawn)
     without = [TITLES[name] for name in shown.settings if not shown.runs(name, "centered", THREE)]
-    note = f"Without runs on centered targets: {', '.join(without)}. {missing}" if without else missing
-    return panels.finish_figure(figure, drawn, handles, note=note)
+    note = f"Without runs on centered targets: {', '.join(without)}." if without else ""
+    return panels.finish_figure(figure, drawn, handles, note=note, settings=ALL)
 
 
 def gap_share(run: Result, reference: Reference) -> float:
@@ -166,29 +159,45 @@ def _patches(names: Sequence[str], colors: Sequence[str]) -> list[Any]:
     return [Patch(color=color, alpha=0.8, label=name) for name, color in zip(names, colors, strict=True)]
 
 
-def draw_epochs(results: Results) -> Any:
+def draw_epochs(shown: ComparableRuns) -> Any:
     """Draw the direction error of ordinary training to G_⋆ against local epochs."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
-    budgets = {shown.scale.epochs(budget): Condition("ordinary", budget) for budget in BUDGETS}
+    label = f"$d(G_T,$ {panels.STAR})"
+    handles = [LOOK.handle(panels.SEEDS)]
+    return draw_budgets(shown, {"ordinary": LOOK}, metrics.direction("barycenter"), label, handles)
+
+
+def draw_budgets(
+    shown: ComparableRuns, looks: Mapping[str, panels.Look], metric: Metric, label: str, handles: list[Any],
+    against: Against = "epochs",
+) -> Any:  # fmt: skip
+    """Draw a quantity of procedures, which have these looks, for every budget of local epochs."""
+    drawn = list[Result]()
+    figure, axes = panels.make_setting_panels(shown.settings, 1.6, AXES[against], label)
     for setting, axis in axes.items():
-        groups = [shown.runs(setting, condition, THREE) for condition in budgets.values()]
-        panels.draw_runs(axis, budgets, groups, metrics.direction("barycenter"), LOOK)
-        drawn += [run for group in groups for run in group]
+        for procedure, look in looks.items():
+            groups = _by_budget(shown, setting, procedure)
+            places = [float(np.median([getattr(run, against) for run in group])) for group in groups]
+            panels.draw_runs(axis, places, groups, metric, look)
+            drawn += [run for group in groups for run in group]
         axis.set(xscale="log", yscale="log")
         axis.minorticks_off()
-    if drawn:
+    if against == "epochs" and drawn:
         panels.set_epoch_ticks(axes[shown.settings[0]], drawn)  # shared by all panels
-    panels.label_below(axes, "local epochs $E$ in a round")
-    figure.supylabel(f"$d(G_T,$ {panels.STAR})", fontsize=8)
-    missing = panels.describe_missing(ALL, drawn)
-    return panels.finish_figure(figure, drawn, [LOOK.handle(panels.SEEDS)], note=missing)
+    return panels.finish_figure(figure, drawn, handles, settings=ALL)
 
 
-def draw_weights(results: Results) -> Any:
+def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list[Result]]:
+    """Runs of a procedure in one setting, grouped by local epochs, ascending."""
+    conditions = {shown.scale.epochs(budget): Condition(procedure, budget) for budget in BUDGETS}
+    groups = [shown.runs(setting, condition, THREE) for condition in conditions.values()]
+    return [group for group in groups if group]
+
+
+def draw_weights(shown: ComparableRuns) -> Any:
     """Draw the endpoint error to G_⋆ against the proximal weight, with weight 0 apart."""
-    shown, drawn = ComparableRuns.from_results(results), list[Result]()
-    figure, axes = panels.make_setting_panels(shown.settings, 1.6, sharex=True, sharey=True)
+    drawn = list[Result]()
+    label = f"$e_F(G_T,$ {panels.STAR})"
+    figure, axes = panels.make_setting_panels(shown.settings, 1.6, "proximal weight ρ", label)
     for setting, axis in axes.items():
         groups = {weight: shown.runs(setting, proximal(weight), THREE) for weight in WEIGHTS}
         drawn += [run for group in groups.values() for run in group]
@@ -197,10 +206,8 @@ def draw_weights(results: Results) -> Any:
         axis.set(xscale="log", yscale="log", xlim=(ZERO / 4, 4))
         axis.set_xticks([ZERO, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "1e-3", "0.1"], fontsize=7)
         axis.minorticks_off()
-    panels.label_below(axes, "proximal weight ρ")
-    figure.supylabel(f"$e_F(G_T,$ {panels.STAR})", fontsize=8)
     handles = [LOOK.handle(panels.SEEDS), panels.legend_line("the paper's ρ = 10⁻³", GREY, "--")]
-    return panels.finish_figure(figure, drawn, handles, note=panels.describe_missing(ALL, drawn))
+    return panels.finish_figure(figure, drawn, handles, settings=ALL)
 
 
 def _draw_baseline(axis: Any, runs: list[Result]) -> None:
