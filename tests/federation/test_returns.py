@@ -29,6 +29,7 @@ from fedgram.theory import ridge, select
 from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from tests.helpers.instances import covariances, random_moments
+from tests.helpers.shrunk_layers import TrainedLayers, solve_shrunk
 
 SEEDS = st.integers(0, 10_000)
 PENALTY = Penalty(0.1, 0.2)
@@ -246,7 +247,7 @@ def test_strengths_are_solved_together(factorize):
 
 
 def trained_layers(layers, k=0):
-    return select.TrainedLayers(*(value[k].numpy() for value in vars(layers).values()))
+    return TrainedLayers(*(value[k].numpy() for value in vars(layers).values()))
 
 
 @pytest.mark.parametrize("deficit", [np.zeros((2, 2)), MIXED], ids=["plain", "mixed"])
@@ -258,9 +259,7 @@ def test_shrunk_layers_are_those_of_numpy(noise, deficit):
         layers, *map(torch.tensor, (u, y, broadcast, np.tile(deficit, (3, 1, 1)))), PENALTY
     )
     for k in range(3):
-        theirs = select.solve_shrunk(
-            u[k], y[k], broadcast[k], PENALTY, trained_layers(layers, k), deficit, WEAK
-        )
+        theirs = solve_shrunk(u[k], y[k], broadcast[k], PENALTY, trained_layers(layers, k), deficit, WEAK)
         for name, value in zip(vars(ours).values(), list(vars(theirs).values())[:4], strict=True):
             np.testing.assert_allclose(name[k], value, atol=1e-10)
         assert int(clipped[k]) == theirs.clipped

@@ -23,7 +23,7 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.correct import correct
-from fedgram.theory.select import TrainedLayers, solve_shrunk
+from tests.helpers.shrunk_layers import TrainedLayers, solve_shrunk
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,9 @@ from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
+from fedgram.theory.predict import phi
 from fedgram.theory.select import align
-from fedgram.ufm.displacement import slope
+from fedgram.ufm.displacement import slope, slope_derivative
 from fedgram.ufm.joint import Joint
 from fedgram.ufm.profiled import Profiled, fit_gradient, fit_hessian
 from fedgram.ufm.solvers import Solution
@@ -79,7 +80,43 @@ def psi(gram, covariance, client_weights, penalty):
 
 def hessian(within, direction, penalty):
     """H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2), in an eigenbasis of R."""
+    curvature, basis = _curvature(within, penalty)
+    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
+
+
+def psi_gradient(gram, covariance, client_weights, penalty):
+    """∇ψ(G) = 2 Σ_m p_m (Λ_m² + DΛ_m(G)[G Λ_m + Λ_m G]) of ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19).
+
+    ψ is the weighted squared norm of the local head gradients. gram (..., C, C), covariance (..., M, C, C),
+    client_weights (..., M) -> (..., C, C).
+    """
+    gram = gram[..., None, :, :]
+    local = slope(gram, covariance, penalty)
+    moved = slope_derivative(gram, covariance, gram @ local + local @ gram, penalty)
+    return 2.0 * psd.symmetric(average(client_weights, local @ local + moved))
+
+
+def inverse_hessian(within, gradient, penalty):
+    """H⁻¹[Y] of H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2).
+
+    within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C).
+    """
+    curvature, basis = _curvature(within, penalty)
+    return basis @ ((transpose(basis) @ gradient @ basis) / curvature) @ transpose(basis)
+
+
+def _curvature(within, penalty):
+    """Entries λ_W/(2α) (1/r_i + 1/r_j) of H in an eigenbasis of R, and that basis."""
     variance, basis = np.linalg.eigh(within)
     inverse = 1.0 / np.sqrt(variance)
-    curvature = penalty.head / (2.0 * penalty.scale) * (inverse[..., :, None] + inverse[..., None, :])
-    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
+    return penalty.head / (2.0 * penalty.scale) * (inverse[..., :, None] + inverse[..., None, :]), basis
+
+
+def displacement(covariance, client_weights, penalty):
+    """Δ = ½ H⁻¹[∇ψ(G_within)], Theorem 2: the fixed point moves by η(E - 1) Δ + O((ηE)²).
+
+    covariance (..., M, C, C), client_weights (..., M) -> (..., C, C).
+    """
+    within = average(client_weights, covariance)
+    gradient = psi_gradient(phi(within, penalty), covariance, client_weights, penalty)
+    return 0.5 * inverse_hessian(within, gradient, penalty)

@@ -30,7 +30,7 @@ from fedgram.ufm.finite import (
 )
 from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
 from tests.helpers.instances import transport
-from tests.helpers.unconstrained import hessian, next_gram, psi
+from tests.helpers.unconstrained import displacement, hessian, inverse_hessian, next_gram, psi, psi_gradient
 
 
 def clients_of(family: str, count: int = 4, seed: int = 0) -> Clients:
@@ -95,7 +95,7 @@ def test_psi_gradient_against_differences(family: str) -> None:
     clients = clients_of(family)
     arguments = (clients.covariance, clients.client_weights, PENALTY)
     gram, move = within_gram(clients), symmetric_normal((4, 3, 3))
-    gradient = theory.psi_gradient(gram, *arguments)
+    gradient = psi_gradient(gram, *arguments)
     quotient = directional(lambda g: psi(g, *arguments), gram, move, 1e-6)
     np.testing.assert_allclose(np.sum(gradient * move, axis=(-1, -2)), quotient, rtol=1e-6)
 
@@ -108,7 +108,7 @@ def test_hessian_is_the_derivative_of_the_mean_slope_and_has_an_inverse(family: 
     curved = hessian(within, move, PENALTY)
     derivative = theory.slope_derivative(phi(within, PENALTY), within, move, PENALTY)
     np.testing.assert_allclose(curved, derivative, rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(theory.inverse_hessian(within, curved, PENALTY), move, atol=1e-13)
+    np.testing.assert_allclose(inverse_hessian(within, curved, PENALTY), move, atol=1e-13)
 
 
 def gram_times_hessian(within: Array) -> Array:
@@ -151,7 +151,7 @@ def test_commuting_displacement_is_the_general_one(
     draw: Callable[[np.random.Generator, int], instances.CommutingClients],
 ) -> None:
     clients = draw(np.random.default_rng(0), 20)
-    general = theory.displacement(clients.covariance, clients.client_weights, PENALTY)
+    general = displacement(clients.covariance, clients.client_weights, PENALTY)
     closed = theory.commuting_displacement(clients.eigenvalues, clients.client_weights, PENALTY)
     rebuilt = (clients.basis * closed[:, None, :]) @ transpose(clients.basis)
     np.testing.assert_allclose(general, rebuilt, atol=1e-14)
@@ -238,7 +238,7 @@ def local_curvature(clients: Clients, head: Array, move: Array) -> Array:
 
 
 def psi_slope(clients: Clients, gram: Array) -> Array:
-    return theory.psi_gradient(gram, clients.covariance, clients.client_weights, PENALTY)
+    return psi_gradient(gram, clients.covariance, clients.client_weights, PENALTY)
 
 
 lengths = pytest.mark.parametrize("steps", [2, 8])
@@ -369,7 +369,7 @@ def test_rounds_that_run_out_are_flagged() -> None:
 def test_displacement_is_first_order_exact(family: str, steps: int) -> None:
     """Theorem 2, part 2: the error of η(E - 1) Δ falls as h²."""
     clients, horizons = clients_of(family), np.array([1e-3, 1e-2])
-    delta = theory.displacement(clients.covariance, clients.client_weights, PENALTY)
+    delta = displacement(clients.covariance, clients.client_weights, PENALTY)
     grams = np.array([newton(update_of(clients, h / steps, steps)).gram for h in horizons])
     first_order = (horizons * (1 - 1 / steps))[:, None, None, None] * delta
     error = psd.frobenius(grams - within_gram(clients) - first_order)

@@ -7,13 +7,13 @@ from fedgram.theory.correct import correct
 from fedgram.theory.geometry import psd
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import local_optimum, phi, predict
-from fedgram.ufm.displacement import displacement
 from fedgram.ufm.finite import ProfiledUpdate, newton
 from fedgram.ufm.instances import barycenter_instances
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.rounds import proximal, run_rounds
 from fedgram.ufm.solvers import lbfgs
+from tests.helpers.unconstrained import displacement
 
 PENALTIES = [Penalty(features=0.6, head=0.05), Penalty(features=0.05, head=0.6)]
 

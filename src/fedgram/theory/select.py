@@ -6,7 +6,7 @@ among those that keep the client's predictions and penalties.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor, transpose
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi, regularized_gram
-from fedgram.theory.ridge import fit_ridge
 
 # Fraction of λ_H below which the head ignores an eigendirection of W Wᵀ.
 NEGLIGIBLE = 1e-2
@@ -125,19 +124,6 @@ def align(head: Array, broadcast: Array) -> Alignment:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedLayers:
-    """Last layers of a client.
-
-    head W (C, P), bias (C,), and the feature layer u ↦ layer_weight u + layer_bias with shapes (P, D), (P,).
-    """
-
-    head: Array
-    bias: Array
-    layer_weight: Array
-    layer_bias: Array
-
-
-@dataclass(frozen=True, eq=False)
 class SolvedReturn(DisplayMethods):
     """Exact minimizer of a client's loss over its last feature layer, head and both biases.
 
@@ -223,78 +209,6 @@ def solve(
     _check_shape(before, shape, "trained")
     rest = targets - bias - (inputs - center) @ before.T
     fitted = before + np.linalg.lstsq(inputs - center, rest, rcond=weak)[0].T
-    return _solve_for_map(fitted, inputs, targets, broadcast, penalty, deficit)
-
-
-def solve_shrunk(
-    inputs: Array,
-    targets: Array,
-    broadcast: Array,
-    penalty: Penalty,
-    aligned: TrainedLayers,
-    deficit: Array | None = None,
-    weak: float | None = None,
-) -> SolvedReturn:
-    """Solve for the last layers as far as the rows are free of noise, and keep trained ones otherwise.
-
-    B is a ridge map between least squares and the trained map, chosen by leave-one-out (`fit_ridge`). The
-    head moves from the aligned one to φ(Cov(B u) + deficit) by the share of B that is signal. Features are
-    the best response Wᵀ A⁻¹ (B (u - ū) + m) to the broadcast; the constants m and b stay as trained. Rows
-    without noise have the solution of `solve`.
-
-    Parameters
-    ----------
-    inputs, targets, broadcast, penalty, deficit, weak
-        As for `solve`.
-    aligned
-        Trained layers, rotated toward the broadcast (`align`).
-
-    Returns
-    -------
-    SolvedReturn
-        Head (C, P), bias (C,), layer_weight (P, D) and layer_bias (P,).
-
-    Raises
-    ------
-    InputError
-        If shapes do not match, or values are not finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedgram import Penalty
-    >>> from fedgram.theory.select import TrainedLayers, solve_shrunk
-    >>> inputs = np.array([[-1.0], [1.0], [3.0], [5.0]])
-    >>> trained = TrainedLayers(np.ones((1, 1)), np.zeros(1), np.ones((1, 1)), np.zeros(1))
-    >>> solved = solve_shrunk(inputs, 3 * inputs, np.ones((1, 1)), Penalty(0.01, 0.01), trained)
-    >>> (solved.head @ solved.layer_weight).round(3).tolist()
-    [[2.996]]
-    """
-    penalty = Penalty.or_default(penalty)
-    inputs, targets = _matrix(inputs, "inputs"), _matrix(targets, "targets")
-    broadcast, center = _matrix(broadcast, "broadcast"), inputs.mean(axis=0)
-    trained = unshrink(aligned.head, aligned.layer_weight, penalty)
-    ridge = fit_ridge(inputs - center, targets - targets.mean(axis=0), trained.T)
-    if ridge.is_exact:
-        return solve(inputs, targets, broadcast, penalty, deficit, trained, weak)
-    solution = _solve_for_map(ridge.weight.T, inputs, targets, broadcast, penalty, deficit)
-    feature = aligned.layer_weight @ center + aligned.layer_bias
-    constant = unshrink(aligned.head, feature[:, None], penalty)[:, 0]
-    respond = broadcast.T @ np.linalg.inv(regularized_gram(broadcast, penalty))
-    return replace(
-        solution,
-        head=(1 - ridge.share) * aligned.head + ridge.share * solution.head,
-        bias=aligned.bias,
-        layer_weight=respond @ ridge.weight.T,
-        layer_bias=respond @ (constant - ridge.weight.T @ center),
-    )
-
-
-def _solve_for_map(
-    fitted: Array, inputs: Array, targets: Array, broadcast: Array, penalty: Penalty, deficit: Array | None
-) -> SolvedReturn:
-    """Compute head, feature layer and biases of a map B (C, D)."""
-    center, bias = inputs.mean(axis=0), targets.mean(axis=0)
     values = (inputs - center) @ fitted.T
     explained = values.T @ values / len(targets)
     added = np.zeros_like(explained) if deficit is None else psd.check_symmetric(deficit, "deficit")

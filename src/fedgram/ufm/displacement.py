@@ -9,11 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
-from fedgram.theory.geometry.weights import average
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import phi
 
 
 def slope(gram: Array, covariance: Array, penalty: Penalty) -> Array:
@@ -31,37 +28,6 @@ def slope_derivative(gram: Array, covariance: Array, direction: Array, penalty: 
     inverse = _inverse(gram, penalty)
     half = inverse @ direction @ (inverse @ covariance @ inverse)
     return 0.5 * penalty.features * (half + transpose(half))
-
-
-def psi_gradient(gram: Array, covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """∇ψ(G) = 2 Σ_m p_m (Λ_m² + DΛ_m(G)[G Λ_m + Λ_m G]) of ψ(G) = 2 Σ_m p_m tr(Λ_m G Λ_m), eq. (19).
-
-    ψ is the weighted squared norm of the local head gradients. gram (..., C, C), covariance (..., M, C, C),
-    client_weights (..., M) -> (..., C, C).
-    """
-    gram = gram[..., None, :, :]
-    local = slope(gram, covariance, penalty)
-    moved = slope_derivative(gram, covariance, gram @ local + local @ gram, penalty)
-    return 2.0 * psd.symmetric(average(client_weights, local @ local + moved))
-
-
-def inverse_hessian(within: Array, gradient: Array, penalty: Penalty) -> Array:
-    """H⁻¹[Y] of H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2).
-
-    within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C).
-    """
-    curvature, basis = _curvature(within, penalty)
-    return basis @ ((transpose(basis) @ gradient @ basis) / curvature) @ transpose(basis)
-
-
-def displacement(covariance: Array, client_weights: Array, penalty: Penalty) -> Array:
-    """Δ = ½ H⁻¹[∇ψ(G_within)], Theorem 2: the fixed point moves by η(E - 1) Δ + O((ηE)²).
-
-    covariance (..., M, C, C), client_weights (..., M) -> (..., C, C).
-    """
-    within = average(client_weights, covariance)
-    gradient = psi_gradient(phi(within, penalty), covariance, client_weights, penalty)
-    return 0.5 * inverse_hessian(within, gradient, penalty)
 
 
 def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: Penalty) -> Array:
@@ -98,12 +64,6 @@ def contraction(within: Array, penalty: Penalty) -> Array:
 
 def _inverse(gram: Array, penalty: Penalty) -> Array:
     return np.linalg.inv(gram + penalty.features * np.eye(gram.shape[-1]))
-
-
-def _curvature(within: Array, penalty: Penalty) -> tuple[Array, Array]:
-    """Entries λ_W/(2α) (1/r_i + 1/r_j) of H in an eigenbasis of R, and that basis."""
-    variance, basis = np.linalg.eigh(within)
-    return penalty.head / (2.0 * penalty.scale) * _pair_sums(1.0 / np.sqrt(variance)), basis
 
 
 def _pair_sums(values: Array) -> Array:
