@@ -146,7 +146,7 @@ def test_each_file_is_sniffed_once(monkeypatch):
         with connect_duckdb() as connection:
             yield Spy(connection)
 
-    monkeypatch.setattr("fedgram.data.tables.read_moments.connect_duckdb", connect)
+    monkeypatch.setattr("fedgram.data.tables.reader.connect_duckdb", connect)
     for number in range(3):
         write(frame(seed=number), f"{number}.csv")
     read(".", drop_missing=True)

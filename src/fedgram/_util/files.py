@@ -91,23 +91,18 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON document."""
     try:
         text = Path(path).read_text(encoding="utf-8")
+        if text.strip():
+            return parse_json(text)
+        problem = f"'{path}' is empty."
     except OSError as error:
-        raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
+        problem = f"Cannot read '{path}': {error.strerror}."
     except UnicodeDecodeError:
-        raise InputError(f"Cannot parse '{path}' as JSON: it is not a text file.", field=str(path)) from None
-    if not text.strip():
-        raise InputError(f"'{path}' is empty.", field=str(path))
-    try:
-        return parse_json(text)
+        problem = f"Cannot parse '{path}' as JSON: it is not a text file."
     except DuplicateKeyError as error:
-        raise InputError(
-            f"'{path}' has the key '{error}' twice in one object. Remove one.", field=str(path)
-        ) from None
+        problem = f"'{path}' has the key '{error}' twice in one object. Remove one."
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"'{path}' is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
-            field=str(path),
-        ) from None
+        place = f"line {error.lineno}, column {error.colno}"
+        problem = f"'{path}' is not complete JSON: {error.msg} at {place}."
     except (ValueError, RecursionError):
-        message = f"Cannot parse '{path}' as JSON: number or nesting too large."
-        raise InputError(message, field=str(path)) from None
+        problem = f"Cannot parse '{path}' as JSON: number or nesting too large."
+    raise InputError(problem, field=str(path))

@@ -38,9 +38,7 @@ def parse_column(columns: Columns, name: str, site: str) -> Array:
         array = array.astype(object)
         array[np.ma.getmaskarray(columns[name])] = None
     if array.ndim != 1:
-        raise column_error(
-            f"Column '{name}'{locate(site)} must have one value per row, not shape {array.shape}.", name, site
-        )
+        raise _bad_column(name, site, f"must have one value per row, not shape {array.shape}.")
     match array.dtype.kind:
         case "b":
             return np.where(array, "true", "false")
@@ -90,12 +88,8 @@ def level_name(value: Any) -> str:
 def _check_range(numbers: Array, name: str, site: str) -> Array:
     too_large = numbers[np.abs(numbers) > LARGEST]
     if len(too_large):
-        raise column_error(
-            f"Column '{name}'{locate(site)} has {pluralize(len(too_large), 'value')} too large to compute "
-            f"with, first {too_large[0]:g}. Correct the values, or drop their rows.",
-            name,
-            site,
-        )
+        values = f"{pluralize(len(too_large), 'value')} too large to compute with, first {too_large[0]:g}"
+        raise _bad_column(name, site, f"has {values}. Correct the values, or drop their rows.")
     return numbers
 
 
@@ -119,12 +113,8 @@ def parse_numbers(columns: Columns, name: str, site: str) -> Array:
     if values.dtype.kind == "f":
         return values
     if texts := sorted(set(values.tolist()) - _BOOLEANS.keys()):
-        raise column_error(
-            f"Column '{name}'{locate(site)} is not numeric: it has the value '{texts[0][:40]}'. Convert it, "
-            "or choose another column.",
-            name,
-            site,
-        )
+        problem = f"is not numeric: it has the value '{texts[0][:40]}'."
+        raise _bad_column(name, site, f"{problem} Convert it, or choose another column.")
     return np.array([_BOOLEANS[value] for value in values.tolist()])
 
 
@@ -139,12 +129,8 @@ def parse_levels(columns: Columns, name: str, site: str) -> Array:
 def check_present(values: Array, name: str, site: str, remedy: str) -> None:
     """Reject missing values, with their count; `remedy` is the sentence that says what to do."""
     if count := int(is_missing(values).sum()):
-        raise column_error(
-            f"Column '{name}'{locate(site)} has {pluralize(count, 'missing value')} in "
-            f"{pluralize(len(values), 'row')}. {remedy}",
-            name,
-            site,
-        )
+        missing = f"{pluralize(count, 'missing value')} in {pluralize(len(values), 'row')}"
+        raise _bad_column(name, site, f"has {missing}. {remedy}")
 
 
 def check_lengths(columns: Mapping[str, Array], site: str) -> None:
@@ -170,10 +156,10 @@ def column_error(message: str, name: str, site: str) -> InputError:
     return InputError(message, client=site or None, field=name)
 
 
+def _bad_column(name: str, site: str, problem: str) -> InputError:
+    return column_error(f"Column '{name}'{locate(site)} {problem}", name, site)
+
+
 def _unsupported(kind: str, name: str, site: str) -> InputError:
-    return column_error(
-        f"Column '{name}'{locate(site)} has values of type {kind}, which are neither numbers nor text. "
-        "Convert them, or drop the column.",
-        name,
-        site,
-    )
+    problem = f"has values of type {kind}, which are neither numbers nor text."
+    return _bad_column(name, site, f"{problem} Convert them, or drop the column.")

@@ -28,12 +28,7 @@ class FolderCheck:
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram runs check --json`."""
-        return {
-            "root": str(self.root),
-            "files": self.files,
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-        }
+        return vars(self) | {"root": str(self.root)}
 
 
 def check_folder(root: str | Path) -> FolderCheck:

@@ -10,8 +10,9 @@ Reading checks the structure; `Moments` checks the numbers.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -110,24 +111,17 @@ def _parse_field(value: Any, client: str, field: str, dimensions: int, targets: 
 
 
 def _parse_numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:
-    def refuse() -> NoReturn:
-        kind = ("a number", "a list of numbers", "a list of equally long lists of numbers")[dimensions]
-        raise InputError(f"{what} must be {kind}.", **place)
+    with suppress(ValueError, OverflowError):  # lists of different lengths, huge numbers
+        if _is_numeric(value) and (array := np.array(value, dtype=np.float64)).ndim == dimensions:
+            return array
+    kind = ("a number", "a list of numbers", "a list of equally long lists of numbers")[dimensions]
+    raise InputError(f"{what} must be {kind}.", **place)
 
-    def is_numeric(item: Any) -> bool:
-        if isinstance(item, list):
-            return all(is_numeric(entry) for entry in item)
-        return isinstance(item, int | float) and not isinstance(item, bool)
 
-    if not is_numeric(value):
-        refuse()
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (ValueError, OverflowError):
-        refuse()
-    if array.ndim != dimensions:
-        refuse()
-    return array
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_numeric, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _collect_weights(clients: list[dict[str, Any]]) -> Any:

@@ -17,10 +17,10 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import as_names, dropped_rows_message, quote_list
-from fedgram.data.tables.diagnostics import missing_client_hint, translate_errors
-from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_source, select_rows
+from fedgram.data.tables.diagnostics import missing_client_hint
+from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_table, select_rows
 from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, winsorized
-from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.sum_batches import MANY_TARGETS, sum_in_batches
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import constant_target_error
@@ -90,18 +90,15 @@ def read_moments(
     """
     client = None if client is None else str(client)  # DuckDB turns all column labels into text
     names = check_arguments(client, site, targets)
-    with connect_duckdb() as connection:
-        table = SourceTable(connection, source, client or site or "", names, where, is_single=client is None)
-        with translate_errors(table):
-            open_source(table)
-            select_rows(table, drop_missing)
-            if robust:
-                keep_rows(table)
+    with open_table(source, client, site or "", names, where) as table:
+        select_rows(table, drop_missing)
+        if robust:
+            keep_rows(table)
+        sums = sum_rows(table, drop_missing)
+        if robust:
+            find_ranges(table)
+            replace_data(table, winsorized(table))
             sums = sum_rows(table, drop_missing)
-            if robust:
-                find_ranges(table)
-                replace_data(table, winsorized(table))
-                sums = sum_rows(table, drop_missing)
     return to_moments(sums, table, client_weights, on_warning)
 
 

@@ -13,9 +13,9 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import Impute
 from fedgram.data.splits import split_rows
-from fedgram.data.tables.diagnostics import missing_client_hint, translate_errors
-from fedgram.data.tables.reader import check_in_every_file, open_source, select_rows
-from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.tables.diagnostics import missing_client_hint
+from fedgram.data.tables.reader import check_in_every_file, open_table, select_rows, stack_targets
+from fedgram.data.tables.source import SourceTable
 from fedgram.data.validation import check_unique_columns
 from fedgram.theory.validation import check_names
 
@@ -75,17 +75,19 @@ def read_table(path: str, spec: TableSpec, seed: int) -> Problem:
         "file": str(path), "inputs": spec.inputs, "where": spec.where, "rows_left_out": dropped,
         "test_fraction": spec.held_out, "seed": seed,
     }  # fmt: skip
-    return Problem(_table_name(path), spec.kind or "REAL", train, test, tuple(spec.targets), provenance)
+    return Problem(table_name(path), spec.kind or "REAL", train, test, tuple(spec.targets), provenance)
 
 
-def _table_name(path: str) -> str:
+def table_name(path: str) -> str:
     """Return a file's name without its suffix, or its folder's name for a glob such as '*.csv'."""
     place = Path(path).absolute()
     name = Path(place.name.removesuffix(".gz")).stem
     return name if name.strip("*?") else place.parent.name
 
 
-def read_splits(path: str, spec: TableSpec, seed: int) -> tuple[dict[str, Split], dict[str, Split], int]:
+def read_splits(
+    path: str, spec: TableSpec, seed: int, input_type: type = np.float32
+) -> tuple[dict[str, Split], dict[str, Split], int]:
     """Read training and test rows by client, and count the dropped rows."""
     check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
     clients, client, values = _read(path, spec)
@@ -97,7 +99,7 @@ def read_splits(path: str, spec: TableSpec, seed: int) -> tuple[dict[str, Split]
         rows = np.flatnonzero((client == number) & is_kept)
         _check_numbers(values[rows], rows, name, spec, path)
         inputs, targets = np.split(values[rows], [len(spec.inputs)], axis=1)
-        splits[name] = Split(inputs.astype(np.float32), targets)
+        splits[name] = Split(inputs.astype(input_type), targets)
     return *split_rows(splits, spec.held_out, seed), int((~is_kept).sum())
 
 
@@ -113,18 +115,11 @@ def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
 
 def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
     """Read a number per client name, the number of each row's client (N,), and the values (N, columns)."""
-    with connect_duckdb() as connection:
-        table = SourceTable(
-            connection, path, spec.client or spec.site, spec.columns, spec.where,
-            is_single=spec.client is None,
-        )  # fmt: skip
-        with translate_errors(table):
-            open_source(table)
-            check_in_every_file(table, table.columns)
-            select_rows(table, drop_missing=False)
-            clients, found = fetch_rows(table, spec)
-    values = np.stack([np.ma.filled(found[f"y{i}"], np.nan) for i in range(len(spec.columns))], axis=1)
-    return clients, found["client"], values
+    with open_table(path, spec.client, spec.site, spec.columns, spec.where) as table:
+        check_in_every_file(table, table.columns)
+        select_rows(table, drop_missing=False)
+        clients, found = fetch_rows(table, spec)
+    return clients, found["client"], stack_targets(found, len(spec.columns))
 
 
 def fetch_rows(

@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.read_moments import Sums, check_arguments, sum_rows, to_moments
-from fedgram.data.tables.reader import open_source, select_rows
+from fedgram.data.tables.reader import number_clients, open_table, select_rows, stack_targets
 from fedgram.data.tables.robust import (
     Outliers,
     find_outliers,
@@ -22,7 +19,7 @@ from fedgram.data.tables.robust import (
     winsorized,
     without_outliers,
 )
-from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.tables.source import SourceTable
 from fedgram.theory.moments import Moments
 
 # Rows to resample, of all clients together. More do not narrow the intervals' error noticeably.
@@ -71,22 +68,17 @@ def read_sample(
     `time` names the columns that order the rows of a client, such as year and month.
     """
     names = check_arguments(client, site, targets)
-    with connect_duckdb() as connection:
-        table = SourceTable(
-            connection, source, client or site or "", names, where, client is None, tuple(time)
-        )
-        with translate_errors(table):
-            open_source(table)
-            select_rows(table, drop_missing)
-            keep_rows(table)
+    with open_table(source, client, site or "", names, where, time) as table:
+        select_rows(table, drop_missing)
+        keep_rows(table)
+        sums = sum_rows(table, drop_missing)
+        find_ranges(table)
+        outliers = find_outliers(table)
+        rest = _sum_without_outliers(table) if outliers else None
+        if robust:
+            replace_data(table, winsorized(table))
             sums = sum_rows(table, drop_missing)
-            find_ranges(table)
-            outliers = find_outliers(table)
-            rest = _sum_without_outliers(table) if outliers else None
-            if robust:
-                replace_data(table, winsorized(table))
-                sums = sum_rows(table, drop_missing)
-            rows = _read_rows(table, sums)
+        rows = _read_rows(table, sums)
     moments = to_moments(sums, table, None, on_warning)
     return TableSample(moments, rows, outliers, rest, robust)
 
@@ -112,16 +104,13 @@ def _read_rows(table: SourceTable, sums: Sums) -> dict[str, Array]:
         )
     elif sums.count.sum() > MAX_ROWS:
         sample = f"USING SAMPLE reservoir({MAX_ROWS} ROWS) REPEATABLE (0)"
-    table.connection.execute(
-        "CREATE TEMP TABLE numbers AS SELECT client, row_number() OVER () AS number "
-        "FROM (SELECT DISTINCT client FROM data WHERE client IS NOT NULL)"
-    )
-    names, numbers = table.read_by_client("number", "numbers")
+    number_clients(table)
+    names, numbers = table.read_by_client("number", "client_numbers")
     complete = " AND ".join(f"y{number} IS NOT NULL" for number in range(len(table.targets)))
-    rows = f"FROM data JOIN numbers USING (client) WHERE {complete}"
+    rows = f"FROM data JOIN client_numbers USING (client) WHERE {complete}"
     targets = table.per_target("y{0}")
     found = table.connection.execute(f"SELECT number, {targets} FROM ({rows}) {sample} {order}").fetchnumpy()
-    values = np.stack([np.asarray(found[f"y{number}"]) for number in range(len(table.targets))], axis=1)
+    values = stack_targets(found, len(table.targets))
     return {
         name: values[found["number"] == number]
         for name, (number,) in zip(names, numbers, strict=True)

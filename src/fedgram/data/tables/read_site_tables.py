@@ -12,11 +12,10 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import dropped_rows_message, pluralize
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column
 from fedgram.data.site_summary import FILL_TARGETS
-from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
-from fedgram.data.tables.reader import NUMERIC_TYPE, check_in_every_file, open_source, select_rows
-from fedgram.data.tables.source import SourceTable, connect_duckdb
+from fedgram.data.tables.reader import NUMERIC_TYPE, check_in_every_file, open_table, select_rows
+from fedgram.data.tables.source import SourceTable
 from fedgram.data.validation import check_unique_columns, client_name
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
@@ -118,23 +117,17 @@ def _read(
     """Read a number per site name, the number of each row's site (N,), and the columns (N,) by name."""
     check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
     others = (*spec.inputs, *([spec.time] if spec.time else []))
-    with connect_duckdb() as connection:
-        table = SourceTable(
-            connection, source, spec.client or spec.site, tuple(spec.targets), spec.where,
-            is_single=spec.client is None, others=others,
-        )  # fmt: skip
-        with translate_errors(table):
-            connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
-            open_source(table)
-            check_in_every_file(table, table.columns)
-            if spec.where:
-                _convert_for_condition(table, kinds)
-            select_rows(table, drop_missing=False)
-            # What follows reads the rows several times, but parses the files once.
-            connection.execute("ALTER VIEW data RENAME TO parsed; CREATE TEMP TABLE data AS FROM parsed")
-            conversions = _choose_conversions(table, spec, kinds)
-            selected = ", ".join(f"{conversion} AS {key}" for key, conversion in conversions.items())
-            sites, found = fetch_rows(table, spec, selected)
+    with open_table(source, spec.client, spec.site, spec.targets, spec.where, others) as table:
+        table.connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
+        check_in_every_file(table, table.columns)
+        if spec.where:
+            _convert_for_condition(table, kinds)
+        select_rows(table, drop_missing=False)
+        # What follows reads the rows several times, but parses the files once.
+        table.connection.execute("ALTER VIEW data RENAME TO parsed; CREATE TEMP TABLE data AS FROM parsed")
+        conversions = _choose_conversions(table, spec, kinds)
+        selected = ", ".join(f"{conversion} AS {key}" for key, conversion in conversions.items())
+        sites, found = fetch_rows(table, spec, selected)
     if spec.targets:
         check_several_clients(sites, spec, str(table))
     columns = (_to_array(found[key]) for key in conversions)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric
+from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric, translate_errors
 from fedgram.data.tables.file_reader import split_by_kind
 from fedgram.data.tables.files import (
     find_tables,
@@ -20,7 +22,7 @@ from fedgram.data.tables.files import (
     sql_name,
     sql_text,
 )
-from fedgram.data.tables.source import SourceTable, limit_file_access
+from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
 
 # DuckDB infers from the bounds of a Parquet column that it has no NaN, but these bounds ignore NaN.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
@@ -28,6 +30,25 @@ FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 NUMERIC_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
 _DECIMAL = {"FLOAT", "DOUBLE", "DECIMAL"}
 _RENAMED = re.compile(r"(.+)_\d+")
+
+
+@contextmanager
+def open_table(
+    source: Any,
+    client: str | None,
+    site: str,
+    targets: Sequence[str],
+    where: str | None,
+    others: Sequence[str] = (),
+) -> Iterator[SourceTable]:
+    """Open and check a table until the end of the block; all rows belong to `site` if `client` is None."""
+    with connect_duckdb() as connection:
+        table = SourceTable(
+            connection, source, client or site, tuple(targets), where, client is None, tuple(others)
+        )
+        with translate_errors(table):
+            open_source(table)
+            yield table
 
 
 def open_source(table: SourceTable) -> None:
@@ -205,3 +226,16 @@ def _client_column(table: SourceTable) -> str:
         "TIMESTAMP WITH TIME ZONE": f"{column} AT TIME ZONE 'UTC'",
     }
     return as_text.get(_column_types(table, "source")[table.client], column)
+
+
+def number_clients(table: SourceTable) -> None:
+    """Create the table `client_numbers` with a number for each client of the view `data`."""
+    table.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE client_numbers AS SELECT client, row_number() OVER () AS number "
+        "FROM (SELECT DISTINCT client FROM data)"
+    )
+
+
+def stack_targets(columns: Mapping[str, Array], targets: int) -> Array:
+    """Stack the fetched columns y0, y1, ... to (N, C), with NaN for missing values."""
+    return np.stack([np.ma.filled(columns[f"y{number}"], np.nan) for number in range(targets)], axis=1)

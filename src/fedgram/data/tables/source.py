@@ -64,7 +64,7 @@ class SourceTable:
 
     @cached_property
     def reader(self) -> FileReader:
-        """SQL for the source's files, each of which is sniffed once."""
+        """Reader of the source's files; it detects the format of each file once."""
         return FileReader(self.connection)
 
     @property
