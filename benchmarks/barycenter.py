@@ -1,6 +1,10 @@
 """Bures–Wasserstein barycenters: time and accuracy of fedgram, POT, pyRiemann, geomstats and OTT-JAX.
 
-    python benchmarks/barycenter.py [--figure FILE] [--json FILE]
+    python benchmarks/barycenter.py [--json benchmarks/barycenter_results.json]
+    python benchmarks/barycenter.py --tables [--docs docs/benchmarks.md] [--figure FILE]
+
+The second command shows what is stored in `barycenter_results.json`, and measures nothing. The figure of the
+page is docs/figures/barycenter_benchmark.png.
 
 Grams are rotated at random, with eigenvalues between 0.4 and 4 unless it says otherwise, and all clients
 weigh the same. Everyone has one core. Milliseconds are CPU time of a call, the median of interleaved
@@ -24,21 +28,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from barycenter_peers import Ladder, Peer, Solve, load
 from barycenter_problems import problems, reference
+from barycenter_results import STORED, Row, draw_times, read_rows, replace_tables, show_table, write_rows
 from fedgram import barycenter
 
 ONE_CORE = {
@@ -50,39 +52,37 @@ SAMPLE, SCALED = 16, 128
 ALLOWANCE = 3.0
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    problem: str
-    who: str
-    milliseconds: float
-    error: float
-    scaled: bool
-
-
 def main() -> None:
     arguments = parsed()
+    console = Console()
+    rows = read_rows(STORED) if arguments.tables else measure(console)
+    console.print(show_table(rows))
+    if arguments.json:
+        write_rows(rows, arguments.json)
+    if arguments.docs:
+        replace_tables(rows, arguments.docs)
+    if arguments.figure:
+        draw_times(rows, arguments.figure)
+
+
+def measure(console: Console) -> list[Row]:
+    """Run everyone on every problem, on one core."""
     if any(os.environ.get(name) != value for name, value in ONE_CORE.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_CORE})
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    console = Console()
     peers, notes = load()
     for note in notes:
         console.print(note)
-    rows = [row for problem, grams in problems().items() for row in compare(problem, grams, peers, console)]
-    console.print(table(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    if arguments.figure:
-        draw(rows, arguments.figure)
+    return [row for problem, grams in problems().items() for row in compare(problem, grams, peers, console)]
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", action="store_true", help="show stored results, measure nothing")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
     parser.add_argument("--figure", type=Path, help="draw the times to this file")
-    parser.add_argument("--json", type=Path, help="write the table to this file")
     return parser.parse_args()
 
 
@@ -166,45 +166,6 @@ def cpu_seconds(solve: Solve, grams: np.ndarray, number: int) -> float:
     for _ in range(number):
         solve(grams)
     return (time.process_time() - start) / number
-
-
-# Output
-
-
-def table(rows: list[Row]) -> Table:
-    shown = Table("(C, M)", "", "ms", "times ours", "error", title="Barycenters on one core")
-    for column in shown.columns[2:]:
-        column.justify = "right"
-    own = {row.problem: row.milliseconds for row in rows if row.who == "fedgram"}
-    for row in rows:
-        first = row.who == "fedgram"
-        if first and row is not rows[0]:
-            shown.add_section()
-        time_shown = f"{'~' if row.scaled else ''}{row.milliseconds:.3g}"
-        ratio = "" if first else f"{row.milliseconds / own[row.problem]:.2g}"
-        shown.add_row(row.problem if first else "", row.who, time_shown, ratio, f"{row.error:.1e}")
-    return shown
-
-
-def draw(rows: list[Row], path: Path) -> None:
-    """Bars for the benign problems, where everyone is accurate and time is what differs."""
-    import matplotlib.pyplot as plt
-
-    rows = [row for row in rows if "," not in row.problem.partition(")")[2] and "singular" not in row.problem]
-    names = list(dict.fromkeys(row.who for row in rows))
-    labels = list(dict.fromkeys(row.problem for row in rows))
-    figure, axes = plt.subplots(figsize=(9.0, 3.6), layout="constrained")
-    for index, name in enumerate(names):
-        mine = [row for row in rows if row.who == name]
-        places = [
-            labels.index(row.problem) + (index - (len(names) - 1) / 2) * 0.8 / len(names) for row in mine
-        ]
-        axes.bar(places, [row.milliseconds for row in mine], width=0.8 / len(names), label=name)
-    axes.set(yscale="log", ylabel="CPU time of a call [ms]", xlabel="(C, M)", xticks=range(len(labels)))
-    axes.set_xticklabels(labels)
-    axes.legend(ncols=2, frameon=False)
-    axes.set_title("Bures–Wasserstein barycenters, GENERATED Grams, one core", fontsize=9)
-    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

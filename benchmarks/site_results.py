@@ -13,9 +13,16 @@ from fedgram._util.files import read_json, write_json
 # Rows that the targets compare. `site_fedgram` returns those of fedgram under these names.
 ALONE, FEDAVG, OWN_LAST, AUTO = "alone", "FedAvg", "FedAvg, own last model", "auto"
 SHARED_HEADS = ("shared head", "shared head, proximal")
+SIMPLE = (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS)
+"""Simpler ways that `auto` should not lose to."""
 POOLED_WITH_SITE = "boosting pooled, site as category"
 TUNED_WITH_SITE = "boosting pooled, site as category, tuned"
 FEDAVG_SMALL = "FedAvg, width 64"  # the network that Flower trains
+SHORT_LABELS = (
+    "FedAvg", "the same network alone", "the best simpler way, worst problem",
+    "boosting on pooled rows, site as a column", "the same, tuned",
+)  # fmt: skip
+"""Labels of the targets of `check_targets`, in its order."""
 FLOWER_FEDAVG, FLOWER_FEDPROX = "Flower FedAvg", "Flower FedProx"
 
 
@@ -115,7 +122,7 @@ def check_targets(results: Results, problems: Sequence[str]) -> list[Target]:
         return geometric_mean(relative(results, problems, AUTO, reference))
 
     measured = results.rows(problems)
-    simple = [row for row in (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS) if row in measured]
+    simple = [row for row in SIMPLE if row in measured]
     against_best = [
         results.mean(problem, AUTO) / np.nanmin([results.mean(problem, row) for row in simple])
         for problem in problems
@@ -147,18 +154,38 @@ def compare_with_flower(results: Results, problems: Sequence[str]) -> Iterator[T
 
 
 def markdown(results: Results, problems: Sequence[str]) -> str:
-    """Tables of test error, bytes sent and seconds, then the targets."""
+    """Tables of test error and bytes sent, then the targets.
+
+    Seconds are stored but not shown: most were measured on machines that other work shared.
+    """
     errors = _table(results, problems, "test_mse", "{:.4f}")
     if results.seeds(problems[0], ALONE):
         errors = _add_relative(errors, results, problems)
     errors += _describe_auto(results, problems)
     kibibytes = _table(results, problems, "bytes_sent", "{:,.1f}", 1 / 1024)
-    seconds = _table(results, problems, "seconds", "{:.2f}")
     lines = ["Test MSE of standardized targets, mean over seeds:", "", *errors, ""]
     lines += ["KiB that a site sends, mean over sites:", "", *kibibytes, ""]
-    lines += ["Seconds, mean over seeds:", "", *seconds, ""]
     checks = [*check_targets(results, problems), *compare_with_flower(results, problems)]
     return "\n".join([*lines, *(f"- {check}" for check in checks)]) + "\n"
+
+
+def summarize(results: Results, groups: Mapping[str, Sequence[str]]) -> str:
+    """Table of the test error of `auto` relative to others, with one column per group of problems."""
+    ratios = [[target.ratio for target in check_targets(results, names)] for names in groups.values()]
+    lines = [["test error of the recommended model", *groups], ["---"] * (1 + len(groups))]
+    for label, values in zip(SHORT_LABELS, zip(*ratios, strict=True), strict=True):
+        lines.append([f"relative to {label}", *(_format_ratio(value) for value in values)])
+    lines.append(["seeds", *(_count_seeds(results, names) for names in groups.values())])
+    return "\n".join(map(_line, lines)) + "\n"
+
+
+def _format_ratio(ratio: float) -> str:
+    return "not measured" if np.isnan(ratio) else f"{ratio:.2f}"
+
+
+def _count_seeds(results: Results, problems: Sequence[str]) -> str:
+    counts = [len(results.seeds(problem, AUTO)) for problem in problems]
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _table(results: Results, problems: Sequence[str], field: str, form: str, scale: float = 1.0) -> list[str]:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import site_baselines
 import site_problems
+from benchmark_pages import replace_between
 from fedgram._util.errors import InputError
-from fedgram._util.files import write_bytes
 from site_problems import SiteProblem
 from site_results import (
     ALONE,
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> None:
             tables = markdown(results, shown)
             print(f"{group}\n\n{tables}")
             if options.docs:
-                replace_tables(options.docs, group, tables)
+                replace_between(options.docs, f"{group} sites", tables)
             if options.figures:
                 kinds = {site_problems.kind_of(name): None for name in shown}
                 draw_figure(results, shown, options.figures / f"sites_{group}.png", " and ".join(kinds))
@@ -160,16 +160,6 @@ def select(text: str, known: tuple[str, ...], what: str) -> list[str]:
         if name not in known:
             raise InputError(f"Unknown {what} '{name}'. Choose from {', '.join(known)}.", field=what)
     return names
-
-
-def replace_tables(page: Path, group: str, tables: str) -> None:
-    """Replace what is between the two markers of a group."""
-    markers = [f"<!-- {group} sites: {end} -->\n" for end in ("begin", "end")]
-    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
-    _, end, after = rest.partition(markers[1])
-    if not (begin and end):
-        raise InputError(f"'{page}' has no lines {' and '.join(map(str.strip, markers))}. Add them.")
-    write_bytes(page, f"{before}{begin}\n{tables}\n{end}{after}".encode())
 
 
 if __name__ == "__main__":

@@ -2,29 +2,69 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
-from execute import execute_page
+from execute import BLOCK, execute_page
 from formulas import convert_formulas, link_citations
 from gallery import read_script
 
 import fedgram
 
 ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "REPRODUCTION.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FENCED = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
+# An empty line, then lines of four spaces; lists continue with their text in two.
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n|\n(?= {4}))+")
 SOURCES = sorted((ROOT / "src" / "fedgram").rglob("*.py"))
 # `make docs`, and with it test_docs_site.py, executes all pages; these take a second or less each.
-QUICK_PAGES = (
-    "README.md", "docs/data.md", "docs/flower.md", "docs/index.md", "docs/limits.md",
-    "docs/measurements.md",
-)  # fmt: skip
+QUICK_PAGES = ("docs/data.md", "docs/flower.md", "docs/index.md", "docs/limits.md", "docs/measurements.md")
 
 
 @pytest.mark.parametrize("page", QUICK_PAGES)
 def test_code_blocks_run(page):
     executed = execute_page((ROOT / page).read_text(), Path(page).stem)
     assert "```python" in executed.markdown
-    assert "58%" in executed.markdown or page not in ("README.md", "docs/index.md")
+    assert "58%" in executed.markdown or page != "docs/index.md"
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_its_commands_print():
+    page = (ROOT / "README.md").read_text()
+    said = re.sub(r"\s+", " ", execute_page(page, "README").markdown.replace(page, ""))
+    for shown in re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL):
+        for part in re.sub(r"\s+", " ", shown).split(" ... "):
+            assert part.strip() in said
+
+
+def test_commands_that_are_not_executed_are_listed_with_a_reason():
+    reasons = tomllib.loads((ROOT / "docs" / "hooks" / "not_executed.toml").read_text())["reasons"]
+    texts = {page: page.read_text() for page in PAGES}
+    executed = {code.strip() for text in texts.values() for _, code in BLOCK.findall(text)}
+    unlisted, used = [], set()
+    for page, text in texts.items():
+        for block in INDENTED.findall(FENCED.sub("", text)):
+            code = re.sub("^ {4}", "", block, flags=re.MULTILINE).strip()
+            found = {start for start in reasons if code.startswith(start)}
+            used |= found
+            if not found and code not in executed:
+                unlisted.append(f"{page.name}: {code.splitlines()[0]}")
+    assert unlisted == []
+    assert used == set(reasons)
+
+
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1])
+    docs = ROOT / "docs"
+    written = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
+    made = [f"gallery/{path.stem}.md" for path in (docs / "gallery").glob("*.py")]
+    assert sorted(named) == sorted([*written, *made, "changelog.md", "contributing.md", "reproduction.md"])
 
 
 def test_a_block_shows_what_it_prints_returns_and_draws():
@@ -33,10 +73,33 @@ def test_a_block_shows_what_it_prints_returns_and_draws():
         "```python\nimport matplotlib.pyplot as plt\nplt.figure().subplots().set_title('A line')\n```\n"
     )
     executed = execute_page(page, "page")
-    outputs = re.findall(r"```\{ .text .output }\n(.*?)\n```", executed.markdown)
+    outputs = re.findall(r"```\{ .text .output .prose }\n(.*?)\n```", executed.markdown)
     assert outputs == ["one", "3", "four"]
     assert "![A line](page-1.svg)" in executed.markdown
     assert b"<svg" in executed.pictures["page-1.svg"]
+
+
+def test_a_frame_has_its_names_in_the_header_and_marks_columns_of_words():
+    frame = "pd.DataFrame({'kind': ['REAL', ''], 'n': [1, 2]}, pd.Index(['a', 'b'], name='site'))"
+    html = execute_page(f"```python\nimport pandas as pd\n{frame}\n```\n", "page").markdown
+    assert "<th>site</th>" in html
+    assert '<th class="words">kind</th>' in html
+    assert html.count('<td class="words">') == html.count("<td>") == 2
+
+
+def test_printed_sentences_wrap_and_tables_do_not():
+    page = execute_page(
+        "```python\nprint('A sentence.\\n\\nsite   RMSE\\n────\\noslo   1.2')\n```\n", "page"
+    ).markdown
+    assert "```{ .text .output .prose }\nA sentence.\n```" in page
+    assert "```{ .text .output }\nsite   RMSE\n────\noslo   1.2\n```" in page
+
+
+def test_code_below_the_fold_is_hidden_and_its_output_shown():
+    page = execute_page("```python\n# fold\nprint(6 * 7)\n```\n", "page").markdown
+    assert page.startswith('<details class="code" markdown="1">')
+    assert "# fold" not in page
+    assert "42" in page[page.index("</details>") :]
 
 
 def test_a_failing_block_fails_the_page():

@@ -1,7 +1,8 @@
 """Execute the code blocks of a page and show what they print, return and draw, as a notebook does.
 
 Blocks in ```python share one namespace per page; blocks in ```sh are commands. All run in one temporary
-folder with copies of some data, so a page writes nothing into the repository.
+folder with copies of some data, so a page writes nothing into the repository. Code below the line `# fold` is
+shown only on request. `not_executed.toml` lists the commands that are written as indented blocks instead.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from example_tables import write_example_tables
 
 ROOT = Path(__file__).parents[2]
 DATA = {
@@ -29,7 +32,9 @@ DATA = {
     "stations.csv.gz": ROOT / "src/fedgram/data/datasets/embedded/beijing_stations.csv.gz",
 }
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", flags=re.MULTILINE | re.DOTALL)
+FOLD = "# fold\n"
 STYLE = re.compile(r"<style.*?</style>", flags=re.DOTALL)
+WORD = re.compile("[A-Za-z]{4}")
 PICTURES = (".png", ".svg")
 PNG = b"\x89PNG"
 # Characters in a line of output: what a page shows without scrolling.
@@ -63,7 +68,7 @@ def execute_page(markdown: str, name: str) -> ExecutedPage:
     def run(match: re.Match[str]) -> str:
         language, code = match.groups()
         shown, drawn = _run_python(code, name, namespace) if language == "python" else _run_shell(code)
-        lines = [match[0], shown]
+        lines = [_fold(code) if code.startswith(FOLD) else match[0], shown]
         for picture, alternative in drawn:
             suffix = "png" if picture.startswith(PNG) else "svg"
             file = f"{name}-{len(pictures) + 1}.{suffix}"
@@ -72,7 +77,14 @@ def execute_page(markdown: str, name: str) -> ExecutedPage:
         return "\n".join(lines)
 
     with _working_folder():
+        if "```sh" in markdown:
+            write_example_tables(Path())
         return ExecutedPage(BLOCK.sub(run, markdown), pictures)
+
+
+def _fold(code: str) -> str:
+    block = f"```python\n{code.removeprefix(FOLD)}```"
+    return f'<details class="code" markdown="1"><summary>Code</summary>\n\n{block}\n\n</details>\n'
 
 
 @contextlib.contextmanager
@@ -97,11 +109,27 @@ def _run_python(code: str, name: str, namespace: dict[str, Any]) -> tuple[str, l
 
 
 def _show(value: Any) -> str:
-    html = getattr(value, "_repr_html_", None)
-    if html is not None:
-        table = STYLE.sub("", html())  # the site has its own style for tables
-        return f'<div class="output table" markdown="0">{table}</div>\n'
-    return _as_output(repr(value))
+    if hasattr(value, "to_html"):
+        table = _show_frame(value)
+    elif hasattr(value, "_repr_html_"):
+        table = STYLE.sub("", value._repr_html_())  # the site has its own style for tables
+    else:
+        return _as_output(repr(value))
+    return f'<div class="output table" markdown="0">{table}</div>\n'
+
+
+def _show_frame(frame: Any) -> str:
+    """Format a data frame; names of the index are in the header, and columns of words have a class."""
+    html = frame.to_html(index_names=False, border=0, max_rows=60)
+    if frame.columns.nlevels == 1:
+        for name in filter(None, frame.index.names):
+            html = html.replace("<th></th>", f"<th>{name}</th>", 1)
+    are_words = [any(map(WORD.search, map(str, column))) for _, column in frame.items()]
+    for name, is_words in zip(frame.columns, are_words, strict=True):
+        if is_words:
+            html = html.replace(f"<th>{name}</th>", f'<th class="words">{name}</th>', 1)
+    kinds = itertools.cycle(are_words)  # cells come row by row
+    return re.sub("<td>", lambda cell: '<td class="words">' if next(kinds) else cell[0], html)
 
 
 def _run_shell(code: str) -> tuple[str, list[tuple[bytes, str]]]:
@@ -128,19 +156,19 @@ def _pictures() -> set[Path]:
 
 
 def _as_output(text: str) -> str:
-    """Format printed text as a block; sentences are wrapped, tables are not."""
-    lines = [wrapped for line in text.strip("\n").splitlines() for wrapped in _wrap(line)]
-    return "```{ .text .output }\n" + "\n".join(lines) + "\n```\n" if lines else ""
+    """Format printed text as blocks: the site wraps sentences, and tables scroll."""
+    parts = itertools.groupby(text.strip("\n").splitlines(), key=_is_table_row)
+    blocks = []
+    for is_table, lines in parts:
+        shown = "\n".join(line.rstrip() for line in lines).strip("\n")
+        if shown:
+            kind = "" if is_table else " .prose"
+            blocks.append(f"```{{ .text .output{kind} }}\n{shown}\n```\n")
+    return "\n".join(blocks)
 
 
-def _wrap(line: str) -> list[str]:
-    if "   " in line.strip() or "──" in line:  # a row of a table
-        return [line.rstrip()]
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    wrapped = textwrap.wrap(
-        line, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapped or [""]
+def _is_table_row(line: str) -> bool:
+    return "  " in line.strip() or "──" in line or not line.strip()
 
 
 def _take_figures() -> list[tuple[bytes, str]]:

@@ -21,8 +21,7 @@ const ROUND_SECONDS = 0.7; // per round while playing
 const ARRIVED = 1e-3; // playing ends when the shared Gram is this close to the barycenter, relatively
 const PAUSE = 200; // milliseconds without a change before intervals and the permalink follow
 const SLICE = 6; // milliseconds of bootstrap per task, so that a frame is never late
-// While dragging, numbers change every fourth frame: often enough to read, and their layout costs half a frame.
-const TEXT_FRAMES = 4;
+const TABLE_FRAMES = 4; // of a drag, until all rows of the table are up to date
 let mounted = 0;
 
 /** One explorer in a root element. `result` is the prediction that it shows, `state` what it is about. */
@@ -43,6 +42,13 @@ export class Explorer {
     this.table = new SiteTable(this);
     this.editor = new ClientEditor(this);
     this.ui = buildLayout(this, id);
+    this.texts = [
+      () => this.drawGap(),
+      () => this.drawRounds(),
+      () => this.ui.update(),
+      () => this.editor.draw(),
+      ...Array.from({ length: TABLE_FRAMES }, (_, k) => () => this.table.draw(k, TABLE_FRAMES)),
+    ];
     root.classList.add("fedgram-explorer");
     root.replaceChildren(this.ui.page);
     this.observer = new ResizeObserver(() => this.resize());
@@ -171,18 +177,16 @@ export class Explorer {
     this.fitPanels();
     this.targetPanel.draw();
     this.gramPanel.draw();
-    this.drawn += 1;
-    if (!this.isDragging || this.drawn % TEXT_FRAMES === 0) this.drawText();
+    this.drawText();
     this.isFresh = false;
     if (this.isPlaying) this.schedule();
   }
 
+  /** Write the numbers. While dragging, one part per frame: the layout of all would take most of a frame. */
   drawText() {
-    this.drawGap();
-    this.drawRounds();
-    this.ui.update();
-    this.table.draw();
-    this.editor.draw();
+    this.drawn += 1;
+    if (this.isDragging) this.texts[this.drawn % this.texts.length]();
+    else for (const draw of this.texts) draw();
   }
 
   /** Move the axes toward what fits; a panel that is dragged in keeps its axes. */

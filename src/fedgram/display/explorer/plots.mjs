@@ -5,7 +5,8 @@ import { dot } from "./matrices.mjs";
 export const SVG = "http://www.w3.org/2000/svg";
 // Okabe and Ito's colors without black and blue, which show pooled results and the barycenter.
 export const CLIENT_COLORS = ["#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#999999"];
-const DASHES = ["", "7 3", "2 3"]; // further clients repeat the colors with another dash
+// Further clients repeat the colors with another dash. Long ones: every dash costs time in each frame.
+const DASHES = ["", "14 5", "4 5"];
 
 export const LINE_HALF_HEIGHT = 8; // pixels; half the height of a bar when there is one target
 
@@ -35,8 +36,12 @@ export function update(node, attributes) {
   }
 }
 
+/** Change the text of a node; a text that is there is changed in place, which is cheaper to lay out. */
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent === text) return;
+  const own = node.firstChild;
+  if (own instanceof Text && node.childNodes.length === 1) own.data = text;
+  else node.textContent = text;
 }
 
 export function clientColor(m) {

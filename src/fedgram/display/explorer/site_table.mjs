@@ -40,7 +40,8 @@ export class SiteTable {
     this.rows = [];
   }
 
-  draw() {
+  /** Write every `stride`-th row from `first` on: while dragging, a frame has time for some of them. */
+  draw(first = 0, stride = 1) {
     const { state, result, effects } = this.app;
     const { clients, targets } = state.moments;
     this.node.hidden = effects === null;
@@ -52,6 +53,7 @@ export class SiteTable {
     const all = clients.flatMap((_, m) => COLUMNS.map((column) => Math.abs(valueOf(m, column))));
     const largest = Math.max(...all, 1e-300);
     clients.forEach((client, m) => {
+      if (m % stride !== first) return;
       const { node, name, values, swatch } = this.rows[m];
       node.classList.toggle("selected", m === state.selected);
       swatch.classList.toggle("hatched", !result.clients[m].active);

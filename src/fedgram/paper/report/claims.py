@@ -55,8 +55,14 @@ def summarize(claims: Sequence[Document]) -> str:
 
 def summarize_all(exact: Sequence[Document], networks: Sequence[Document]) -> str:
     """Summarize the claims about the exact model and about networks, without the final full stop."""
-    absent = f"{len(exact):,} claims, none run yet ('fedgram reproduce ufm' takes six minutes)"
-    return f"Exact model: {summarize(exact) if _is_run(exact) else absent}. Networks: {summarize(networks)}"
+    of_exact = _summarize_if_run(exact, "'fedgram reproduce ufm' takes six minutes")
+    of_networks = _summarize_if_run(networks, "'fedgram reproduce list' has the experiments")
+    return f"Exact model: {of_exact}. Networks: {of_networks}"
+
+
+def _summarize_if_run(claims: Sequence[Document], remedy: str) -> str:
+    is_run = any(claim["verdict"] != "not run" for claim in claims)
+    return summarize(claims) if is_run else f"no claim compared yet ({remedy})"
 
 
 def make_rows(experiment: str, claims: Iterable[Document]) -> list[dict[str, Any]]:
@@ -82,10 +88,6 @@ def count_styles(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, int]
     """Text and number of the rows of each kind of verdict, in the order of the table."""
     counts = Counter(row["style"] for row in rows)
     return {style: (STYLES[style], counts[style]) for style in RANKS if counts[style]}
-
-
-def _is_run(claims: Iterable[Document]) -> bool:
-    return any(claim["verdict"] != "not run" for claim in claims)
 
 
 def _style(verdict: str, agrees: bool | None = None) -> str:

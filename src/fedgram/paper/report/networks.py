@@ -1,33 +1,26 @@
-"""Figures, tables and claims of the network experiments, and of the reader's own runs."""
+"""Figures, tables and claims of the network experiments."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgram._util.text import pluralize
-from fedgram.display.plotting import draw_seeds, escape_label, pyplot, render
-from fedgram.display.run_figure import plot_comparison, run_id, style_groups
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.comparable import ComparableRuns, describe_epochs
-from fedgram.paper.networks.panels import label_log_axes
 from fedgram.paper.networks.results import Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import STUDIES, Study
 from fedgram.paper.networks.tables import TABLES, Cell, SideBySide
-from fedgram.paper.plots import SETTINGS, SVG_SETTINGS, label_powers, make_panels
 from fedgram.paper.report.claims import list_counts
 from fedgram.paper.report.coverage import list_kinds
 from fedgram.paper.report.svg import FigureEmbedder
-from fedgram.runs.compare import METRICS, Comparison
-from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.procedure import Procedure
 
 CAPTIONS = {
     "proximal-tabular": "Proximal training with and without correction, tabular data (Figures 3 and 9)",
@@ -208,50 +201,3 @@ def _describe_row(label: str, cells: list[Cell]) -> dict[str, Any]:
             for cell in cells
         ],
     }
-
-
-def describe_training(settings: Sequence[Comparison], embed: FigureEmbedder) -> list[dict[str, Any]]:
-    """Template values of the reader's own runs, by setting."""
-    return [_describe_comparison(each, embed) for each in settings]
-
-
-def _describe_comparison(setting: Comparison, embed: FigureEmbedder) -> dict[str, Any]:
-    rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
-    return {
-        "title": setting.title,
-        "scale": setting.scale,
-        "kinds": [setting.setup.data.kind],
-        "figures": _draw_own(setting, embed),
-        "columns": ["procedure", "target", *METRICS],
-        "rows": [[str(cell).split(" ± ") for cell in row] for row in rows],  # [mean] or [mean, deviation]
-        "warnings": setting.warnings,
-    }
-
-
-def _draw_own(setting: Comparison, embed: FigureEmbedder) -> list[str]:
-    """Draw Grams of procedures with a known limit, and test errors where there are test rows."""
-    figures = {}
-    if setting.limited:
-        with pyplot().rc_context(SVG_SETTINGS):
-            figures["Errors of the Gram"] = render(plot_comparison([setting]), "svg")
-    if any(np.isfinite(run.test_mse).any() for group in setting.groups for run in group.runs):
-        with pyplot().rc_context(SETTINGS):
-            figures["Test errors"] = render(_plot_test_errors(setting), "svg")
-    return [embed(content, f"{label} over rounds, {setting.title}") for label, content in figures.items()]
-
-
-def _plot_test_errors(setting: Comparison) -> Any:
-    """Draw the test error of every seed over rounds, under the procedure's bias rule."""
-    figure, (axis,) = make_panels(1, 1, (6, 3.2))
-    for group, line, markers in style_groups(setting.groups):
-        rule = BIAS_RULES.index(group.runs[0].setup.procedure.bias)
-        errors = np.stack([run.test_mse[:, rule] for run in group.runs], axis=1)
-        rounds, names = np.arange(1, len(errors) + 1), [run_id(run.setup) for run in group.runs]
-        label = escape_label(setting.label(group))
-        draw_seeds(axis, rounds, errors, runs=names, label=label, **line, **markers)
-    axis.set(xlabel="round", ylabel="test MSE", yscale="log", title="Test error over rounds")
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend()
-    label_log_axes(axis)
-    label_powers(axis)
-    return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_bytes
 from fedgram.display.explorer import page as explorer
 from fedgram.display.plotting import pyplot, render
+from fedgram.display.site_errors import read_tested
 from fedgram.paper.claims import FACTORS, MEANINGS, judge_all, load_claims
 from fedgram.paper.networks.agreement import measure_agreement
 from fedgram.paper.networks.comparable import ComparableRuns
@@ -27,10 +29,10 @@ from fedgram.paper.report.coverage import STATES, describe_coverage, describe_da
 from fedgram.paper.report.networks import (
     NetworkChapter,
     describe_chapter,
-    describe_training,
     load_results,
     make_chapters,
 )
+from fedgram.paper.report.own_runs import describe_explored, describe_training, summarize_training
 from fedgram.paper.report.runs import COLUMNS, list_own, list_results
 from fedgram.paper.report.story import describe_opening, draw_story, tell_story
 from fedgram.paper.report.svg import FigureEmbedder
@@ -40,6 +42,7 @@ from fedgram.runs import Runs
 from fedgram.runs.compare import compare_runs
 from fedgram.theory.moments import Moments
 
+SYMBOL = re.compile(r"\bG_?(⋆|cen)")
 OPENING = "ufm-instance"  # its figure opens the page if no network was trained
 
 
@@ -79,30 +82,15 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     templates, embed = load_templates(), FigureEmbedder()
     chapters = [chapter for name in MODULES if (chapter := _load_chapter(name, out)) is not None]
     results = load_results(out)
-    own = compare_runs(Runs(runs).require()) if runs else []
+    stored = Runs(runs).require() if runs else []
+    own = compare_runs(stored)
     if not chapters and not results and not own:
         raise InputError(f"There are no results in '{out}'. Run 'fedgram reproduce ufm' first.", field="out")
-    networks = make_chapters(results)
-    exact, trained = _exact_claims(chapters), [claim for chapter in networks for claim in chapter.claims]
-    rows = [row for each in chapters for row in make_rows(each.name, each.claims)]
-    rows += [row for each in networks for row in make_rows(each.study.name, each.claims)]
-    summary, explored = summarize_all(exact, trained), _list_explored(out, results)
-    agreement = measure_agreement(results)
+    explored = describe_explored(own) + _list_explored(out, results)
+    paper = _describe_paper(chapters, results, embed) if chapters or results else None
     html = templates.get_template("page.html.j2").render(
-        story=tell_story(exact, trained, results, agreement[0]),
-        opening=_describe_opening(chapters, results, trained, embed),
-        summary=summary,
-        training=describe_training(own, embed),
-        parts=_describe_parts(chapters, networks, results, embed),
-        claims=rows,
-        verdicts=count_styles(rows),
-        meanings=MEANINGS,
-        factors=FACTORS,
-        agreement=agreement,
-        states=STATES,
-        coverage=describe_coverage(results),
-        not_run=_list_not_run(chapters, networks),
-        datasets=describe_datasets(results),
+        training=describe_training(own, read_tested(stored), embed),
+        paper=paper,
         explored=explored,
         style=_asset("report.css") + explorer.style(),
         script=_asset("report.js"),
@@ -110,7 +98,32 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
         data=_json({"columns": COLUMNS, "runs": list_own(own) + list_results(results), "explored": explored}),
     )
     write_bytes(page, html.encode())
-    return summary
+    said = [summarize_training(own)] if own else []
+    return ". ".join([*said, paper["summary"]] if paper else said)
+
+
+def _describe_paper(chapters: Sequence[Chapter], results: Results, embed: FigureEmbedder) -> dict[str, Any]:
+    """Template values of the paper's reproduction: its story, chapters, claims and coverage."""
+    networks = make_chapters(results)
+    exact, trained = _exact_claims(chapters), [claim for chapter in networks for claim in chapter.claims]
+    rows = [row for each in chapters for row in make_rows(each.name, each.claims)]
+    rows += [row for each in networks for row in make_rows(each.study.name, each.claims)]
+    agreement = measure_agreement(results)
+    return {
+        "story": tell_story(exact, trained, results, agreement[0]),
+        "opening": _describe_opening(chapters, results, trained, embed),
+        "summary": summarize_all(exact, trained),
+        "parts": _describe_parts(chapters, networks, results, embed),
+        "claims": rows,
+        "verdicts": count_styles(rows),
+        "meanings": MEANINGS,
+        "factors": FACTORS,
+        "agreement": agreement,
+        "states": STATES,
+        "coverage": describe_coverage(results),
+        "not_run": _list_not_run(chapters, networks),
+        "datasets": describe_datasets(results),
+    }
 
 
 def _asset(name: str) -> str:
@@ -130,10 +143,20 @@ def load_templates() -> Any:
     except ImportError:
         message = "The report needs Jinja2. Install it with pip install 'fedgram[paper]'."
         raise InputError(message, field="output") from None
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedgram.paper.report"), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["symbols"] = _set_symbols
+    return environment
+
+
+def _set_symbols(text: str) -> Any:
+    """Set the Grams G_⋆ and G_cen with a subscript, and keep names and numbers on one line."""
+    from markupsafe import Markup, escape
+
+    html = SYMBOL.sub(r"G<sub>\1</sub>", str(escape(text)))
+    return Markup(html.replace(" × 10", "&nbsp;×&nbsp;10").replace("R² ", "R²&nbsp;"))
 
 
 def _load_chapter(name: str, out: Path) -> Chapter | None:

@@ -39,11 +39,11 @@ class Sentence(NamedTuple):
 def tell_story(
     exact: Documents, networks: Documents, results: Results, agreement: Agreement
 ) -> list[Sentence]:
-    """Return five sentences; their numbers come from the claims and the results.
+    """Return five sentences, four without results of networks; numbers come from claims and results.
 
     agreement: of all numbers that depend on training.
     """
-    return [
+    story = [
         Sentence(
             "Claimed",
             "Averaging a shared regression head ends at the barycenter G⋆ of the clients' optima, and one "
@@ -51,9 +51,11 @@ def tell_story(
         ),
         Sentence("Exact model", _tell_exact(exact)),
         Sentence("Networks", _tell_networks(networks, results, agreement)),
-        Sentence("Differences", _tell_differences(networks)),
         Sentence("Added", _tell_added(results)),
     ]
+    if results:
+        story.insert(3, Sentence("Differences", _tell_differences(networks)))
+    return story
 
 
 def _tell_exact(claims: Documents) -> str:
@@ -70,7 +72,7 @@ def _tell_networks(claims: Documents, results: Results, agreement: Agreement) ->
     found, compared = _by_id(claims), len(agreement.ratios)
     if not compared:
         if not results:
-            return "None of the paper's network experiments was run."
+            return "The paper's network experiments were not run; their commands are below."
         return f"{len(results)} runs are not at the paper's scale, so that its numbers cannot be compared."
     end = found["main-proximal-corrected-endpoint"]
     text = (

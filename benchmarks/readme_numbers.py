@@ -1,0 +1,74 @@
+"""Write the generated parts of the README: its tables of numbers and its figure.
+
+    python benchmarks/readme_numbers.py
+
+Numbers come from `benchmarks/site_results.json` and `results/`; the figure from `examples/three_sites.csv`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import site_problems
+from benchmark_pages import replace_between
+from fedgram import Penalty, explain, predict, read_moments
+from fedgram.display.prediction_figure import draw_prediction
+from fedgram.paper.networks.agreement import measure_agreement
+from fedgram.paper.networks.results import RunKey
+from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.settings import Source
+from fedgram.paper.networks.studies.registry import Study
+from fedgram.paper.report.networks import load_results, make_chapters
+from site_results import SIMPLE, Results, summarize
+
+ROOT = Path(__file__).parents[1]
+FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
+EXAMPLE = "examples/three_sites.csv"
+TITLES = {"tuned": "problems that its rules were set on", "held-out": "other problems"}
+
+
+def main() -> None:
+    replace_between(ROOT / "README.md", "numbers", tables())
+    draw(FIGURE)
+
+
+def tables() -> str:
+    """Tables of the section "What to expect"."""
+    return f"{_sites()}\n{_paper()}"
+
+
+def _sites() -> str:
+    results = Results(ROOT / "benchmarks" / "site_results.json", order=SIMPLE)
+    groups = {name: results.problems(names) for name, names in site_problems.GROUPS.items()}
+    return summarize(results, {f"{len(names)} {TITLES[name]}": names for name, names in groups.items()})
+
+
+def _paper() -> str:
+    """Count the paper's runs that are done, and its numbers that ours come close to."""
+    results = load_results(ROOT / "results")
+    chapters = [chapter for chapter in make_chapters(results) if chapter.study.where != "ours"]
+    done = {run.key for chapter in chapters for run in chapter.results.get("paper", ())}
+    wanted = {key for chapter in chapters for key in _list_wanted(chapter.study)}
+    agreement = measure_agreement(results)[0]
+    return (
+        "| the paper's network experiments | |\n| --- | --- |\n"
+        f"| runs that are done | {len(done)} of {len(wanted)} |\n"
+        f"| its numbers that ours are within a factor of 2 of | {agreement.count_within(2)} of "
+        f"{len(agreement.ratios)} |\n"
+    )
+
+
+def _list_wanted(study: Study) -> list[RunKey]:
+    sources = {variety: Source("any") for variety in study.varieties}
+    return study.keys(SCALES["paper"], sources)
+
+
+def draw(path: Path) -> None:
+    """Draw what `fedgram explain --figure` draws."""
+    moments = read_moments(ROOT / EXAMPLE, client="site", targets=["east", "north"])
+    prediction = predict(moments, Penalty(features=0.1, head=0.1))
+    draw_prediction(prediction, explain(prediction), path, f"Predicted from {EXAMPLE} (GENERATED)")
+
+
+if __name__ == "__main__":
+    main()
