@@ -85,7 +85,10 @@ def test_the_recommended_model_predicts_the_next_year_better_than_the_mean_of_ea
 def test_the_report_opens_with_the_trained_run(journey):
     said, folder = journey
     html = (folder / "report.html").read_text()
-    assert "<h2>Your runs</h2>" in html
-    assert "sites" in html[html.index("<h2>Your runs</h2>") :]
+    start = html.index("<h1>Trained runs</h1>")
+    assert start < html.index("predicts test rows") < html.index("RMSE and R² of every site")
+    assert all(f"<th>{site}</th>" in html for site in SITES)
     assert "data-runs=" in html
+    assert "not run" in html[start:]  # the paper's experiments, in one line
+    assert "claims" not in said["report"]
     assert said["report"].startswith("Wrote report.html")

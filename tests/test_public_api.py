@@ -24,5 +24,6 @@ def test_unknown_names_are_attribute_errors():
 
 @pytest.mark.parametrize("module", ["torch", "duckdb", "matplotlib", "rich", "pandas"])
 def test_import_is_light(module):
-    code = f"import sys, fedgram; fedgram.Problem; fedgram.Runs; sys.exit({module!r} in sys.modules)"
+    names = "fedgram.Problem; fedgram.Runs; fedgram.Advice; fedgram.read_site_problem"
+    code = f"import sys, fedgram; {names}; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

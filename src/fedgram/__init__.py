@@ -24,15 +24,20 @@ if TYPE_CHECKING:
     from fedgram.data.problem import Problem, Split
     from fedgram.data.splits import hold_out
     from fedgram.data.tables.read_moments import read_moments
+    from fedgram.data.tables.read_site_problem import read_site_problem
+    from fedgram.runs.advice import Advice
     from fedgram.runs.measure import measure
     from fedgram.runs.procedure import Procedure
     from fedgram.runs.store import Runs, StoredRun
     from fedgram.runs.train_config import TrainConfig
     from fedgram.training import predict_rows, train
+    from fedgram.training.advise import advise
     from fedgram.training.regressor import FederatedRegressor
+    from fedgram.training.site_learning import Plan
 
 __all__ = [
     "AccuracyError",
+    "Advice",
     "Barycenter",
     "Correction",
     "Effects",
@@ -42,6 +47,7 @@ __all__ = [
     "Intervals",
     "Moments",
     "Penalty",
+    "Plan",
     "Pooled",
     "Prediction",
     "Problem",
@@ -50,6 +56,7 @@ __all__ = [
     "Split",
     "StoredRun",
     "TrainConfig",
+    "advise",
     "align",
     "barycenter",
     "closest_head",
@@ -63,22 +70,27 @@ __all__ = [
     "predict",
     "predict_rows",
     "read_moments",
+    "read_site_problem",
     "solve",
     "train",
     "unshrink",
 ]
 
 _LAZY = {
+    "Advice": "fedgram.runs.advice",
     "FederatedRegressor": "fedgram.training.regressor",
+    "Plan": "fedgram.training.site_learning",
     "Problem": "fedgram.data.problem",
     "Split": "fedgram.data.problem",
     "hold_out": "fedgram.data.splits",
     "read_moments": "fedgram.data.tables.read_moments",
+    "read_site_problem": "fedgram.data.tables.read_site_problem",
     "measure": "fedgram.runs.measure",
     "Procedure": "fedgram.runs.procedure",
     "Runs": "fedgram.runs.store",
     "StoredRun": "fedgram.runs.store",
     "TrainConfig": "fedgram.runs.train_config",
+    "advise": "fedgram.training.advise",
     "predict_rows": "fedgram.training",
     "train": "fedgram.training",
 }

@@ -5,9 +5,14 @@ import shlex
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
-from fedgram.training.advise import _advise_site, _total_notes
+from fedgram.runs.advice import AUTO, FEDAVG, HEAD
+from fedgram.training.advice_notes import _least_error_notes
+from fedgram.training.advise import _advise_site
 from tests.helpers.command import fedgram as run
 
 TINY = ("--backbone", "resmlp-small", "--rounds", "2", "--epochs", "1")
@@ -47,7 +52,9 @@ def test_json_has_the_contract(advice):
         "full-model+moment-head+site-effects+blended",
         "centralized",
     ]
-    assert advice["recommended"] in names
+    change = advice["total_change"]
+    assert change["low"] <= change["mean"] <= change["high"]
+    assert advice["recommended"] == (names[0] if change["low"] > 0 else names[3])
     for each in advice["procedures"]:
         assert each["standardized_mse"] > 0
         assert set(each["rmse"]) == set(each["r2"]) == {"score", "time"}
@@ -55,7 +62,9 @@ def test_json_has_the_contract(advice):
     north = next(site for site in advice["sites"] if site["name"] == "north")
     assert (north["rows"], north["test_rows"]) == (32, 8)
     assert north["difference"]["low"] <= north["difference"]["mean"] <= north["difference"]["high"]
-    assert set(north["rmse"]) == set(names)
+    for metric in ("rmse", "r2"):
+        assert list(north[metric]) == names
+        assert all(set(by_target) == {"score", "time"} for by_target in north[metric].values())
 
 
 def test_errors_are_in_the_targets_own_units(advice):
@@ -101,6 +110,7 @@ BAD = {
     ("--client", "school", "--targets", "score"): "needs --inputs",
     (*COLUMNS, "--impute", "mean"): "Unknown --impute: 'mean'. Use 'median'.",
     (*COLUMNS, "--time", "sex"): "sex",
+    (*COLUMNS, "--test-fraction", "0"): "No site has test rows. A table's site needs 10 rows and",
     ("--client", "school", "--inputs", "age,height", "--targets", "score"): "height",
 }
 
@@ -124,7 +134,9 @@ def test_linear_sites_are_told_that_linear_regression_is_better(tmp_path):
     options = ("--client", "site", "--inputs", "a,b,level", "--targets", "y", "--data-seed", "3")
     result = run("advise", path, *options, *TINY)
     assert result.returncode == 0, result.stderr
-    assert "Linear ridge regression at each site alone has less error than the recommended" in result.stdout
+    printed = " ".join(result.stdout.split())
+    assert "Linear ridge regression " in printed
+    assert "% less mean squared error than the recommended networks." in printed
     assert "e+0" not in result.stdout
     assert "--data-seed 3" in result.stdout  # the same test rows
     assert "Warning" not in result.stderr
@@ -135,19 +147,23 @@ def test_a_handful_of_test_rows_decides_nothing(rows, verdict):
     values = np.arange(10.0)[:, None]
     problem = Problem.from_arrays({"a": values, "b": values}, {"a": values, "b": values})
     problem = problem.hold_out_validation(0.2)
-    truth = np.zeros((rows, 1))
-    site = _advise_site("a", problem, truth + 2.0, truth + 1.0, truth, np.ones(1), 0)
+    ones = np.ones((rows, 1))
+    site = _advise_site("a", problem, 4 * ones, ones, np.ones(1), 0)
     assert (site.verdict, site.difference) == (verdict, (3.0, 3.0, 3.0))
 
 
-def test_a_total_within_chance_is_called_that():
+def draw_squares(rng, size=1.0):
+    return [(size * rng.normal(size=(40, 1))) ** 2 for _ in range(3)]
+
+
+def test_a_better_procedure_is_named_only_beyond_chance():
     rng = np.random.default_rng(0)
-    truth = [rng.normal(size=(30, 1)) for _ in range(3)]
-    same, worse = ([y + size * rng.normal(size=y.shape) for y in truth] for size in (1.0, 3.0))
-    other = [y + rng.normal(size=y.shape) for y in truth]
-    (note,) = _total_notes(same, other, truth)
-    assert note.startswith("The 95 % interval of the total change contains 0: -")
-    assert _total_notes(same, worse, truth) == ()
+    squares = {AUTO: draw_squares(rng), HEAD: draw_squares(rng, 3.0)}
+    slightly, clearly = ([factor * each for each in draw_squares(rng)] for factor in (0.9, 0.2))
+    assert _least_error_notes(squares | {FEDAVG: slightly}, AUTO, False) == ()
+    (note,) = _least_error_notes(squares | {FEDAVG: clearly}, AUTO, False)
+    assert note.startswith("On these test rows 'FedAvg' has ")
+    assert " % less mean squared error than what is recommended." in note
 
 
 @pytest.mark.parametrize("options", BAD)
@@ -168,3 +184,9 @@ def test_missing_inputs_are_refused_with_their_count_or_filled(table, tmp_path):
     assert "--impute median" in refused.stderr
     filled = run("advise", broken, *COLUMNS, *TINY, "--impute", "median", "--json")
     assert filled.returncode == 0, filled.stderr
+
+
+@settings(max_examples=20, deadline=None)
+@given(names=st.lists(st.sampled_from(["age", "size, cm", 'a "b"', "x y"]), min_size=1, unique=True))
+def test_names_of_columns_survive_the_printed_command(names):
+    assert split_names(join_names(names)) == names

@@ -106,6 +106,11 @@ def test_compare(runs, tmp_path):
     solved = document["settings"][0]["procedures"][1]
     assert solved["target"] == "centralized"
     assert solved["predicted_gap"] == {"mean": 0.0, "deviation": 0.0}
+    first = next(run for run in Runs(runs) if run.setup.procedure.name == solved["procedure"])
+    assert [site["name"] for site in solved["tested"]["sites"]] == list(first.setup.data.clients)
+    for errors in (solved["tested"], *solved["tested"]["sites"]):
+        assert list(errors["rmse"]) == list(errors["r2"]) == list(first.setup.data.targets)
+        assert all(spread["mean"] > 0 for spread in errors["rmse"].values())
     assert document["unfinished"] == []
     code, _, err = fedgram("runs", "compare", runs, "--figure", tmp_path / "figure.gif")
     assert code == 2
@@ -181,10 +186,10 @@ def test_the_report_shows_the_runs(runs, tmp_path):
     page = tmp_path / "report.html"
     report = ["report", "--out", tmp_path, "-o", page]
     assert fedgram(*report).returncode == 0
-    assert "Your runs" not in page.read_text()
+    assert "Trained runs" not in page.read_text()
     assert fedgram(*report, "--runs", runs).returncode == 0
     html = page.read_text()
-    assert html.index("<h2>Your runs</h2>") < html.index("<h2>Networks")
+    assert html.index("<h1>Trained runs</h1>") < html.index("<h2>Networks")
     assert "solved+corrected+offset" in html
     assert "GENERATED data, E = 1" in html
     assert fedgram(*report, "--runs", tmp_path / "smoke").returncode == 2

@@ -79,6 +79,14 @@ def test_names_of_clients_are_text():
         Problem.from_arrays({**inputs, "1": inputs[1]}, targets)
 
 
+def test_arrays_of_clients_are_a_list_or_a_dict():
+    _, targets = clients()
+    with pytest.raises(
+        InputError, match="inputs must be a list or dict of arrays, one per client, not NoneType"
+    ):
+        Problem.from_arrays(None, targets)
+
+
 def test_a_dataset_without_items_is_named():
     with pytest.raises(InputError, match="The dataset of client 'b' is empty"):
         Problem.from_datasets({"a": [([0.0], [1.0])], "b": []})

@@ -53,7 +53,7 @@ def advice(site_name=SCRIPT):
     nothing = np.full(2, np.nan)
     rmse = np.array([[1.0, 2.0], [3.0, 4.0], [np.nan, np.nan]])
     errors = tuple(
-        Errors(name, 0.5 * k, k * np.ones(2), k * np.ones(2), k * rmse)
+        Errors(name, 0.5 * k, k * np.ones(2), k * np.ones(2), k * rmse, 1 - k * rmse / 10)
         for k, name in zip((1.0, 0.9, 0.8, 0.7, 0.6), (ALONE, HEAD, FEDAVG, AUTO, POOLED), strict=True)
     )
     gain, low, high = np.array([[0.3, 0.6], [0.1, 0.2], [0.5, 0.9]])
@@ -62,7 +62,8 @@ def advice(site_name=SCRIPT):
         SiteAdvice("b", 30, 10, (-0.3, -0.5, -0.1), -gain, -high, -low, "alone"),
         SiteAdvice("c", 3, 0, (np.nan,) * 3, nothing, nothing, nothing, "undecided"),
     )
-    return Advice(("x", "y"), AUTO, errors, sites, (), "resmlp", TrainConfig(), ("A note.",))
+    change = (-0.3, -0.5, -0.1)
+    return Advice(("x", "y"), AUTO, errors, sites, change, (), "resmlp", TrainConfig(), ("A note.",))
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +329,20 @@ def test_intervals_in_the_targets_units_say_how_targets_were_scaled():
     np.testing.assert_allclose(frame.estimate, -moments.offset.ravel(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("unit", [np.array([1000.0, 0.01]), None], ids=["any", "deviations"])
+def test_scaled_moments_keep_the_targets_units(unit):
+    moments = federation(clients=("a", "b"))
+    scale = moments.pooled.deviation if unit is None else unit
+    plain = effects(predict(moments)).summary().splitlines()[0]
+    scaled = predict(moments.scaled(scale))
+    for found in (effects(scaled), explain(scaled), scaled, intervals(scaled, resamples=100)):
+        assert plain.removesuffix(".") in found.summary().splitlines()[0]
+    said = explain(scaled).summary()
+    assert f"divided by its {'scale' if unit is not None else 'pooled standard deviation'} (" in said
+    back = moments.scaled(scale).scaled(1 / scale)
+    np.testing.assert_allclose(back.scale, 1, rtol=1e-15)
+
+
 def test_runs_say_what_commands_print(results, tmp_path):
     stored = exact_run(tmp_path, rounds=3)
     assert is_printed(stored.summary(), sentences("runs", "show", tmp_path))
@@ -358,6 +373,28 @@ def test_advice_says_what_the_command_prints(capsys):
     print_advice(Console(width=500), found, found.targets)
     assert is_printed(found.summary(), [line.rstrip() for line in capsys.readouterr().out.splitlines()])
     assert "from 1 to 0.7 (95 %: 0.1 to 0.5)" in found.summary()
+
+
+@pytest.mark.parametrize(
+    ("change", "answer", "effect", "size"),
+    [
+        ((-0.3, -0.5, -0.1), "Federate", "lowers", "30 % in total (95 %: 10 to 50 %)"),
+        ((0.07, 0.01, 0.2), "Stay alone", "raises", "7 % in total (95 %: 1 to 20 %)"),
+        ((0.07, -0.2, 0.4), "No clear difference", "raises", "7 % in total (95 %: -20 to 40 %)"),
+        ((-0.003, -0.2, 0.4), "No clear difference", "lowers", "0.3 % in total (95 %: -40 to 20 %)"),
+    ],
+)
+def test_advice_answers_with_the_total_change(change, answer, effect, size):
+    first = replace(advice(), total_change=change).summary().splitlines()[0]
+    assert first == f"{answer}: on held-out rows, joining {effect} the mean squared error by {size}."
+
+
+def test_advice_has_errors_of_each_site(capsys):
+    found = advice("oslo")
+    print_advice(Console(width=100), found, found.targets)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["oslo", "x", "1", "0.7", "0.6", "0.90", "0.93", "0.94"] in rows
+    assert not any(row[:2] == ["c", "x"] for row in rows)  # it has no test rows
 
 
 # ---------------------------------------------------------------- data frames
@@ -498,6 +535,7 @@ def test_frames_of_advice_have_gains(results):
     ours = frame[frame.procedure == LABELS[AUTO]].set_index(["site", "target"])
     site = found.sites[0]
     np.testing.assert_allclose(ours.loc[SCRIPT].gain, [0.3, 0.6], rtol=1e-12)
+    np.testing.assert_allclose(ours.loc[SCRIPT].r2, 1 - ours.loc[SCRIPT].rmse / 10)
     np.testing.assert_array_equal(ours.loc[SCRIPT].gain_low, site.low)
     np.testing.assert_array_equal(ours.loc[SCRIPT].gain_high, site.high)
     alone = frame[frame.procedure == LABELS[ALONE]]

@@ -100,6 +100,14 @@ def test_merging_different_targets_is_refused():
         first.merged(Moments.from_arrays(data, target_names=("a", "b", "d")))
 
 
+def test_merging_different_scales_is_refused():
+    moments = Moments.from_arrays(sample())
+    with pytest.raises(InputError, match=r"scaled differently\. Merge first, then scale"):
+        moments.merged(moments.scaled([2.0, 1.0, 1.0]))
+    scaled = moments.scaled([2.0, 1.0, 1.0])
+    np.testing.assert_array_equal(scaled.merged(scaled).scale, [2.0, 1.0, 1.0])
+
+
 def test_merging_takes_targets_by_name():
     data, order = sample(), [2, 0, 1]
     first = Moments.from_arrays(data, target_names=("a", "b", "c"))

@@ -4,9 +4,22 @@ import doctest
 
 import pytest
 
-from fedgram import FederatedRegressor, Procedure, Runs, StoredRun, TrainConfig, measure, predict_rows, train
+from fedgram import (
+    FederatedRegressor,
+    Plan,
+    Procedure,
+    Runs,
+    StoredRun,
+    TrainConfig,
+    advise,
+    measure,
+    predict_rows,
+    train,
+)
 
-PUBLIC = (FederatedRegressor, train, predict_rows, Runs, StoredRun, Procedure, TrainConfig, measure)
+PUBLIC = (
+    FederatedRegressor, Plan, Procedure, Runs, StoredRun, TrainConfig, advise, measure, predict_rows, train,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("thing", PUBLIC, ids=lambda thing: thing.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -53,6 +54,13 @@ def split_names(text: str) -> list[str]:
     """Split a list at commas; quotes protect commas inside a name."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return [name for line in lines for part in line if (name := part.strip())]
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Join names with commas, so that `split_names` returns them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def as_names(names: Any) -> tuple[str, ...]:

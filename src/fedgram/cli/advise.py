@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedgram._util.text import split_names
-from fedgram.cli.app import app, print_json, print_line
-from fedgram.cli.options import (
-    Client,
-    DataDir,
-    DataSeed,
-    Device,
-    DropMissing,
-    Engine,
-    Figure,
-    Impute,
-    InputColumns,
-    Json,
-    Seeds,
-    Targets,
-    TestFraction,
-    Time,
-    Units,
-    Where,
-    output_option,
-)
+from fedgram._util.text import join_names
+from fedgram.cli import options
+from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, parse_units
 from fedgram.runs.advice import Advice
 
@@ -38,28 +18,28 @@ from fedgram.runs.advice import Advice
 @app.command()
 def advise(
     data: Annotated[str, typer.Argument(help="Named dataset, or a CSV, TSV or Parquet file or folder.")],
-    client: Client = None,
-    inputs: InputColumns = None,
-    targets: Targets = None,
-    time: Time = None,
-    impute: Impute = None,
-    test_fraction: TestFraction = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
-    units: Units = None,
+    client: options.Client = None,
+    inputs: options.InputColumns = None,
+    targets: options.Targets = None,
+    time: options.Time = None,
+    impute: options.Impute = None,
+    test_fraction: options.TestFraction = None,
+    where: options.Where = None,
+    drop_missing: options.DropMissing = False,
+    units: options.Units = None,
     backbone: Annotated[
         str | None, typer.Option(help="Network. Default: chosen for the data on validation rows.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
-    seeds: Seeds = "1",
-    device: Device = "cpu",
-    engine: Engine = "local",
-    data_dir: DataDir = None,
-    data_seed: DataSeed = 0,
-    figure: Figure = None,
-    show_all: Annotated[bool, output_option("--all", help="Show all sites, not only ten.")] = False,
-    as_json: Json = False,
+    seeds: options.Seeds = "1",
+    device: options.Device = "cpu",
+    engine: options.Engine = "local",
+    data_dir: options.DataDir = None,
+    data_seed: options.DataSeed = 0,
+    figure: options.Figure = None,
+    show_all: Annotated[bool, options.output_option("--all", help="Show all sites, not only ten.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say for every site whether joining a federation pays, measured on held-out rows.
 
@@ -68,32 +48,24 @@ def advise(
 
     fedgram advise beijing-stations
     """
-    from fedgram.cli.inputs import load_site_problem
+    from fedgram.cli.inputs import load_site_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
-    from fedgram.data.tables.read_rows import TableSpec
     from fedgram.display.advice import draw_advice, print_advice
     from fedgram.display.console import make_console
     from fedgram.display.plotting import figure_suffix
-    from fedgram.display.result_columns import number_targets
     from fedgram.training.advise import advise as compare
-    from fedgram.training.site_learning import Plan, plans
+    from fedgram.training.site_learning import Plan
 
-    spec = TableSpec(
-        client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where, drop_missing,
-        time=time, impute=impute,  # type: ignore[arg-type]  # load_site_problem checks it
-    )  # fmt: skip
-    problem, scale = load_site_problem(data, data_dir, spec, data_seed, partial(print_line, err=True))
-    target_units = parse_units(units, problem.target_names or number_targets(len(scale)))
+    spec = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute)
+    problem = load_site_problem(data, data_dir, spec, data_seed)
+    target_units = parse_units(units, problem.target_names or problem.moments.targets)
     if figure:
         figure_suffix(figure)  # reject it before training
-    plan = None
-    if backbone or rounds or epochs:
-        plan = next((each for each in plans() if each.backbone == backbone), plans()[0])
-        rounds, epochs = rounds or plan.config.rounds, epochs or plan.config.epochs
-        plan = Plan(backbone or plan.backbone, replace(plan.config, rounds=rounds, epochs=epochs))
+    has_plan = any(given is not None for given in (backbone, rounds, epochs))
+    plan = Plan.from_backbone(backbone, rounds, epochs) if has_plan else None
     with progress_bar() as progress:
         advice = compare(
-            problem, scale, plan=plan, seeds=parse_seeds(seeds), device=device, engine=engine,
+            problem, plan=plan, seeds=parse_seeds(seeds), device=device, engine=engine,
             on_progress=progress.on_fraction,
         )  # fmt: skip
     if figure:
@@ -115,7 +87,7 @@ def _train_command(
         if value is True:
             words.append(flag)
         elif value:
-            words += [flag, ",".join(value) if isinstance(value, list | tuple) else str(value)]
+            words += [flag, join_names(value) if isinstance(value, list | tuple) else str(value)]
     if table_flags.get("--client"):
         words.append("--standardize")
     words += [

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
 from fedgram.cli.app import print_line
 from fedgram.cli.parsing import parse_weights
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.encoding import Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Problem
-from fedgram.data.site_problem import build_site_problem
 from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_table, list_files
 from fedgram.data.tables.read_rows import TableSpec, read_table
-from fedgram.data.tables.read_site_tables import read_site_tables
-from fedgram.data.target_scale import target_scale
+from fedgram.data.tables.read_site_problem import read_site_problem
 
 if TYPE_CHECKING:
     from fedgram.data.tables.read_sample import TableSample
@@ -154,43 +150,53 @@ def load_problem(dataset: str, data_dir: Path | None, options: Options, table: T
         return registry.load(dataset, data_dir, options)
     dataset_flags = {"--variant": options.variant, "--larger": options.larger}
     _reject_flags(dataset_flags, f"named datasets, but '{dataset}' is a table")
-    for flag, value in table.required_flags.items():
-        if not value:
-            raise InputError(f"Training on a table needs {flag}.", field=_field(flag))
+    _require_flags(table)
     return read_table(dataset, table, options.seed)
 
 
-def load_site_problem(
-    dataset: str, data_dir: Path | None, spec: TableSpec, seed: int, on_warning: Callable[[str], None]
-) -> tuple[Problem, Array]:
-    """Load a named dataset or a table with standardized columns, test rows and validation rows.
+def parse_table_spec(
+    client: str | None,
+    inputs: str | None,
+    targets: str | None,
+    test_fraction: float | None,
+    where: str | None,
+    drop_missing: bool,
+    time: str | None,
+    impute: str | None,
+    kind: str | None = None,
+) -> TableSpec:
+    """Collect the options for tables; lists are separated by commas."""
+    if impute not in (None, "median"):
+        raise InputError(f"Unknown --impute: '{impute}'. Use 'median'.", field="impute")
+    return TableSpec(
+        client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where, drop_missing,
+        kind=kind, time=time, impute=impute,  # type: ignore[arg-type]  # Problem checks the kind
+    )  # fmt: skip
 
-    Also return the standard deviations (C,) of the targets, which convert errors to their units.
-    """
+
+def load_site_problem(dataset: str, data_dir: Path | None, spec: TableSpec, seed: int) -> Problem:
+    """Load a named dataset or a table with standardized columns, test rows and validation rows."""
     if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
         _reject_flags(spec.flags, f"tables, but '{dataset}' is a named dataset")
         problem = registry.load(dataset, data_dir, Options(seed))
-        held_out = problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
-        return held_out, target_scale(problem.provenance, problem.moments.targets)
-    problem, encoding = read_site_problem(dataset, spec, seed, on_warning)
-    return problem, encoding.target_scale
+        return problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
+    return read_site_table(dataset, spec, seed)
 
 
-def read_site_problem(
-    dataset: str, spec: TableSpec, seed: int, on_warning: Callable[[str], None]
-) -> tuple[Problem, Encoding]:
+def read_site_table(dataset: str, spec: TableSpec, seed: int) -> Problem:
     """Read a table with standardized numbers and one-hot categories."""
+    _require_flags(spec)
+    return read_site_problem(
+        dataset, client=str(spec.client), inputs=spec.inputs, targets=spec.targets, time=spec.time,
+        impute=spec.impute, test_fraction=spec.held_out, where=spec.where, drop_missing=spec.drop_missing,
+        seed=seed, kind=spec.kind or "REAL", on_warning=_print_warning,
+    )  # fmt: skip
+
+
+def _require_flags(spec: TableSpec) -> None:
     for flag, value in spec.required_flags.items():
         if not value:
             raise InputError(f"Training on a table needs {flag}.", field=_field(flag))
-    if spec.impute not in (None, "median"):
-        raise InputError(f"Unknown --impute: '{spec.impute}'. Use 'median'.", field="impute")
-    tables = read_site_tables(dataset, spec, on_warning=on_warning)
-    return build_site_problem(
-        tables, inputs=spec.inputs, targets=spec.targets, impute=spec.impute, time=spec.time,
-        test_fraction=spec.held_out, seed=seed, name=Path(dataset).stem, kind=spec.kind or "REAL",
-        on_warning=on_warning,
-    )  # fmt: skip
 
 
 def _reject_flags(flags: Mapping[str, object], reason: str) -> None:

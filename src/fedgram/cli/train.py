@@ -8,31 +8,10 @@ from typing import Annotated, get_args
 
 import typer
 
-from fedgram._util.text import dropped_rows_message, split_names
-from fedgram.cli.app import app, print_json, print_line
-from fedgram.cli.options import (
-    AllClients,
-    Client,
-    DataDir,
-    DataSeed,
-    Device,
-    DropMissing,
-    Engine,
-    Impute,
-    InputColumns,
-    Json,
-    LambdaH,
-    LambdaW,
-    Larger,
-    Seeds,
-    Targets,
-    TestFraction,
-    Time,
-    Variant,
-    Where,
-    output_option,
-    table_option,
-)
+from fedgram._util.cluster import check_engine
+from fedgram._util.text import dropped_rows_message
+from fedgram.cli import options
+from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, split_values
 from fedgram.data.problem import Kind, Problem
 from fedgram.runs.train_config import PRECISIONS, TrainConfig
@@ -61,13 +40,13 @@ def train(
         str, typer.Argument(help="Named dataset (see 'fedgram data list'), or a CSV, TSV or Parquet file.")
     ],
     procedure: Procedures = ["ordinary"],  # noqa: B006, Typer does not mutate it
-    seeds: Seeds = "1",
+    seeds: options.Seeds = "1",
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = PAPER.rounds,
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = PAPER.epochs,
-    lambda_h: LambdaH = PAPER.penalty.features,
-    lambda_w: LambdaW = PAPER.penalty.head,
-    device: Device = "auto",
-    engine: Engine = "local",
+    lambda_h: options.LambdaH = PAPER.penalty.features,
+    lambda_w: options.LambdaW = PAPER.penalty.head,
+    device: options.Device = "auto",
+    engine: options.Engine = "local",
     backbone: Annotated[
         str | None,
         network_option(help="Network. Default: resmlp for vectors, resnet18 for images."),
@@ -87,23 +66,23 @@ def train(
         str, optimizer_option(help="Learning rate falls within each 'round', or over the whole 'run'.")
     ] = PAPER.decay,
     clip: Annotated[float, optimizer_option(help="Maximum gradient norm of a network.")] = PAPER.clip,
-    data_dir: DataDir = None,
-    variant: Variant = "",
-    larger: Larger = False,
-    data_seed: DataSeed = 0,
-    client: Client = None,
-    inputs: InputColumns = None,
-    targets: Targets = None,
-    test_fraction: TestFraction = None,
+    data_dir: options.DataDir = None,
+    variant: options.Variant = "",
+    larger: options.Larger = False,
+    data_seed: options.DataSeed = 0,
+    client: options.Client = None,
+    inputs: options.InputColumns = None,
+    targets: options.Targets = None,
+    test_fraction: options.TestFraction = None,
     standardize: Annotated[
         bool,
-        table_option(
+        options.table_option(
             "--standardize",
             help="Standardize numbers with pooled moments, one-hot text; predictions undo it.",
         ),
     ] = False,
-    time: Time = None,
-    impute: Impute = None,
+    time: options.Time = None,
+    impute: options.Impute = None,
     validation: Annotated[
         float | None,
         typer.Option(
@@ -111,15 +90,15 @@ def train(
             "with moment-head."
         ),
     ] = None,
-    where: Where = None,
-    drop_missing: DropMissing = False,
+    where: options.Where = None,
+    drop_missing: options.DropMissing = False,
     kind: Annotated[
-        str | None, table_option(help=f"Kind of data: {', '.join(get_args(Kind))}. Default: REAL.")
+        str | None, options.table_option(help=f"Kind of data: {', '.join(get_args(Kind))}. Default: REAL.")
     ] = None,
-    out: Annotated[Path, output_option(help="Folder for the runs.")] = Path("runs"),
-    keep_models: Annotated[bool, output_option(help="Save the clients' final networks.")] = True,
-    show_all: AllClients = False,
-    as_json: Json = False,
+    out: Annotated[Path, options.output_option(help="Folder for the runs.")] = Path("runs"),
+    keep_models: Annotated[bool, options.output_option(help="Save the clients' final networks.")] = True,
+    show_all: options.AllClients = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train networks by federated averaging and compare them with the prediction.
 
@@ -130,29 +109,25 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure proximal --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli.inputs import load_problem, read_site_problem
+    from fedgram.cli.inputs import load_problem, parse_table_spec, read_site_table
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.holdout import VALIDATION_FRACTION
-    from fedgram.data.tables.read_rows import TableSpec
     from fedgram.display import run_tables
     from fedgram.display.console import make_console
     from fedgram.display.training_table import print_training
-    from fedgram.training.engines import TRAINERS, check_engine
+    from fedgram.training.engines import TRAINERS
 
     config = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
         precision=precision, decay=decay,  # type: ignore[arg-type]  # TrainConfig checks them
     )  # fmt: skip
-    table = TableSpec(
-        client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where,
-        drop_missing, kind=kind, time=time, impute=impute,  # type: ignore[arg-type]  # checked later
-    )  # fmt: skip
+    table = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute, kind)
     needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
     if standardize or time or impute:
-        problem, _ = read_site_problem(dataset, table, data_seed, partial(print_line, err=True))
+        problem = read_site_table(dataset, table, data_seed)
         if fraction is None:  # all rows but those for testing are for training
             problem = problem.with_validation_in_training()
     else:

@@ -22,7 +22,7 @@ MIN_SITE_ROWS = 10
 
 @dataclass(frozen=True, eq=False)
 class RowParts:
-    """Indices of one site's rows, each ascending: train, validation and test."""
+    """Indices of one site's rows, ascending or in order of given times: train, validation and test."""
 
     train: Array
     validation: Array
@@ -80,7 +80,7 @@ def hold_out(
     for site, count in rows.items():
         ranked = _rank_rows(count, site, seed, order)
         test = min(round(fraction * count), count - 1) if count >= MIN_SITE_ROWS else 0
-        parts[site] = _divide(*np.split(ranked, [count - test]))
+        parts[site] = _divide(*np.split(ranked, [count - test]), is_sorted=order is not None)
     return parts
 
 
@@ -123,7 +123,7 @@ def hold_out_where(
                 client=site,
                 field="test",
             )
-        parts[site] = _divide(others, test)
+        parts[site] = _divide(others, test, is_sorted=order is not None)
     return parts
 
 
@@ -151,9 +151,12 @@ def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None
     return np.argsort(times, kind="stable")
 
 
-def _divide(others: Array, test: Array) -> RowParts:
-    """Take the last fifth of the ranked rows that are not for testing as validation rows."""
+def _divide(others: Array, test: Array, *, is_sorted: bool) -> RowParts:
+    """Take the last fifth of the ranked rows that are not for testing as validation rows.
+
+    Rows that are not sorted by time get the order of the table.
+    """
     has_validation = len(others) + len(test) >= MIN_SITE_ROWS
     held_out = round(VALIDATION_FRACTION * len(others)) if has_validation else 0
-    train, validation = np.split(others, [len(others) - held_out])
-    return RowParts(np.sort(train), np.sort(validation), np.sort(test))
+    parts = *np.split(others, [len(others) - held_out]), test
+    return RowParts(*(parts if is_sorted else map(np.sort, parts)))

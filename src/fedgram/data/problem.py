@@ -22,12 +22,11 @@ from fedgram.data.validation import (
     check_shape,
     check_unique_columns,
     client_name,
-    key_by_client,
     to_native_array,
     to_numeric_array,
 )
 from fedgram.theory.moments import Moments
-from fedgram.theory.validation import check_names
+from fedgram.theory.validation import check_names, key_by_client
 
 Kind = Literal["REAL", "GENERATED", "RE-RENDERED"]
 """Published data; data made for this project; an imitation of published data."""
@@ -190,8 +189,9 @@ class Problem(DisplayMethods):
         array([[1.],
                [6.]])
         """
-        inputs_by_client, columns = align_columns(key_by_client(inputs), (), "inputs")
-        targets_by_client, names = align_columns(key_by_client(targets), target_names, "targets")
+        inputs_by_client, columns = align_columns(key_by_client(inputs, "inputs"), (), "inputs")
+        by_client = key_by_client(targets, "targets")
+        targets_by_client, names = align_columns(by_client, target_names, "targets")
         check_pairs(inputs_by_client, targets_by_client)
         train = {
             client: _build_split(client, rows, targets_by_client[client])

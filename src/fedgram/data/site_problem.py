@@ -11,8 +11,9 @@ from fedgram._util.arrays import Array
 from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
 from fedgram.data.holdout import RowParts, hold_out
+from fedgram.data.missing_values import check_complete
 from fedgram.data.problem import Kind, Problem, Split
-from fedgram.data.site_summary import Impute
+from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
 from fedgram.data.splits import check_training_rows
 
 
@@ -40,7 +41,8 @@ def build_site_problem(
     impute : {"median", None}
         See `Encoding.fit`.
     time : str, optional
-        Column with times; the latest rows are for testing instead of random ones.
+        Column with times; the latest rows are for testing instead of random ones, and all rows are in order
+        of time. The column's name is in the provenance, under 'time'.
     test_fraction : float
         Fraction of each site's rows for testing.
     seed : int
@@ -60,8 +62,11 @@ def build_site_problem(
     Raises
     ------
     InputError
-        If columns do not fit, or the test rows leave a site too few rows.
+        If columns do not fit, values are missing, or the test rows leave a site too few rows.
     """
+    check_complete(tables, targets, FILL_TARGETS)
+    if impute is None:
+        check_complete(tables, inputs, FILL_INPUTS)
     counts = {site: len(table[targets[0]]) for site, table in tables.items()}
     order = {site: table[time] for site, table in tables.items()} if time else None
     parts = hold_out(counts, test_fraction, seed, order)
@@ -85,7 +90,7 @@ def build_site_problem(
         encode(lambda rows: rows.train),
         encode(lambda rows: rows.test),
         tuple(targets),
-        {"inputs": list(inputs), "encoding": encoding.document()},
+        {"inputs": list(inputs), "encoding": encoding.document(), **({"time": time} if time else {})},
         encode(lambda rows: rows.validation),
     )
     return problem, encoding

@@ -10,15 +10,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.theory.validation import check_names
-
-
-def key_by_client(values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-    """Key values by client name as text; number the clients of a list."""
-    if not isinstance(values, Mapping):
-        return {f"client {m + 1}": value for m, value in enumerate(values)}
-    check_names(tuple(map(str, values)), len(values), "client")  # 1 and '1' are one name
-    return {str(name): value for name, value in values.items()}
 
 
 def client_name(client: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
@@ -17,25 +18,15 @@ from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, ne
 from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice
 
-VERDICTS = {"join": "join", "alone": "stay alone", "undecided": "no difference shown"}
+MAX_SITES = 10  # shown unless all are asked for
 
 
 def summary(advice: Advice, units: Sequence[str]) -> list[str]:
     """Return the answer in sentences, the first one for all sites."""
     errors = {each.name: each for each in advice.procedures}
     alone, ours = errors[ALONE], errors[AUTO]
-    change = 100 * (ours.standardized_mse / alone.standardized_mse - 1)
-    counts = Counter(site.verdict for site in advice.sites)
-    if advice.recommended == AUTO:
-        first = (
-            f"Federate: on held-out rows, joining lowers the mean squared error by {-change:.0f} % in total."
-        )
-    else:
-        first = (
-            f"Stay alone: on held-out rows, joining raises the mean squared error by {change:.0f} % in total."
-        )
     return [
-        first,
+        _answer(advice),
         "; ".join(
             f"{name}: {format_digits(alone.rmse[c])} alone, {format_digits(ours.rmse[c])} federated, "
             f"{format_digits(errors[POOLED].rmse[c])} if rows could be pooled "
@@ -43,12 +34,34 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
             for c, name in enumerate(advice.targets)
         )
         + ".",
-        f"Of {pluralize(len(advice.sites), 'site')}, {counts['join']} "
-        f"{'gains' if counts['join'] == 1 else 'gain'} by joining, {counts['alone']} "
-        f"{'does' if counts['alone'] == 1 else 'do'} better alone, and for {counts['undecided']} "
-        "the test rows show no difference.",
+        _count_verdicts(advice.sites),
         *advice.notes,
     ]
+
+
+def _answer(advice: Advice) -> str:
+    """Say whether to federate, with the total change of the mean squared error and its interval."""
+    change, low, high = (100 * value for value in advice.total_change)
+    answer = "Federate" if high < 0 else "Stay alone" if low > 0 else "No clear difference"
+    effect = "lowers" if change <= 0 else "raises"
+    ends = sorted((low, high) if effect == "raises" else (-low, -high))
+    size, first, last = (format_digits(each, 2) for each in (abs(change), *ends))
+    return (
+        f"{answer}: on held-out rows, joining {effect} the mean squared error by {size} % in total "
+        f"(95 %: {first} to {last} %)."
+    )
+
+
+def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
+    counts = Counter(site.verdict if site.test_rows else "untested" for site in sites)
+    parts = [
+        f"{counts['join']} {'gains' if counts['join'] == 1 else 'gain'} by joining",
+        f"{counts['alone']} {'does' if counts['alone'] == 1 else 'do'} better alone",
+        f"for {counts['undecided']} the test rows show no difference",
+    ]
+    if untested := counts["untested"]:
+        parts.append(f"{untested} {'has' if untested == 1 else 'have'} too few rows to test")
+    return f"Of {pluralize(len(sites), 'site')}, {', '.join(parts[:-1])}, and {parts[-1]}."
 
 
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
@@ -78,22 +91,37 @@ def _unit(separator: str, unit: str, target: str) -> str:
 
 
 def describe_advice(advice: Advice, units: Sequence[str]) -> list[str]:
-    """Return the summary and the verdict for each site."""
+    """Return the summary and the verdict for each site, clear ones first."""
     alone = next(each for each in advice.procedures if each.name == ALONE)
     verdicts = (
-        f"  {describe_site(site, advice.targets, units, alone.site_rmse[m])}"
-        for m, site in enumerate(advice.sites)
+        f"  {describe_site(advice.sites[m], advice.targets, units, alone.site_rmse[m])}"
+        for m in _rank_sites(advice.sites)
     )
     return [*summary(advice, units), *verdicts]
 
 
+def _rank_sites(sites: Sequence[SiteAdvice]) -> list[int]:
+    """Order sites: a clear verdict, then test rows without one, then no test rows."""
+    return sorted(range(len(sites)), key=lambda m: (not sites[m].test_rows, sites[m].verdict == "undecided"))
+
+
 def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:
     """Print sentences and tables; at most ten sites unless all are asked for."""
-    lines, omitted = describe_advice(advice, units), 0 if all_sites else max(len(advice.sites) - 10, 0)
+    shown = len(advice.sites) if all_sites else MAX_SITES
+    lines, omitted = describe_advice(advice, units), max(len(advice.sites) - shown, 0)
     for line in lines[: len(lines) - omitted]:
         print_wrapped(console, line)
     if omitted:
         print_wrapped(console, f"  and {omitted} more (--all shows them).")
+    console.print(_total_table(advice, units))
+    console.print(_site_table(advice, shown))
+    if advice.exchanged:
+        print_wrapped(console, "What leaves each site:")
+        for line in advice.exchanged:
+            print_wrapped(console, f"  {line}")
+
+
+def _total_table(advice: Advice, units: Sequence[str]) -> Table:
     table = plain_table(title="Held-out rows of all sites", title_justify="left")
     table.add_column("procedure")
     table.add_column("standardized MSE", justify="right")
@@ -104,11 +132,25 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
         label = LABELS[each.name] + (" (recommended)" if each.name == advice.recommended else "")
         cells = [format_digits(x, 4) for pair in zip(each.rmse, each.r2, strict=True) for x in pair]
         table.add_row(label, f"{each.standardized_mse:.4f}", *cells)
-    console.print(table)
-    if advice.exchanged:
-        print_wrapped(console, "What leaves each site:")
-        for line in advice.exchanged:
-            print_wrapped(console, f"  {line}")
+    return table
+
+
+def _site_table(advice: Advice, shown: int) -> Table:
+    """RMSE and R² of the sites that are shown: alone, federated, and if rows could be pooled."""
+    errors = {each.name: each for each in advice.procedures}
+    compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
+    table = plain_table(title="Held-out rows of each site", title_justify="left", collapse_padding=True)
+    for heading in ("site", "target"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("RMSE alone", "federated", "pooled", "R² alone", "federated", "pooled"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for m in _rank_sites(advice.sites)[:shown]:
+        site = advice.sites[m]
+        for c, target in enumerate(advice.targets if site.test_rows else ()):
+            rmse = [format_digits(each.site_rmse[m, c]) for each in compared]
+            r2 = [f"{each.site_r2[m, c]:.2f}".replace("nan", "-") for each in compared]
+            table.add_row("" if c else site.name, target, *rmse, *r2)
+    return table
 
 
 def draw_advice(advice: Advice, path: str | Path, source: str) -> None:

@@ -87,13 +87,14 @@ class Analysis:
 
 
 def analyze_gap(gap: Gap, scale: Array | None = None, found: Intervals | None = None) -> Analysis:
-    """Analyze a gap without its rows; scale (C,) is the unit of each target in the prediction."""
-    is_scaled = scale is not None and bool((scale != 1).any())
+    """Analyze a gap without its rows; scale (C,): unit of each target, by default that of the moments."""
+    moments = gap.prediction.moments
+    scale = moments.scale if scale is None else scale
     return Analysis(
         gap,
         effects(gap.prediction, scale),
-        gap.prediction.moments.targets,
-        scale=scale if is_scaled else None,
+        moments.targets,
+        scale=scale if (scale != 1).any() else None,
         intervals=found,
         sampled="moments" if found is None or found.is_parametric else "",
         noise=noise_intervals(gap.prediction, scale=scale),

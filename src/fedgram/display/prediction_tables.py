@@ -147,8 +147,9 @@ def _describe_notes(by_client: Sequence[str], common: Sequence[str], show_all: b
 def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
     """List mean errors and differences from centralized predictions, the largest in deviations first."""
     effects, moments, found = analysis.effects, analysis.moments, analysis.intervals
-    heading = ["mean error", *([f"{found.level:.0%} interval"] if found else []), "corrected"]
-    table = _table("Client", "target", *heading, "RMS difference", "private bias", "corrected")
+    interval_heading = [f"{found.level:.0%} interval"] if found else []
+    headings = ["mean error", *interval_heading, "corrected error"]
+    table = _table("Client", "target", *headings, "RMS: shared", "RMS: private", "RMS: corrected")
     deviation = moments.pooled.deviation * analysis.unit_scale
     size = np.abs(effects.shared.mean_error) / deviation
     for at in np.argsort(-size, axis=None, kind="stable")[: None if show_all else MAX_EFFECTS]:

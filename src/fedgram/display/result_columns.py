@@ -231,6 +231,7 @@ def advice_columns(advice: Advice) -> Columns:
             "target": advice.targets,
             "procedure": [LABELS[each.name]] * len(advice.targets),
             "rmse": each.site_rmse[m],
+            "r2": each.site_r2[m],
             "gain": alone.site_rmse[m] - each.site_rmse[m],
             "gain_low": site.low if each.name == AUTO else unknown,
             "gain_high": site.high if each.name == AUTO else unknown,

@@ -15,10 +15,12 @@ def setting(run: StoredRun) -> str:
 
 
 def state(run: StoredRun) -> str:
-    """State the progress: 'complete', '2 of 8 rounds', or why it was stopped."""
+    """State the progress: 'complete', '2 of 8 rounds', what is left to choose, or why it was stopped."""
     account, rounds = run.account, run.setup.settings.rounds
     if account.stopped:
         return f"stopped: {account.stopped}"
+    if run.awaits_choice:
+        return f"{pluralize(rounds, 'round')}, models not chosen yet"
     return "complete" if run.complete else f"{account.rounds} of {pluralize(rounds, 'round')}"
 
 
@@ -60,8 +62,13 @@ def describe_measurement(measured: RunMeasurement) -> list[str]:
 
 def describe_comparison(comparison: Comparison) -> list[str]:
     """Return the sentences of one setting of `fedgram runs compare`, and the outcome of each procedure."""
-    outcomes = (f"{comparison.label(group)}: {_means(group)}." for group in comparison.groups)
+    outcomes = (state_outcome(comparison, group) for group in comparison.groups)
     return [title(comparison), *outcomes, *notes(comparison)]
+
+
+def state_outcome(comparison: Comparison, group: Group) -> str:
+    """State where the heads of a procedure end, as means over seeds."""
+    return f"{comparison.label(group)}: {_means(group)}."
 
 
 def title(comparison: Comparison) -> str:

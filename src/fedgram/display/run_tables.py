@@ -12,6 +12,8 @@ from rich.table import Table
 from fedgram._util.text import format_bytes
 from fedgram.display import run_sentences
 from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.setting_document import setting_document
+from fedgram.display.site_errors import read_tested
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
@@ -29,9 +31,10 @@ WRAPPED = ("procedure", "state")
 
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
     """Return `fedgram runs compare --json`: settings with finished runs, and unfinished runs."""
+    tested = read_tested(runs)
     return {
-        "settings": [setting.document() for setting in compare_runs(runs)],
-        "unfinished": [_state_document(run) for run in runs if not run.complete],
+        "settings": [setting_document(setting, tested) for setting in compare_runs(runs)],
+        "unfinished": [_state_document(run) for run in runs if not _is_done(run)],
     }
 
 
@@ -53,7 +56,7 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:
-        if not run.complete:
+        if not _is_done(run):
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
 
 
@@ -101,10 +104,14 @@ def _scientific(values: Iterable[float]) -> list[str]:
     return ["none" if np.isnan(value) else f"{value:.3e}" for value in values]
 
 
+def _is_done(run: StoredRun) -> bool:
+    return run.complete and not run.awaits_choice
+
+
 def _state_document(run: StoredRun) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
-        "complete": run.complete,
+        "complete": _is_done(run),
         "setup": run.setup.document(),
         "account": run.account.document(),
     }

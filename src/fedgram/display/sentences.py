@@ -181,8 +181,9 @@ def assumptions(analysis: Analysis) -> list[str]:
     lines = []
     if analysis.scale is not None:
         deviations = zip(analysis.moments.targets, analysis.scale, strict=True)
+        is_standardized = np.allclose(analysis.moments.pooled.deviation, 1)
         lines.append(
-            "Every target was divided by its pooled standard deviation "
+            f"Every target was divided by its {'pooled standard deviation' if is_standardized else 'scale'} "
             f"({', '.join(f'{name} {value:.3g}' for name, value in deviations)}). Mean errors and "
             "differences are in the targets' units. Use --no-standardize for the targets as they are."
         )

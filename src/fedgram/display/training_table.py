@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -10,17 +10,14 @@ from rich.table import Table
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import escape_text, percent, pluralize
-from fedgram.data.target_scale import target_scale
 from fedgram.display import run_sentences
 from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.sentences import format_digits
-from fedgram.runs import Setup, StoredRun
+from fedgram.display.site_errors import SiteErrors, Tested, has_own_units, read_tested
+from fedgram.runs import StoredRun
 from fedgram.runs.compare import Comparison, Group, compare_runs
-from fedgram.runs.held_out import HeldOutErrors
 
 MAX_SITES = 10  # shown unless all are asked for
-
-Tested = Mapping[Setup, HeldOutErrors]
 
 
 def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bool = False) -> None:
@@ -28,12 +25,10 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
 
     Errors are means over seeds, with standard deviations. Percentages are those of `fedgram explain`.
     """
-    tested = {
-        run.setup: HeldOutErrors.from_document(run.account.tested) for run in runs if run.account.tested
-    }
+    tested = read_tested(runs)
     for setting in compare_runs(runs):
         print_wrapped(console, run_sentences.title(setting))
-        if any(errors.rows.any() for group in setting.groups for errors in _find_errors(group, tested)):
+        if any(SiteErrors.from_group(group, tested) for group in setting.groups):
             print_wrapped(console, _describe_columns(setting))
         else:
             print_wrapped(console, "There are no test rows, or no errors of every target.")
@@ -48,14 +43,8 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
 
 
-def _find_errors(group: Group, tested: Tested) -> list[HeldOutErrors]:
-    """Return the errors of every seed; runs of earlier versions have none."""
-    return [tested[run.setup] for run in group.runs if run.setup in tested]
-
-
 def _describe_columns(setting: Comparison) -> str:
-    data = setting.setup.data
-    units = " in the targets' own units" if (target_scale(data.provenance, data.targets) != 1).any() else ""
+    units = " in the targets' own units" if has_own_units(setting) else ""
     limits = (
         " The last two columns are relative distances of Gram matrices: from the predicted limit, and from "
         "centralized training, measured (predicted)."
@@ -94,17 +83,13 @@ def _distances(group: Group) -> tuple[str, str]:
 
 def _error_rows(group: Group, tested: Tested, all_sites: bool) -> Iterator[tuple[str, str, str, str]]:
     """Yield site, target, RMSE and R² of a procedure: of all sites together, then of each."""
-    data = group.runs[0].setup.data
-    found = _find_errors(group, tested)
-    if not found:
+    data, errors = group.runs[0].setup.data, SiteErrors.from_group(group, tested)
+    if errors is None:
         yield "all", "all", "none", "none"
         return
-    scale = target_scale(data.provenance, data.targets)
-    total = scale * np.sqrt([each.total_mse for each in found]), np.stack([each.total_r2 for each in found])
-    yield from _site_rows("all", data.targets, *total)
-    rmse, r2 = scale * np.sqrt([each.mse for each in found]), np.stack([each.r2 for each in found])
+    yield from _site_rows("all", data.targets, errors.total_rmse, errors.total_r2)
     for m, client in enumerate(data.clients if all_sites else data.clients[:MAX_SITES]):
-        yield from _site_rows(escape_text(client), data.targets, rmse[:, m], r2[:, m])
+        yield from _site_rows(escape_text(client), data.targets, errors.rmse[:, m], errors.r2[:, m])
 
 
 def _site_rows(
@@ -116,12 +101,12 @@ def _site_rows(
         yield (
             shown,
             escape_text(target),
-            _spread(rmse[:, c]),
-            _spread(r2[:, c], "{:.2f}".format),
+            format_spread(rmse[:, c]),
+            format_spread(r2[:, c], "{:.2f}".format),
         )
 
 
-def _spread(values: Array, form: Callable[[float], str] = format_digits) -> str:
+def format_spread(values: Array, form: Callable[[float], str] = format_digits) -> str:
     """Format the mean over seeds, with the standard deviation if there are several."""
     if np.isnan(values).any():
         return "none"

@@ -34,8 +34,8 @@ Verdict = Literal["join", "alone", "undecided"]
 class Errors:
     """Held-out errors of one procedure in the targets' own units.
 
-    rmse and r2 (C,): over all sites; site_rmse (M, C): NaN without test rows; standardized_mse: mean over
-    rows and targets, each divided by the pooled variance.
+    rmse and r2 (C,): over all sites; site_rmse and site_r2 (M, C): NaN without test rows, and R² where a
+    target does not vary; standardized_mse: mean over rows and targets, each divided by the pooled variance.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Errors:
     rmse: Array
     r2: Array
     site_rmse: Array
+    site_r2: Array
 
     def __repr__(self) -> str:
         return f"Errors('{self.name}', standardized MSE {self.standardized_mse:.3g})"
@@ -53,8 +54,8 @@ class SiteAdvice:
     """Answer for one site.
 
     difference: standardized MSE alone minus federated, with a 95 % interval from a paired bootstrap over its
-    test rows; positive if joining helps. rmse_change (C,) with low and high (C,): RMSE alone minus federated
-    in the targets' units.
+    test rows (`fedgram.runs.paired_bootstrap`); positive if joining helps. rmse_change (C,) with low and high
+    (C,): RMSE alone minus federated in the targets' units.
     """
 
     name: str
@@ -72,12 +73,16 @@ class SiteAdvice:
 
 @dataclass(frozen=True, eq=False)
 class Advice(DisplayMethods):
-    """Comparison of procedures on held-out rows, for every site and in total."""
+    """Comparison of procedures on held-out rows, for every site and in total.
+
+    total_change: relative change of the mean squared error over all sites by joining, with its 95 % interval.
+    """
 
     targets: tuple[str, ...]
     recommended: str
     procedures: tuple[Errors, ...]
     sites: tuple[SiteAdvice, ...]
+    total_change: tuple[float, float, float]
     exchanged: tuple[str, ...]
     backbone: str
     config: TrainConfig
@@ -90,7 +95,6 @@ class Advice(DisplayMethods):
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram advise --json`."""
-        names = [each.name for each in self.procedures]
         return {
             "targets": list(self.targets),
             "recommended": self.recommended,
@@ -108,23 +112,24 @@ class Advice(DisplayMethods):
                     "name": site.name,
                     "rows": site.rows,
                     "test_rows": site.test_rows,
-                    "rmse": {
-                        name: self._by_target(errors.site_rmse[m])
-                        for name, errors in zip(names, self.procedures, strict=True)
-                    },
-                    "difference": dict(
-                        zip(("mean", "low", "high"), map(_number, site.difference), strict=True)
-                    ),
+                    "rmse": {each.name: self._by_target(each.site_rmse[m]) for each in self.procedures},
+                    "r2": {each.name: self._by_target(each.site_r2[m]) for each in self.procedures},
+                    "difference": _estimate(site.difference),
                     "verdict": site.verdict,
                 }
                 for m, site in enumerate(self.sites)
             ],
+            "total_change": _estimate(self.total_change),
             "exchanged": list(self.exchanged),
             "notes": list(self.notes),
         }
 
     def _by_target(self, values: Array) -> dict[str, float | None]:
         return dict(zip(self.targets, map(_number, values.tolist()), strict=True))
+
+
+def _estimate(values: tuple[float, float, float]) -> dict[str, float | None]:
+    return dict(zip(("mean", "low", "high"), map(_number, values), strict=True))
 
 
 def _number(value: float) -> float | None:

@@ -51,6 +51,12 @@ class Spread:
     mean: float
     deviation: float
 
+    @classmethod
+    def from_values(cls, values: Array) -> Spread:
+        """Summarize one value per seed."""
+        # the computed deviation of equal numbers is rounding, not 0
+        return cls(float(values.mean()), float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0)
+
     def __str__(self) -> str:
         if np.isnan(self.mean):
             return "none"
@@ -100,9 +106,7 @@ class Group:
 
     def spread(self, metric: str) -> Spread:
         """Summarize one of METRICS over seeds."""
-        values = np.array([METRICS[metric](run) for run in self.runs])
-        # the computed deviation of equal numbers is rounding, not 0
-        return Spread(float(values.mean()), float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0)
+        return Spread.from_values(np.array([METRICS[metric](run) for run in self.runs]))
 
 
 @dataclass(frozen=True, eq=False)

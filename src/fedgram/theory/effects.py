@@ -107,8 +107,7 @@ def effects(prediction: Prediction, scale: Array | None = None) -> Effects:
     prediction
         Result of `predict`.
     scale
-        Unit of each target in the prediction, (C,); one by default. If targets were divided by their pooled
-        standard deviations before, pass these.
+        Unit of each target in the prediction, (C,); by default what `Moments.scaled` divided by, else one.
 
     Returns
     -------
@@ -130,7 +129,7 @@ def effects(prediction: Prediction, scale: Array | None = None) -> Effects:
     """
     check_type(prediction, Prediction, "effects()", "Build it with predict(moments, penalty)")
     moments = prediction.moments
-    unit = np.ones(len(moments.targets)) if scale is None else check_scale(scale, len(moments.targets))
+    unit = moments.scale if scale is None else check_scale(scale, len(moments.targets))
     central = _centralized_slope(prediction)
     slope_change = _client_slopes(prediction) - central[..., None, :, :]
     spread = np.einsum("...mci,...mij,...mcj->...mc", slope_change, moments.covariance, slope_change)

@@ -157,7 +157,7 @@ def intervals(
     moments = prediction.moments
     check_one_problem(moments.mean.shape[:-2], "resampled")
     _check_numbers(resamples, level)
-    unit = np.ones(len(moments.targets)) if scale is None else check_scale(scale, len(moments.targets))
+    unit = moments.scale if scale is None else check_scale(scale, len(moments.targets))
     draw = sampler or moments_sampler(moments, seed)
     client_weights, penalty, gap = moments.client_weights, prediction.penalty, explain(prediction)
     drawn, null = draw(resamples, False), draw(resamples, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +92,9 @@ class Moments(DisplayMethods):
         Positive weights, (..., M) or a dict by client name, scaled to sum to one; N_m/N by default.
     privacy
         For each client, how its moments were made private, or None.
+    scale
+        What the targets were divided by, (C,); one by default. `scaled` sets it, effects undo it, and files
+        do not keep it.
 
     Raises
     ------
@@ -126,6 +129,7 @@ class Moments(DisplayMethods):
     targets: tuple[str, ...] = ()
     client_weights: Array = None  # type: ignore[assignment]  # set in __post_init__
     privacy: tuple[Privacy | None, ...] = ()
+    scale: Array = None  # type: ignore[assignment]  # set in __post_init__
 
     def __post_init__(self) -> None:
         mean = as_float_array(self.mean, "mean")
@@ -138,6 +142,7 @@ class Moments(DisplayMethods):
             "clients": as_names(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
             "targets": as_names(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
             "privacy": self.privacy or (None,) * clients,
+            "scale": np.ones(targets) if self.scale is None else validation.check_scale(self.scale, targets),
         }
         for name, value in fill.items():
             object.__setattr__(self, name, value)
@@ -207,13 +212,9 @@ class Moments(DisplayMethods):
         >>> moments.count.tolist(), moments.mean.tolist()
         ([2.0, 3.0], [[1.0], [3.0]])
         """
-        if not isinstance(targets, Mapping):
-            targets = {f"client {m + 1}": values for m, values in enumerate(_iterate_clients(targets))}
-        clients = tuple(map(str, targets))
-        validation.check_names(clients, len(targets), "client")  # 1 and '1' are one name
-        values, names = frames.align_columns(
-            dict(zip(clients, targets.values(), strict=True)), target_names, "targets"
-        )
+        by_client = validation.key_by_client(targets, "targets")
+        values, names = frames.align_columns(by_client, target_names, "targets")
+        clients = tuple(values)
         arrays = [validation.check_targets(each, client, names) for client, each in values.items()]
         widths = {array.shape[1] for array in arrays}
         if len(widths) > 1:
@@ -289,11 +290,12 @@ class Moments(DisplayMethods):
         return replace(self, client_weights=client_weights)
 
     def scaled(self, scale: Any) -> Moments:
-        """Divide each target by its scale, (C,)."""
+        """Divide each target by its scale, (C,); effects keep the targets' own units."""
         unit = validation.check_scale(scale, len(self.targets))
         covariance = self.covariance / (unit[:, None] * unit)
         privacy = tuple(each and each.scaled(unit) for each in self.privacy)
-        return replace(self, mean=self.mean / unit, covariance=covariance, privacy=privacy)
+        scale = self.scale * unit
+        return replace(self, mean=self.mean / unit, covariance=covariance, privacy=privacy, scale=scale)
 
     def merged(self, *others: Moments) -> Moments:
         """Combine moments of disjoint samples; clients of the same name become one.
@@ -311,7 +313,7 @@ class Moments(DisplayMethods):
         Raises
         ------
         InputError
-            If the targets differ, or moments have leading axes.
+            If the targets or their scales differ, or moments have leading axes.
 
         Examples
         --------
@@ -327,6 +329,10 @@ class Moments(DisplayMethods):
             check_type(given, Moments, "Moments.merged()", BUILD_HINT)
             moments = given._reorder_targets(self.targets)
             validation.check_one_problem(moments.mean.shape[:-2], "merged")
+            if not np.array_equal(moments.scale, self.scale):
+                raise InputError(
+                    "These moments are scaled differently. Merge first, then scale.", field="scale"
+                )
             columns = moments.clients, moments.count, moments.mean, moments.covariance
             for name, *part in zip(*columns, strict=True):
                 parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
@@ -342,6 +348,7 @@ class Moments(DisplayMethods):
             tuple(parts),
             self.targets,
             privacy=tuple(privacy[name] for name in parts),
+            scale=self.scale,
         )
 
     def _reorder_targets(self, targets: tuple[str, ...]) -> Moments:
@@ -357,7 +364,12 @@ class Moments(DisplayMethods):
         covariance = self.covariance[..., order, :][..., order]
         privacy = tuple(each and each.reordered(order) for each in self.privacy)
         return replace(
-            self, mean=self.mean[..., order], covariance=covariance, targets=targets, privacy=privacy
+            self,
+            mean=self.mean[..., order],
+            covariance=covariance,
+            targets=targets,
+            privacy=privacy,
+            scale=self.scale[order],
         )
 
 
@@ -392,16 +404,6 @@ def _repeated_release_error(client: str) -> InputError:
         client=client,
         field="privacy",
     )
-
-
-def _iterate_clients(targets: Any) -> Iterator[Any]:
-    try:
-        return iter(targets)
-    except TypeError:
-        raise InputError(
-            f"targets must be a list or dict of arrays, one per client, not {type(targets).__name__}.",
-            field="targets",
-        ) from None
 
 
 def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,19 @@ def constant_target_error(client: str, target: str) -> InputError:
         client=client,
         field=target,
     )
+
+
+def key_by_client(values: Any, what: str) -> dict[str, Any]:
+    """Key arrays of clients by name as text; number the clients of a list."""
+    if isinstance(values, Mapping):
+        check_names(tuple(map(str, values)), len(values), "client")  # 1 and '1' are one name
+        return {str(name): value for name, value in values.items()}
+    try:
+        return {f"client {m + 1}": value for m, value in enumerate(values)}
+    except TypeError:
+        kind = type(values).__name__
+        message = f"{what} must be a list or dict of arrays, one per client, not {kind}."
+        raise InputError(message, field=what) from None
 
 
 def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:

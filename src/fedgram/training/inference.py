@@ -26,18 +26,13 @@ from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec, read_inputs
 from fedgram.data.tables.read_site_tables import read_columns
 from fedgram.data.tables.read_text import read_as_text
-from fedgram.data.validation import (
-    check_finite,
-    check_image_dtype,
-    key_by_client,
-    to_native_array,
-    to_numeric_array,
-)
+from fedgram.data.validation import check_finite, check_image_dtype, to_native_array, to_numeric_array
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_input
 from fedgram.nets.stack import ROWS_AT_ONCE
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
+from fedgram.theory.validation import key_by_client
 
 
 def predict_rows(
@@ -81,7 +76,7 @@ def predict_rows(
     arrays, provenance, mean = run.model(), run.setup.data.provenance, run.moments.mean
     encoding = Encoding.from_document(provenance["encoding"]) if "encoding" in provenance else None
     columns = encoding.input_names if encoding else provenance.get("inputs", ())
-    by_client, _ = align_columns(key_by_client(inputs), columns, "inputs")
+    by_client, _ = align_columns(key_by_client(inputs, "inputs"), columns, "inputs")
     predicted = {}
     for client, rows in by_client.items():
         m = _index_of(run, client)

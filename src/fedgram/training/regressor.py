@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -20,7 +19,7 @@ from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.validation import constant_target_error
-from fedgram.training.site_learning import Learned, choose_plan, learn, plans
+from fedgram.training.site_learning import Learned, Plan, choose_plan, learn
 from fedgram.training.site_predictor import SitePredictor
 
 try:
@@ -218,10 +217,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _learn_given(self, problem: Problem, procedure: str, seed: int) -> Learned:
         """Train the given backbone with its plan, or with the smallest one's."""
-        plan = next((each for each in plans() if each.backbone == self.backbone), plans()[0])
-        if self.backbone is not None:
-            plan = replace(plan, backbone=self.backbone)
-        return learn(problem, plan, [procedure], seed)
+        return learn(problem, Plan.from_backbone(self.backbone), [procedure], seed)
 
     def _draw_seed(self) -> int:
         if isinstance(self.random_state, Integral):

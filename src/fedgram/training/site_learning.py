@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -36,11 +37,37 @@ PROMISING = 0.9
 class Plan:
     """A network and its training.
 
-    backbone: a name or a module; config: rounds, epochs and optimizer.
+    Parameters
+    ----------
+    backbone : str or torch.nn.Module
+        Name of a backbone, or a module of your own.
+    config : TrainConfig
+        Rounds, epochs and optimizer.
+
+    Examples
+    --------
+    >>> from fedgram import Plan
+    >>> plan = Plan.from_backbone("resmlp-small", rounds=10)
+    >>> plan.config.rounds, plan.config.epochs
+    (10, 2)
     """
 
     backbone: Backbone
     config: TrainConfig
+
+    @classmethod
+    def from_backbone(
+        cls, backbone: Backbone | None = None, rounds: int | None = None, epochs: int | None = None
+    ) -> Plan:
+        """Return the budget that is tried with this backbone, else that of the smallest, with changes.
+
+        Without a backbone, the smallest one that is tried is used.
+        """
+        tried = plans()
+        plan = next((each for each in tried if each.backbone == backbone), tried[0])
+        given = {"rounds": rounds, "epochs": epochs}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return cls(plan.backbone if backbone is None else backbone, replace(plan.config, **changes))
 
 
 def plans() -> tuple[Plan, ...]:

@@ -1,0 +1,76 @@
+"""Print runs with secure sums, of which the server knows totals over clients only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedgram._util.text import pluralize
+from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.procedure import BIAS_RULES
+from fedgram.runs.secure_record import SecureRecord
+
+console = make_console()
+
+
+def describe_state(record: SecureRecord) -> str:
+    """State the progress: 'complete', or '2 of 8 rounds'."""
+    rounds = record.document["settings"]["rounds"]
+    if record.complete:
+        return "complete"
+    if record.number == rounds:
+        return f"{pluralize(rounds, 'round')}, models not chosen yet"
+    return f"{record.number} of {pluralize(rounds, 'round')}"
+
+
+def list_document(records: Sequence[SecureRecord]) -> list[dict[str, Any]]:
+    """Return the secure runs of `fedgram runs list --json`."""
+    return [
+        {"folder": str(each.folder), "secure": True, "complete": each.complete, "setup": each.describe()}
+        for each in records
+    ]
+
+
+def print_list(records: Sequence[SecureRecord]) -> None:
+    """Print the secure runs of `fedgram runs list`."""
+    if not records:
+        return
+    print_wrapped(console, "With secure sums, so that the server saw totals over clients only:")
+    table = plain_table(collapse_padding=True)
+    for heading in ("data", "backbone", "procedure", "seed", "state"):
+        table.add_column(heading, overflow="fold")
+    for each in records:
+        setup = each.describe()
+        data = f"{setup['name']} ({setup['kind']})"
+        table.add_row(data, setup["backbone"], setup["procedure"], str(setup["seed"]), describe_state(each))
+    console.print(table)
+
+
+def print_run(record: SecureRecord) -> None:
+    """Print one secure run of `fedgram runs show`, round by round."""
+    setup = record.describe()
+    print_wrapped(
+        console,
+        f"{setup['procedure']}/seed-{setup['seed']} on {setup['name']} ({setup['kind']}), "
+        f"{setup['backbone']}, with secure sums: {describe_state(record)}",
+    )
+    print_wrapped(console, str(record.folder))
+    for sentence in record.sentences:
+        print_wrapped(console, sentence)
+    if rounds := record.document["rounds"]:
+        console.print(_round_table(rounds, has_limit=not record.procedure.without_limit))
+
+
+def _round_table(rounds: Sequence[dict[str, Any]], *, has_limit: bool) -> Any:
+    """Means over all rows; the error to the limit only where there is one."""
+    limit = [f"error to {SYMBOLS[target]}" for target in rounds[0]["error"]] if has_limit else []
+    table = plain_table(collapse_padding=True)
+    for heading in ("round", "clients", *limit, *(f"test MSE, {rule}" for rule in BIAS_RULES)):
+        table.add_column(heading, justify="right")
+    for each in rounds:
+        errors = each["test_mse"] or [None] * len(BIAS_RULES)
+        numbers = [*each["error"].values(), *errors] if has_limit else errors
+        shown = ("none" if number is None else f"{number:.3e}" for number in numbers)
+        table.add_row(str(each["round"]), str(len(each["clients"])), *shown)
+    return table

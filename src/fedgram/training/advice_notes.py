@@ -1,0 +1,78 @@
+"""Notes of the advice: what to know before following the recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram._util.text import pluralize, quote_list
+from fedgram.data.holdout import MIN_SITE_ROWS
+from fedgram.data.problem import Problem
+from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, SiteAdvice
+from fedgram.runs.paired_bootstrap import relative_change
+from fedgram.training.linear_baselines import linear_errors
+
+# Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
+NOTEWORTHY = 1.0
+
+Squares = Mapping[str, Sequence[Array]]
+"""Squared errors (N_m, C) of every site's test rows, by procedure."""
+
+
+def is_in_time_order(problem: Problem) -> bool:
+    """Whether the problem's test rows are consecutive in time."""
+    return "time" in problem.provenance
+
+
+def write_notes(
+    problem: Problem, sites: Sequence[SiteAdvice], squares: Squares, recommended: str
+) -> tuple[str, ...]:
+    """Return the notes, each a sentence."""
+    in_time_order = is_in_time_order(problem)
+    return (
+        *_small_site_notes(sites, recommended),
+        *_least_error_notes(squares, recommended, in_time_order),
+        *_linear_notes(problem, squares[recommended], in_time_order),
+    )
+
+
+def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[str, ...]:
+    """Name sites without test rows, the first five of them."""
+    small = [site.name for site in sites if not site.test_rows]
+    if not small:
+        return ()
+    others = f" and {pluralize(len(small) - 5, 'more site')}" if len(small) > 5 else ""
+    served = (
+        "" if recommended == ALONE else f"; the shared model serves {'it' if len(small) == 1 else 'them'}"
+    )
+    needed = f"a table's site needs {MIN_SITE_ROWS} rows"
+    return (f"Too few rows to test at {quote_list(small[:5])}{others} ({needed}){served}.",)
+
+
+def _least_error_notes(squares: Squares, recommended: str, in_time_order: bool) -> tuple[str, ...]:
+    """Say so if another federated procedure has clearly less error than the recommended one."""
+    best = min((HEAD, FEDAVG), key=lambda name: np.concatenate(squares[name]).mean())
+    gain = _clear_gain(squares[recommended], squares[best], in_time_order)
+    if not gain:
+        return ()
+    # The interval covers neither other splits nor other seeds of the networks.
+    check = "Check it with another --data-seed (seed)."
+    return (f"On these test rows '{LABELS[best]}' has {gain} than what is recommended. {check}",)
+
+
+def _clear_gain(recommended: Sequence[Array], other: Sequence[Array], in_time_order: bool) -> str:
+    """Return how much less error another procedure has, or nothing if it may be less than NOTEWORTHY."""
+    low, high = -100 * relative_change(recommended, other, in_time_order=in_time_order)[::-1]
+    return f"{low:.0f} % to {high:.0f} % less mean squared error" if low >= NOTEWORTHY else ""
+
+
+def _linear_notes(problem: Problem, recommended: Sequence[Array], in_time_order: bool) -> tuple[str, ...]:
+    """Say so if linear regression has clearly less error than the recommended networks."""
+    errors = linear_errors(problem)
+    if not errors:
+        return ()
+    kind = min(errors, key=lambda each: np.concatenate(errors[each]).mean())
+    gain = _clear_gain(recommended, errors[kind], in_time_order)
+    return (f"Linear ridge regression {kind} has {gain} than the recommended networks.",) if gain else ()

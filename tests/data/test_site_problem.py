@@ -1,0 +1,67 @@
+"""Problems from the tables of sites: missing values, and rows in order of time."""
+
+import numpy as np
+import pytest
+
+from fedgram import InputError
+from fedgram.data.site_problem import build_site_problem
+
+
+def tables(sites=3, rows=20):
+    rng = np.random.default_rng(0)
+    return {
+        f"site {m}": {
+            "x": rng.normal(size=rows),
+            "sex": rng.choice(["F", "M"], rows),
+            "y": rng.normal(size=rows),
+        }
+        for m in range(sites)
+    }
+
+
+def refusal(given, **options):
+    with pytest.raises(InputError) as refused:
+        build_site_problem(given, inputs=["x", "sex"], targets=["y"], **options)
+    return refused.value
+
+
+def test_missing_inputs_are_counted_over_all_sites_and_columns():
+    given = tables(9)
+    for m, table in enumerate(given.values()):  # site m lacks m values
+        table["x"][:m] = np.nan
+    given["site 3"]["sex"][:2] = ""  # in rows that lack a number as well
+    error = refusal(given)
+    assert error.message == (
+        "36 of 180 rows have a missing value in 'x', 'sex' (site 'site 8': 8, site 'site 7': 7, site "
+        "'site 6': 6, site 'site 5': 5, site 'site 4': 4, and 3 more sites). Drop the rows (--drop-missing), "
+        "or fill the values with impute='median' (--impute median)."
+    )
+    assert (error.client, error.field) == ("site 8", "x")
+    problem, _ = build_site_problem(given, inputs=["x", "sex"], targets=["y"], impute="median")
+    assert sum(map(len, problem.train.values())) > 0
+
+
+def test_one_missing_target_is_named():
+    given = tables()
+    given["site 1"]["y"][-1] = np.nan
+    error = refusal(given, impute="median")
+    assert error.message.startswith(
+        "1 of 60 rows has a missing value in 'y' (site 'site 1': 1). Fill the values"
+    )
+
+
+def test_rows_in_order_of_time_say_so():
+    given = tables()
+    for table in given.values():
+        table["day"] = np.random.default_rng(1).permutation(20)
+        table["y"] = table["day"] + 0.5  # the target tells the time
+    problem, encoding = build_site_problem(given, inputs=["x"], targets=["y"], time="day")
+    assert problem.provenance["time"] == "day"
+    for part in (problem.train, problem.validation, problem.test):
+        for split in part.values():
+            assert (np.diff(split.targets[:, 0]) > 0).all()
+    np.testing.assert_allclose(
+        encoding.decode_targets(problem.test["site 0"].targets)[:, 0], [16.5, 17.5, 18.5, 19.5]
+    )
+    random, _ = build_site_problem(given, inputs=["x"], targets=["y"])
+    assert "time" not in random.provenance
