@@ -8,9 +8,10 @@ step includes drawing the order, selecting rows, clipping and AdamW. Times are m
 a warm-up. The plain loop trains one model with torch.optim.AdamW (its default implementation),
 clip_grad_norm_ and data on the device; its time per model does not depend on how many models there are.
 
-The floor of a GPU step counts its operations, at the rate of a large product in the same precision, and the
-bytes of gradients (read twice), parameters and moments (there and back), at the speed of a large copy; both
-are measured in the same run. No version can be faster; products of many small matrices reach less.
+The floor of a GPU step counts its operations, at the rate of a large product in the same precision, and bytes
+at the speed of a large copy: gradients (read twice), parameters and moments (there and back), and outputs of
+layers with their gradients (five times). Rates are measured in the same run. Without overlap no version can
+be faster; products of many small matrices reach less.
 
 With --convolutions: ResNet-18 one model at a time, as in the stack, and all models under vmap.
 
@@ -241,7 +242,8 @@ def stacked_step(case: Case, runs: int, device: torch.device) -> float:
     deficit = 0.1 * torch.eye(case.targets, device=device).expand(count, -1, -1)
     terms = Terms(stack.parameters["head.weight"].clone(), torch.full((count,), 1e-3, device=device), deficit)
     epochs = epochs_for(device, count, case)
-    config = TrainConfig(epochs=epochs, features=features(case), precision=case.precision)
+    # as many rounds as a long run has, so that steps are compiled
+    config = TrainConfig(rounds=1_000, epochs=epochs, features=features(case), precision=case.precision)
     fit = Fit(stack, batches, terms, config, continues=torch.zeros(count, dtype=torch.bool, device=device))
     return timed(lambda: fit.round(1), device) / (epochs * batches.steps)
 

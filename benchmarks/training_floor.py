@@ -1,4 +1,4 @@
-"""The least time of a training step on this GPU: its operations and its state, at the best rates there."""
+"""The least time of a training step on this GPU: operations, state and activations at its best rates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedgram.runs.train_config import Precision
 
 REPEATS = 20
 PASSES = 8  # gradients are read for the norm; then four tensors are read and three written
+OUTPUT_PASSES = 5  # written, read by the next layer and by the backward pass; gradients written and read
 SIZE = 8192
 
 
@@ -20,19 +21,25 @@ def floor(model: Model, inputs: Tensor, models: int, precision: Precision) -> fl
     """Milliseconds for a step of this many models on inputs (B, ...); not a number without a GPU."""
     if inputs.device.type != "cuda":
         return float("nan")
+    device = inputs.device
     numbers = sum(value.numel() for value in model.parameters())
-    moved = 4 * PASSES * numbers / bandwidth(inputs.device)
-    counted = operations(model.to(inputs.device), inputs) / rate(inputs.device, precision)
-    return 1e3 * models * (moved + counted)
+    operations, outputs = count_layers(model.to(device), inputs)
+    width = 2 if precision == "bf16" else 4
+    moved = (4 * PASSES * numbers + width * OUTPUT_PASSES * outputs) / bandwidth(device)
+    return 1e3 * models * (moved + operations / rate(device, precision))
 
 
-def operations(model: Model, inputs: Tensor) -> int:
-    """Multiplications and additions of a step of one model, forward and twice as many backward."""
-    total = 0
+def count_layers(model: Model, inputs: Tensor) -> tuple[int, int]:
+    """Operations of a step of one model, forward and twice as many backward, and numbers that layers output.
+
+    Layers are convolutions and linear layers. What comes between them could be fused with them.
+    """
+    operations = outputs = 0
 
     def count(module: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
-        nonlocal total
-        total += 3 * 2 * output.numel() * module.weight[0].numel()
+        nonlocal operations, outputs
+        operations += 3 * 2 * output.numel() * module.weight[0].numel()
+        outputs += output.numel()
 
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     hooks = [module.register_forward_hook(count) for module in layers]
@@ -40,7 +47,7 @@ def operations(model: Model, inputs: Tensor) -> int:
         model.eval()(inputs)
     for hook in hooks:
         hook.remove()
-    return total
+    return operations, outputs
 
 
 def rate(device: torch.device, precision: Precision) -> float:

@@ -1,6 +1,5 @@
 """What only a GPU does: the fused optimizer, captured steps, and a federation close to that of the CPU."""
 
-from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from fedgram import Penalty
 from fedgram.federation.federation import Federation
 from fedgram.nets import cuda
-from fedgram.nets.backbones import PooledStem
 from fedgram.nets.fit import choose_optimizer
 from fedgram.nets.model import draw
 from fedgram.nets.optimizer import AdamW, schedule
@@ -123,34 +121,6 @@ def test_the_fused_optimizer_reads_gradients_wherever_they_are(layout, shape):
         on_gpu = LAYOUTS[layout](gradient.contiguous().to(GPU))
         fast.step(slice(0, 3), {"one": on_gpu}, rates[t].to(GPU))
     torch.testing.assert_close(fused["one"].cpu(), plain["one"], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [(16, 16), (36, 60), (14, 10)])
-@pytest.mark.parametrize("width", [8, 40, 64])
-def test_the_kernels_of_a_stem_are_its_layers(width, size):
-    """Values, gradients and running statistics; sizes that are and are not multiples of a block."""
-    plain = PooledStem(3, width).double()
-    for parameter in plain[1].parameters():
-        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
-    fused = deepcopy(plain).to(GPU, torch.float32)
-    x = 3 + 2 * drawn(5, 3, *size, seed=2).double()
-    slope = drawn(*plain(x).shape, seed=3).double()
-    plain[1].reset_running_stats()
-    with cuda.use_precision("fp32", GPU):
-        found, expected = fused(x.to(GPU, torch.float32)), plain(x)
-        ours = torch.autograd.grad(found, list(fused.parameters()), slope.to(GPU, torch.float32))
-    theirs = torch.autograd.grad(expected, list(plain.parameters()), slope)
-    exact = [(found, expected), *zip(fused.buffers(), plain.buffers(), strict=True)]
-    for value, other in exact:
-        assert (value.cpu().double() - other).norm() <= 2e-5 * other.norm()
-    for value, other in zip(ours, theirs, strict=True):  # rounding may choose another maximum of a window
-        assert (value.cpu().double() - other).norm() <= 5e-3 * other.norm()
-
-
-def test_the_kernels_of_a_stem_keep_what_is_not_finite():
-    stem, x = PooledStem(3, 8).to(GPU), torch.zeros(2, 3, 16, 16, device=GPU)
-    x[0, 0, 0, 0] = float("nan")
-    assert stem(x).isnan().all()
 
 
 BACKBONES = [own_net, own_net_with_norm, "resmlp-small", "resnet-small", "residual-cnn-small"]
