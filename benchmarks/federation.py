@@ -1,11 +1,10 @@
 """Cost of a round on Flower, next to Flower's own FedAvg, and the error under one bad client.
 
-    python benchmarks/federation.py [--clients 4,16,64] [--engines all] -o build/federation.json
-                                    [--docs docs/benchmarks.md]
+    python benchmarks/federation.py [--clients 4,16,64] [--engines all] [--docs docs/benchmarks.md]
 
 The rows are swimmer-mini (GENERATED), split over the clients; the network is `resmlp-small`. Results are kept
-in the JSON file; a rerun measures only what is missing. A deployment starts a process per client and message:
-64 clients need more than two cores.
+in `federation_results.json`; a rerun measures only what is missing. A deployment starts a process per client
+and message: 64 clients need more than two cores.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from benchmark_pages import replace_between
 from federation_bad_clients import ATTACKS, CLIENTS, DRAWS, ROUNDS, RULES, measure_errors
 from federation_engines import (
     DEPLOYMENT,
@@ -28,9 +28,9 @@ from federation_engines import (
     measure_fedgram,
     measure_in_process,
 )
-from fedgram._util.files import read_json, write_bytes, write_json
+from fedgram._util.files import read_json, write_json
 
-BEGIN, END = "<!-- federation: begin -->\n", "<!-- federation: end -->\n"
+STORED = Path(__file__).with_name("federation_results.json")
 FEDGRAM, FEDAVG, SECURE = "fedgram", "Flower's FedAvg", "fedgram, secure sums"
 TARGET = 1.2
 """Largest ratio of fedgram's seconds per round to those of FedAvg, deployed."""
@@ -55,7 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--clients", default="4,16,64", help="numbers of clients")
     parser.add_argument("--engines", default="all", help=f"of {IN_PROCESS},{SIMULATION},{DEPLOYMENT}")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of all results")
+    parser.add_argument("-o", "--output", type=Path, default=STORED, help="JSON file of all results")
     parser.add_argument("--docs", type=Path, help="page whose tables to replace")
     options = parser.parse_args()
     results = read_json(options.output) if options.output.exists() else {"costs": {}}
@@ -68,13 +68,13 @@ def main() -> None:
                 results["costs"][key] = asdict(measure(clients, Path(folder)))
             write_json(options.output, results)
             print(key, results["costs"][key], flush=True)
-    if "errors" not in results:
+    if results.get("errors", {}).keys() != ATTACKS.keys():
         results["errors"] = measure_errors()
         write_json(options.output, results)
     tables = markdown(results)
     print(tables)
     if options.docs:
-        replace_tables(options.docs, tables)
+        replace_between(options.docs, "federation", tables)
 
 
 def markdown(results: dict) -> str:
@@ -121,13 +121,6 @@ def _format_cost(cost: Cost | None) -> str:
     cpu = "" if cost.cpu is None else f"{cost.cpu:.3g}"
     size = "" if cost.bytes is None else f"{cost.bytes / 1024:.1f}"
     return f"{cost.seconds:.3g} | {cpu} | {size}"
-
-
-def replace_tables(page: Path, tables: str) -> None:
-    """Replace what is between the markers of a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_bytes(page, f"{before}{BEGIN}\n{tables}\n{END}{after}".encode())
 
 
 if __name__ == "__main__":

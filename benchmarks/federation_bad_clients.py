@@ -27,6 +27,7 @@ ATTACKS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": lambda head: head,
     "NaN": lambda head: head * np.nan,
     "sign flipped": lambda head: -head,
+    "times 3": lambda head: 3 * head,  # passes the checks: the limit is √10
     "times 1000": lambda head: 1e3 * head,
 }
 Aggregate = Callable[[np.ndarray], np.ndarray]

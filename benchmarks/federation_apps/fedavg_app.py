@@ -1,5 +1,6 @@
 """Flower's FedAvg on the network of `resmlp-small`, written with Flower, NumPy and PyTorch alone."""
 
+import logging
 import time
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def evaluate(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run FedAvg, and write the seconds and bytes of every round."""
+    logging.getLogger("flwr").info("The server app has started.")  # only lines after this one are passed on
     config, counted = context.run_config, CountedGrid(grid)
     clients = int(config["clients"])
     while len(list(grid.get_node_ids())) < clients:

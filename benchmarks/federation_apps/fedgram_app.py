@@ -7,6 +7,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram.flower import client_app
+from fedgram.flower.app import STARTED
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import GridTransport
 from fedgram.flower.secure_server import run_secure_server
@@ -32,6 +33,7 @@ class RoundMarker(logging.Handler):
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the server, and write the seconds and bytes of every round after the first."""
+    logging.getLogger("flwr").info(STARTED)  # only lines after this one are passed on
     counted, config = CountedGrid(grid), FederationConfig.from_run_config(context.run_config)
     logging.getLogger("flwr").addHandler(RoundMarker(counted))
     run = run_secure_server if config.secure else run_server

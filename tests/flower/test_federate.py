@@ -27,9 +27,11 @@ from fedgram.flower.deployment import LogLine, federate, write_app
 from fedgram.flower.processes import Processes, interrupt_on_termination
 from fedgram.flower.server import ALREADY_FINISHED
 from fedgram.flower.sites_file import SitesConfig, load_clients, read_site
+from fedgram.runs.advice import AUTO
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training import train
 from tests.helpers.command import fedgram
+from tests.helpers.federations import read_standardized
 
 ROWS = {"coast": 40, "ridge": 30, "new york": 25}
 
@@ -64,7 +66,7 @@ def test_sites_file_names_the_rows_of_every_site(tables):
         assert site.folder == str(tables / "private")
         assert len(site.train) == round(0.8 * ROWS[town])
         if name == town:  # the name draws the test rows
-            np.testing.assert_array_equal(site.train.inputs, together.train[town].inputs)
+            np.testing.assert_array_equal(site.train.inputs.astype(np.float32), together.train[town].inputs)
             np.testing.assert_array_equal(site.test.targets, together.test[town].targets)
 
 
@@ -89,6 +91,28 @@ def test_mistakes_in_a_sites_file_are_named(tables, change, words):
     assert fedgram("federate", path).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "options", "expected"),
+    [
+        ("", (), AUTO),
+        ('procedure = "aligned"\n', (), "aligned"),
+        ("", ("--procedure", "proximal"), "proximal"),
+    ],
+)
+def test_recommended_procedure_is_the_default(tables, monkeypatch, line, options, expected):
+    found = []
+
+    def refuse(sites, **others):
+        found.append(sites.run_config["procedure"])
+        raise InputError("enough")
+
+    monkeypatch.setattr(deployment, "federate", refuse)
+    path = tables / "sites.toml"
+    path.write_text(line + path.read_text())
+    assert fedgram("federate", path, *options).returncode == 2
+    assert found == [expected]
+
+
 def test_missing_table_starts_nothing(tables, monkeypatch):
     monkeypatch.setattr(deployment, "LocalFederation", None)
     (tables / "all.csv").unlink()
@@ -97,11 +121,11 @@ def test_missing_table_starts_nothing(tables, monkeypatch):
     assert re.search(r"No such file or folder: '.*all\.csv'", err)
 
 
-def test_secure_run_of_a_procedure_that_needs_more_than_totals_starts_nothing(tables, monkeypatch):
+def test_secure_run_that_needs_more_than_totals_starts_nothing(tables, monkeypatch):
     monkeypatch.setattr(deployment, "LocalFederation", None)
     sites = SitesConfig.read(tables / "sites.toml").with_settings(out=str(tables / "runs"), secure=True)
-    with pytest.raises(InputError, match="'local' cannot run with secure = true"):
-        federate(sites.with_settings(procedure="local"))
+    with pytest.raises(InputError, match="aggregation = 'trimmed' needs every client's return"):
+        federate(sites.with_settings(aggregation="trimmed"))
 
 
 def test_second_federation_in_the_same_folder_starts_nothing(tables, monkeypatch):
@@ -213,6 +237,16 @@ def test_nothing_is_left_running_after_an_error(tmp_path, monkeypatch):
     assert not any(process.is_running() for process in family)
 
 
+def test_children_of_a_killed_program_are_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(Processes.stop, "__kwdefaults__", {"grace": 0.2})
+    with Processes(tmp_path, {}) as processes:
+        root, child = start_stubborn(processes)
+        root.kill()
+        root.wait(5)
+        assert child.is_running()
+    assert not child.is_running()
+
+
 def test_program_that_ends_early_is_named(tmp_path):
     with Processes(tmp_path, {}) as processes:
         processes.start("sick", "python", "-c", "raise SystemExit('the port is taken')")
@@ -308,7 +342,7 @@ def test_federation_on_this_machine_matches_the_trainer(tables):
     assert lines[2].startswith("Round 1 of 2: 3 of 3 clients replied")
     assert not set(find_family()) - before
     (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("new york", "york"))
-    together = read_table(str(tables / "all.csv"), TableSpec("town", ["a", "b"], ["y1", "y2"]), seed=0)
+    together = read_standardized(tables / "all.csv", TableSpec("town", ["a", "b"], ["y1", "y2"]))
     settings = TrainConfig(rounds=2, epochs=2, features=6, precision="fp64")
     (reference,) = train(
         together, "resmlp-small", ["ordinary"], [0], settings, folder=tables / "stack", device="cpu"

@@ -18,7 +18,7 @@ from torch import nn
 from fedgram import Moments, Penalty, predict
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.data.tables.read_rows import TableSpec, read_table
+from fedgram.data.tables.read_rows import TableSpec
 from fedgram.federation.aggregation import geometric_median
 from fedgram.flower import Site, client_app, server_app
 from fedgram.flower.checks import ClientInfo
@@ -40,18 +40,10 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.training import train
+from tests.helpers.federations import HEAD_SHARING, SETTINGS, SITES, read_standardized
 from tests.helpers.flower_grid import MemoryGrid
 
-SITES = ("coast", "ridge", "valley")
 ROWS = {"coast": 30, "ridge": 24, "valley": 18}
-SETTINGS = {"rounds": 3, "epochs": 2, "batch": 16, "features": 6, "precision": "fp64"}
-PROCEDURES = (
-    "ordinary",
-    "proximal+corrected",
-    "solved+corrected+offset",
-    "aligned+private",
-    "centered+corrected+independent",
-)
 
 
 def network() -> nn.Module:
@@ -138,10 +130,10 @@ def complete(run_of) -> Path:
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory) -> dict:
-    """Train all PROCEDURES with the stacked trainer."""
+    """Train all HEAD_SHARING with the stacked trainer."""
     folder = tmp_path_factory.mktemp("stack")
     settings = TrainConfig(**SETTINGS)
-    runs = train(problem(), network, PROCEDURES, [0], settings, folder=folder, device="cpu")
+    runs = train(problem(), network, HEAD_SHARING, [0], settings, folder=folder, device="cpu")
     return {run.setup.procedure.name: run for run in runs}
 
 
@@ -152,7 +144,7 @@ def assert_same_rounds(ours, theirs, tolerance=1e-10):
             np.testing.assert_allclose(value, vars(other)[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("procedure", PROCEDURES)
+@pytest.mark.parametrize("procedure", HEAD_SHARING)
 def test_federation_matches_stacked_trainer(run_of, references, procedure):
     run, reference = stored(run_of(procedure)), references[Procedure.parse(procedure).name]
     assert run.complete
@@ -786,7 +778,7 @@ def test_changed_rows_are_named_when_the_reply_timeout_ends(tmp_path, server_log
 
 def test_tables_at_sites_train_like_one_table(tmp_path, tables, complete_tables):
     columns = TableSpec("site", ["a", "b", "c"], ["y1", "y2"], 0.25)
-    together = read_table(str(tables / "[0-2].parquet"), columns, seed=0)
+    together = read_standardized(tables / "[0-2].parquet", columns)
     (reference,) = train(
         together, "resmlp-small", ["proximal+corrected"], [0], TrainConfig(**SETTINGS),
         folder=tmp_path / "stack", device="cpu",

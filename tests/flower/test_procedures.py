@@ -11,6 +11,8 @@ from torch import nn
 
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
+from fedgram.display.run_sentences import state
+from fedgram.display.run_tables import list_document
 from fedgram.flower import Site, client_app, predict_at_site
 from fedgram.flower.client import ANSWERS
 from fedgram.flower.client_state import ClientStore
@@ -206,6 +208,19 @@ def test_killed_server_reaches_the_same_result(tmp_path, procedure, moment):
     before = len(grid.asked)
     serve(grid)  # nothing is left to do
     assert len(grid.asked) == before
+
+
+def test_run_is_not_complete_before_models_are_chosen(tmp_path):
+    with pytest.raises(InputError, match=r"No client replied to 'evaluate\.finish'"):
+        serve(grid_of(tmp_path, "local", lambda site, kind, n: kind == FINISH))
+    (run,) = Runs(tmp_path / "server")
+    assert run.awaits_choice
+    assert state(run) == "3 rounds, models not chosen yet"
+    (listed,) = list_document([run])["runs"]
+    assert not listed["complete"]
+    run = serve(grid_of(tmp_path, "local"))
+    assert not run.awaits_choice
+    assert state(run) == "complete"
 
 
 @pytest.mark.slow

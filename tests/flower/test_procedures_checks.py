@@ -1,5 +1,7 @@
 """What no honest site sends: sums of no rows, parameters that no optimizer reaches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,11 +15,13 @@ from fedgram.flower.checks import (
     check_sums,
     check_target_sums,
     find_distant_starts,
+    measure_alignment,
     optimizer_reach,
 )
 from fedgram.flower.messages import Payload, RejectedReplyError
 from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.runs.train_config import TrainConfig
+from fedgram.theory.geometry import psd
 from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.penalty import Penalty
 
@@ -90,6 +94,26 @@ def test_parameters_that_moved_too_far_are_refused():
     limits._check_moves("backbone", np.array([0.5, -0.5, 0.0]))
     with pytest.raises(RejectedReplyError, match=r"its backbone moved by 0\.6; its optimizer can move"):
         limits._check_moves("backbone", np.array([0.0, 0.6, 0.0]))
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
+def test_selected_head_is_aligned_and_its_negative_is_refused(seed, features):
+    rng = np.random.default_rng(seed)
+    broadcast, local = rng.standard_normal((2, 2, features))
+    selected = psd.closest_factor(broadcast, psd.gram(local))
+    assert measure_alignment(selected, broadcast) == pytest.approx(1.0)
+    assert measure_alignment(-selected, broadcast) == pytest.approx(-1.0)
+    turn = np.linalg.qr(rng.standard_normal((features, features)))[0]
+    turned = measure_alignment(local @ turn, broadcast @ turn)
+    assert turned == pytest.approx(measure_alignment(local, broadcast), abs=1e-9)
+    # Clients that differ much have a large spread, so the limit of steps does not bind.
+    spread = {"head": 1e3, "bias": 1.0}
+    limits = replace(limits_of(1.0, head=broadcast), gram=psd.gram(local), spread=spread)
+    limits._check_head(selected)
+    with pytest.raises(RejectedReplyError, match=r"its head points away from the shared one: alignment -1"):
+        limits._check_head(-selected)
+    assert measure_alignment(local, np.zeros_like(local)) == 1.0
 
 
 def test_first_backbone_far_from_all_others_is_refused():

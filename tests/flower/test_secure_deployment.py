@@ -5,6 +5,7 @@ import pytest
 
 from fedgram import Penalty, predict
 from fedgram.flower.deployment import federate
+from fedgram.flower.scaling import Scaling, measure_columns
 from fedgram.flower.site import Site
 from fedgram.flower.sites_file import SitesConfig
 from fedgram.theory.geometry import psd
@@ -42,10 +43,12 @@ def test_a_secure_federation_runs_in_the_simulation_engine(tmp_path):
     pytest.importorskip("ray")
     config = write_sites(tmp_path)
     record = federate(config, is_simulation=True)
-    parts = [
-        Site.from_table(str(tmp_path / f"{name}.csv"), name, inputs="a", targets=["u", "v"]).moments
+    sites = [
+        Site.from_table(str(tmp_path / f"{name}.csv"), name, inputs="a", targets=["u", "v"])
         for name in ("coast", "ridge", "valley")
     ]
+    scaling = Scaling.pool([measure_columns(site) for site in sites], inputs=1)
+    parts = [scaling.encode_site(site).moments for site in sites]
     moments: Moments = parts[0].merged(*parts[1:])
     plain = predict(moments, Penalty())
     assert record.complete

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from torch import nn
 
 from fedgram import InputError, Penalty, explain, predict
 from fedgram.data.problem import Problem, Split
+from fedgram.display.secure_run_tables import describe_state
 from fedgram.federation.secure_sums import Participant
 from fedgram.flower import Site, client_app, secure_session
 from fedgram.flower.app import check_secure_node
@@ -20,13 +24,15 @@ from fedgram.flower.client import Client
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import KINDS, GridTransport, Payload, RejectedReplyError
+from fedgram.flower.secure_chooser import error_numbers, errors_with_totals
 from fedgram.flower.secure_messages import KEYS, REVEAL, SECURE_KINDS, SHARES, SUM, from_words, to_words
-from fedgram.flower.secure_record import DOCUMENT, SecureRecord
 from fedgram.flower.secure_server import SecureServer, run_secure_server
 from fedgram.flower.secure_session import SecureSums
 from fedgram.flower.server import run_server
 from fedgram.runs.audit import AUDIT, AuditLog, read_audit
+from fedgram.runs.secure_record import DOCUMENT, SecureRecord
 from fedgram.theory.geometry import psd
+from tests.helpers.command import fedgram
 from tests.helpers.flower_grid import MemoryGrid
 
 SITES = ("coast", "ridge", "tide", "valley")
@@ -147,6 +153,70 @@ def test_the_moment_head_from_secure_sums_is_that_of_the_plain_run(tmp_path):
     assert record.sentences[2].endswith(f"on all test rows: {found['test_mse']:.3g}.")
     head = record.averages["head"]
     np.testing.assert_allclose(head, plain.rounds()[-1].head, rtol=1e-9, atol=1e-12)
+
+
+VALIDATION = {"validation": 6, "validation-fraction": 0.2}
+AUTO = "full-model+moment-head+site-effects+blended"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("procedure", [AUTO, "local", "proximal+blended"])
+def test_choices_from_secure_sums_are_those_of_the_plain_run(tmp_path, procedure):
+    config = {"procedure": procedure, **VALIDATION}
+    plain = serve(build_grid(tmp_path / "plain", secure=False, **config), run_server).account.chosen
+    record = serve(build_grid(tmp_path / "secure", **config))
+    found = record.document["chosen"]
+    for name in ("ridge", "intercept", "deviation"):
+        assert found.get(name) == plain.get(name)
+    # Each site has eight test rows. Shares are the sites' own, so equal errors need equal shares.
+    assert found["test_mse"] == pytest.approx(np.mean(plain["test_mse"]), rel=1e-9)
+    assert record.complete
+    assert SecureRecord.load(record.folder).complete
+
+
+@pytest.mark.slow
+def test_moment_heads_between_rounds_are_those_of_the_plain_run(tmp_path):
+    config = {"procedure": "full-model+moment-head=2+site-effects", "rounds": 3, **VALIDATION}
+    plain = serve(build_grid(tmp_path / "plain", secure=False, **config), run_server)
+    record = serve(build_grid(tmp_path / "secure", **config))
+    np.testing.assert_allclose(record.averages["head"], plain.rounds()[-1].head, rtol=1e-9, atol=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
+@hypothesis_settings(max_examples=20)
+def test_errors_from_totals_give_the_same_choice(seed, clients):
+    errors = np.random.default_rng(seed).exponential(1.0, (12, clients))
+    total = [sum(each) for each in zip(*(error_numbers(e, has_scatter=True) for e in errors.T), strict=True)]
+    found = errors_with_totals(total, 12, clients)
+    np.testing.assert_allclose(found.sum(axis=1), errors.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(found @ found.T, errors @ errors.T, rtol=1e-9, atol=1e-9)
+    excess, ours = (each - each[each.sum(axis=1).argmin()] for each in (errors, found))
+    np.testing.assert_allclose(ours.var(axis=1, ddof=1), excess.var(axis=1, ddof=1), rtol=1e-6, atol=1e-9)
+
+
+def test_runs_list_and_show_say_that_a_run_is_secure(secure):
+    code, out, _ = fedgram("runs", "list", secure[1])
+    assert code == 0
+    assert "With secure sums" in out
+    assert "four sites (GENERATED)" in out
+    code, out, _ = fedgram("runs", "show", secure[1])
+    assert code == 0
+    assert "on four sites (GENERATED), small, with secure sums: complete" in out
+    assert "error to G_cen" in out
+    (listed,) = json.loads(fedgram("runs", "list", secure[1], "--json").stdout)["runs"]
+    (shown,) = json.loads(fedgram("runs", "show", secure[1], "--json").stdout)["runs"]
+    assert listed["secure"]
+    assert shown["secure"]
+    assert shown["rounds"] == read_document(secure[1])["rounds"]
+    assert "nobody has each client's head" in fedgram("runs", "compare", secure[1]).stderr
+
+
+def test_a_secure_run_is_not_complete_before_its_moment_head_is_solved(secure):
+    document = read_document(secure[1])
+    settings = document["settings"] | {"procedure": "full-model+moment-head"}
+    unsolved = SecureRecord(secure[1], document | {"settings": settings})
+    assert not unsolved.complete
+    assert describe_state(unsolved) == "1 round, models not chosen yet"
 
 
 def test_no_message_has_moments_heads_or_errors_in_the_clear(secure):
@@ -310,7 +380,7 @@ def test_a_node_with_secure_set_refuses_plain_runs(secure):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"procedure": "local"}, "needs more than totals"),
+        ({"procedure": "full-model+moment-head", "validation-fraction": 0.0}, "but no client has any"),
         ({"aggregation": "trimmed"}, "needs every client's return"),
         ({"secure": 1}, "true or false"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram._util.errors import InputError
-from fedgram.data.tables.read_rows import TableSpec, read_table
+from fedgram.data.tables.read_rows import TableSpec
 from fedgram.flower import client_app
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.deployment import LocalFederation, federate, write_app
@@ -17,18 +17,11 @@ from fedgram.runs import Runs
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training import train
+from tests.helpers.federations import HEAD_SHARING, SETTINGS, SITES, read_standardized
 from tests.helpers.flower_grid import MemoryGrid
 
-SITES = ("coast", "ridge", "valley")
-SETTINGS = {"rounds": 2, "epochs": 2, "batch": 16, "features": 6, "precision": "fp64"}
-PROCEDURES = (
-    "ordinary",
-    "proximal+corrected",
-    "solved+corrected+offset",
-    "aligned+private",
-    "centered+corrected+independent",
-    "full-model",
-)
+SHORT = SETTINGS | {"rounds": 2}
+PROCEDURES = (*HEAD_SHARING, "full-model")
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +45,12 @@ def tables(tmp_path_factory) -> Path:
 def run_config(tables: Path, out: Path, **others) -> dict:
     """Return the run config of an app whose simulated nodes read sites.toml."""
     sites = SitesConfig.read(tables / "sites.toml")
-    return sites.run_config | SETTINGS | {"out": str(out), "reply-timeout": 0.0} | others
+    return sites.run_config | SHORT | {"out": str(out), "reply-timeout": 0.0} | others
 
 
 def train_alone(tables: Path, folder: Path, procedures, **others) -> dict:
-    problem = read_table(str(tables / "rows.csv"), TableSpec("site", ["a", "b", "c"], ["y1", "y2"]), seed=0)
-    settings = TrainConfig(**SETTINGS | others)
+    problem = read_standardized(tables / "rows.csv", TableSpec("site", ["a", "b", "c"], ["y1", "y2"]))
+    settings = TrainConfig(**SHORT | others)
     runs = train(problem, "resmlp-small", procedures, [0], settings, folder=folder, device="cpu")
     return {run.setup.procedure.name: run for run in runs}
 

@@ -260,8 +260,8 @@ def test_commands_show_what_they_verified(server, tmp_path):
     assert json.loads(fedgram("runs", "check", server, "--json").stdout)["problems"] == []
     code, out, _ = fedgram("runs", "audit", server)
     assert code == 0
-    assert "chained; signatures: 13 valid; last " in out  # 10 accepted replies, 3 introductions
-    assert "  ridge: 2 accepted, 1 refused" in out
+    assert "chained; valid signatures: 3 of introductions, 10 of replies; last " in out
+    assert "  replies of ridge: 2 accepted, 1 refused" in out
     assert "refused ridge, round 2: 'head' has a value that is not finite" in out
     (audit,) = json.loads(fedgram("runs", "audit", server, "--json").stdout)["audits"]
     assert audit["replies"]["ridge"] == {"accepted": 2, "refused": 1}

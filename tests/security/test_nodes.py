@@ -1,7 +1,8 @@
 """A real SuperLink refuses nodes that nobody registered, and nodes refuse a server that they do not know.
 
 The other attacks on a deployment are tested without processes: restarted, absent and late sites, a second
-node with a site's name, a restarted server, two runs at once (`tests/flower`), damaged files (`test_files`).
+node with a site's name, a restarted server, two runs at once (`tests/flower`), damaged files (`test_files`),
+full disks (`test_machines`).
 """
 
 from functools import partial

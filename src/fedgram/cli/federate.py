@@ -26,7 +26,12 @@ def federate(
     clients: Annotated[
         int | None, typer.Option(help="Split the dataset's rows by target over this many sites.")
     ] = None,
-    procedure: Annotated[str | None, typer.Option(help="Training procedure, as in 'fedgram train'.")] = None,
+    procedure: Annotated[
+        str | None,
+        typer.Option(
+            help="Training procedure, as in 'fedgram train'. Default: what 'fedgram advise' recommends."
+        ),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the initial network and the row order.")] = None,
@@ -40,9 +45,11 @@ def federate(
     """Run a Flower federation on this machine and compare it with the prediction.
 
     The command starts a SuperLink with TLS and one authenticated SuperNode per site, waits until they are
-    ready, trains, and stops everything that it started. The same command resumes a stopped run. Example:
+    ready, trains, and stops everything that it started. The same command resumes a stopped run. By default it
+    trains what 'fedgram advise' recommends for noisy data. The prediction is about procedures that average
+    heads, such as 'proximal':
 
-    fedgram federate --dataset swimmer-mini --rounds 2 --epochs 5
+    fedgram federate --dataset swimmer-mini --procedure proximal --rounds 2 --epochs 5
     """
     if (sites is None) == (dataset is None):
         raise InputError("Pass either a sites.toml file or --dataset.", field="sites")
@@ -53,11 +60,12 @@ def federate(
     from fedgram.cli.progress import progress_bar
     from fedgram.display import run_tables
     from fedgram.flower.deployment import federate as run_federation
-    from fedgram.flower.secure_record import SecureRecord
     from fedgram.flower.sites_file import SitesConfig
+    from fedgram.runs.advice import AUTO
+    from fedgram.runs.secure_record import SecureRecord
 
     found = SitesConfig.read(sites) if sites is not None else SitesConfig.from_dataset(str(dataset), clients)
-    config = SitesConfig(SMALL | found.run_config, found.nodes).with_settings(
+    config = SitesConfig(SMALL | {"procedure": AUTO} | found.run_config, found.nodes).with_settings(
         procedure=procedure, rounds=rounds, epochs=epochs, seed=seed, out=out and str(out)
     )
     with progress_bar(kept="finished rounds") as progress:

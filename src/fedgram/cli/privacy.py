@@ -18,7 +18,10 @@ Epsilon = Annotated[
 Delta = Annotated[float | None, table_option(help="Delta of private moments, such as 1e-6.")]
 Bounds = Annotated[
     str | None,
-    table_option(help="Bounds LOW:HIGH of all targets, or of each, separated by commas; not from the rows."),
+    table_option(
+        help="Bounds LOW:HIGH of all targets, or of each, separated by commas; not from the rows. 'private' "
+        "estimates them with a fifth of epsilon."
+    ),
 ]
 
 
@@ -26,7 +29,7 @@ def release_moments(
     loaded: LoadedMoments, epsilon: float | None, delta: float | None, bounds: str | None
 ) -> Moments:
     """Compute private moments of the rows of a table."""
-    from fedgram.data.private_moments import private_moments
+    from fedgram.data.private_moments import PRIVATE, private_moments
     from fedgram.data.tables.read_sample import MAX_ROWS
 
     if epsilon is None or delta is None or bounds is None:
@@ -46,15 +49,21 @@ def release_moments(
             "with --where.",
             field="data",
         )
-    pairs, size = parse_bounds(bounds), len(summary.targets)
-    if len(pairs) not in (1, size):
+    given = bounds if bounds == PRIVATE else check_pairs(bounds, len(summary.targets))
+    released = private_moments(rows, bounds=given, epsilon=epsilon, delta=delta, target_names=summary.targets)
+    return released if summary.is_weighted_by_rows else released.weighted(summary.client_weights)
+
+
+def check_pairs(bounds: str, targets: int) -> list[list[float]]:
+    """Parse one pair of bounds for all targets, or one for each."""
+    pairs = parse_bounds(bounds)
+    if len(pairs) not in (1, targets):
         raise InputError(
-            f"--bounds has {len(pairs)} pairs for {pluralize(size, 'target')}: '{bounds}'. Pass one pair for "
-            "all targets, or one for each.",
+            f"--bounds has {len(pairs)} pairs for {pluralize(targets, 'target')}: '{bounds}'. Pass one pair "
+            "for all targets, or one for each.",
             field="bounds",
         )
-    released = private_moments(rows, bounds=pairs, epsilon=epsilon, delta=delta, target_names=summary.targets)
-    return released if summary.is_weighted_by_rows else released.weighted(summary.client_weights)
+    return pairs
 
 
 def parse_bounds(text: str) -> list[list[float]]:
@@ -65,6 +74,7 @@ def parse_bounds(text: str) -> list[list[float]]:
         pairs = []
     if not pairs or any(len(pair) != 2 for pair in pairs):
         raise InputError(
-            f"Invalid --bounds: '{text}'. Pass LOW:HIGH, for all targets or for each.", field="bounds"
+            f"Invalid --bounds: '{text}'. Pass LOW:HIGH, for all targets or for each, or 'private'.",
+            field="bounds",
         )
     return pairs

@@ -7,16 +7,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize
 from fedgram.cli.app import app, print_json, print_line
 from fedgram.cli.options import Client, Json, Site, output_option
 
 if TYPE_CHECKING:
     from fedgram.runs import StoredRun
+    from fedgram.runs.audit import AuditSummary
+    from fedgram.runs.secure_record import SecureRecord
 
 runs_app = typer.Typer(
     no_args_is_help=True,
@@ -31,14 +34,15 @@ Root = Annotated[Path, typer.Argument(help="Folder with runs, or the folder of o
 @runs_app.command("list")
 def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
     """List all runs with their data, network, procedure, seed, state and cost."""
-    from fedgram.display import run_tables
-    from fedgram.runs import Runs
+    from fedgram.display import run_tables, secure_run_tables
 
-    found = Runs(root).require()
+    found, secure = _find_runs(root)
     if as_json:
-        print_json(run_tables.list_document(found))
+        documents = run_tables.list_document(found)["runs"] + secure_run_tables.list_document(secure)
+        print_json({"runs": documents})
     else:
         run_tables.print_list(found)
+        secure_run_tables.print_list(secure)
 
 
 @runs_app.command()
@@ -48,13 +52,13 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
     error: relative error of the shared head's Gram to the procedure's target. error to recursion: to the
     exact recursion from the same start. delta: distance of the returned heads from the selected heads.
     objective gap: relative excess of the clients' objectives over their minimum. test MSE: with the shared
-    head, under each bias rule.
+    head, under each bias rule. Runs with secure sums have means over all clients only.
     """
-    from fedgram.display import run_tables
-    from fedgram.runs import Runs
+    from fedgram.display import run_tables, secure_run_tables
     from fedgram.runs.measure import measure
 
-    found, documents = Runs(root).require(), []
+    found, secure = _find_runs(root)
+    documents: list[dict[str, Any]] = []
     for run in found:
         with _name_damaged(run):
             if not as_json:
@@ -62,8 +66,22 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
             elif run.account.rounds:
                 documents.append(measure(run).document())
                 json.dumps(documents[-1], allow_nan=False)
+    for record in secure:
+        if as_json:
+            documents.append({"secure": True, **record.document})
+        else:
+            secure_run_tables.print_run(record)
     if as_json:
         print_json({"runs": documents})
+
+
+def _find_runs(root: Path) -> tuple[list[StoredRun], list[SecureRecord]]:
+    """Read all runs below a folder; raise InputError if there are none."""
+    from fedgram.runs import Runs
+    from fedgram.runs.secure_record import find_secure_records
+
+    secure, runs = find_secure_records(root), Runs(root)
+    return (list(runs) if secure else runs.require()), secure
 
 
 @contextmanager
@@ -96,11 +114,15 @@ def compare(
     excess of the clients' objectives over their minimum.
     """
     from fedgram.display import run_tables
-    from fedgram.runs import Runs
 
-    found = Runs(root).require()
+    found, secure = _find_runs(root)
+    for record in secure:
+        print_line(
+            f"Left out '{record.folder}': with secure sums nobody has each client's head. Use 'fedgram runs "
+            "show'.",
+            err=True,
+        )
     if figure is not None:
-        from fedgram._util.text import pluralize
         from fedgram.display.run_figure import draw_comparison
         from fedgram.runs.compare import compare_runs
 
@@ -132,7 +154,6 @@ def predict(
     neither --client nor --site. The output has the rows and columns of the table, and one column per target,
     named 'TARGET predicted' if the table has the target.
     """
-    from fedgram._util.text import pluralize
     from fedgram.cli.inputs import check_not_overwritten
     from fedgram.training.inference import predict_table
 
@@ -159,7 +180,6 @@ def check(root: Root = Path("runs"), as_json: Json = False) -> None:
 
     It exits with 2 if a file is damaged, missing, or not the one that its manifest names.
     """
-    from fedgram._util.text import pluralize
     from fedgram.runs.check import check_folder
 
     checked = check_folder(root)
@@ -203,18 +223,26 @@ def audit(
         print_json({"audits": [summary.document() for summary in found]})
         return
     for summary in found:
-        signed = "not verified" if summary.signatures is None else f"{summary.signatures} valid"
         typer.echo(
-            f"{summary.path}: {summary.lines} lines, chained; signatures: {signed}; last {summary.last}"
+            f"{summary.path}: {summary.lines} lines, chained; {_describe_signatures(summary)}; last "
+            f"{summary.last}"
         )
         for client, outcomes in summary.document()["replies"].items():
             counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
             suspended = f"; suspended: {summary.suspended[client]}" if client in summary.suspended else ""
-            print_line(f"  {client}: {counts}{suspended}")
+            print_line(f"  replies of {client}: {counts}{suspended}")
         for refusal in summary.refusals:
             who = refusal.get("client") or f"node {refusal.get('node')}"
             when = f", round {refusal['round']}" if "round" in refusal else ""
             print_line(f"  {refusal['time']} refused {who}{when}: {refusal.get('reason')}")
+
+
+def _describe_signatures(summary: AuditSummary) -> str:
+    """State how many signatures are valid, and of what."""
+    if summary.signatures is None:
+        return 'signatures: not verified, which needs pip install "fedgram[flower]"'
+    introduced, answered = summary.introductions, summary.signatures - summary.introductions
+    return f"valid signatures: {introduced} of introductions, {answered} of replies"
 
 
 @runs_app.command()

@@ -6,7 +6,8 @@ adds (y/2, yyᵀ) to the released sums. Another row z in its place changes them 
     √(‖y - z‖²/4 + ‖yyᵀ - zzᵀ‖²) ≤ √2 (R² + 1/8),
 
 with equality at ‖y‖ = ‖z‖ = R and yᵀz = -1/8. All sums get normal noise. An accounting library gives
-its standard deviation for ε and δ, exactly (Balle and Wang, 2018). The number of rows is public.
+its standard deviation for ε and δ, exactly (Balle and Wang, 2018). The number of rows is public. Bounds that
+are estimated (`private_bounds`) take a part of ε, so that both releases together have (ε, δ).
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram.data.private_bounds import private_bounds
 from fedgram.theory import validation
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
 from fedgram.theory.privacy import MEAN_WEIGHT, Privacy
 
 RANDOM = SystemRandom()
+PRIVATE = "private"
+"""Value of `bounds` that are estimated from the rows."""
+BOUNDS_SHARE = 0.2
+"""Part of ε for estimated bounds. Two targets of 1,000 rows then have them within 20 % at ε = 1."""
 
 
 def largest_norm(targets: int) -> float:
@@ -78,7 +84,8 @@ def private_moments(
     targets
         One (N_m, C) array per client, by client name.
     bounds
-        Low and high bound of each target, (C, 2), or of all targets, (2,). They must not come from the rows.
+        Low and high bound of each target, (C, 2), or of all targets, (2,). They must not come from the rows,
+        but 'private' estimates them from each client's rows with a fifth of ε.
     epsilon, delta
         Privacy loss; δ should be far below one over the number of rows.
     target_names
@@ -92,7 +99,7 @@ def private_moments(
     Raises
     ------
     InputError
-        If bounds, ε or δ are not valid, or a client has C rows or fewer.
+        If bounds, ε or δ are not valid, or a client has too few rows.
 
     Examples
     --------
@@ -105,24 +112,33 @@ def private_moments(
     """
     rows = {str(name): np.atleast_2d(np.asarray(values, np.float64)) for name, values in targets.items()}
     size = next(iter(rows.values())).shape[1]
-    limits = np.asarray(bounds, np.float64)
-    if limits.shape not in ((2,), (1, 2), (size, 2)):
-        message = f"bounds has shape {limits.shape}. Pass a low and a high bound, or {size} such pairs."
-        raise InputError(message, field="bounds")
-    limits = np.broadcast_to(limits, (size, 2))
-    checked = Privacy(epsilon, delta, limits, 0.0)
-    privacy = Privacy(checked.epsilon, checked.delta, limits, calibrate_noise(epsilon, delta, size))
     count = np.array([len(values) for values in rows.values()], np.float64)
+    is_estimated = isinstance(bounds, str) and bounds == PRIVATE
+    given = np.tile([-1.0, 1.0], (size, 1)) if is_estimated else _check_bounds(bounds, size)
+    Privacy(epsilon, delta, given, 0.0)  # refuses what is not valid before anything is released
     validation.check_counts(count, tuple(rows), size)
-    released = [_release(values, privacy) for values in rows.values()]
+    spent = BOUNDS_SHARE * epsilon if is_estimated else 0.0
+    limits = [private_bounds(values, spent) if is_estimated else given for values in rows.values()]
+    noise = calibrate_noise(epsilon - spent, delta, size)
+    privacy = tuple(Privacy(epsilon, delta, each, noise) for each in limits)
+    released = [_release(values, each) for values, each in zip(rows.values(), privacy, strict=True)]
     return Moments(
         count=count,
         mean=np.array([mean for mean, _ in released]),
         covariance=np.array([covariance for _, covariance in released]),
         clients=tuple(rows),
         targets=tuple(target_names),
-        privacy=(privacy,) * len(rows),
+        privacy=privacy,
     )
+
+
+def _check_bounds(bounds: Any, targets: int) -> Array:
+    """Return given bounds as (C, 2)."""
+    limits = np.asarray(bounds, np.float64)
+    if limits.shape not in ((2,), (1, 2), (targets, 2)):
+        message = f"bounds has shape {limits.shape}. Pass a low and a high bound, or {targets} such pairs."
+        raise InputError(message, field="bounds")
+    return np.broadcast_to(limits, (targets, 2))
 
 
 def _release(rows: Array, privacy: Privacy) -> tuple[Array, Array]:

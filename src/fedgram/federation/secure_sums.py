@@ -60,8 +60,8 @@ def encode(values: Iterable[Number]) -> Array:
     listed: list[Any] = list(values)
     if not all(abs(value) < LARGEST for value in listed):  # NaN fails as well
         raise InputError(
-            f"A number is not finite, or above {LARGEST:.0e}, the largest in a secure sum. Divide the "
-            "targets by their standard deviations.",
+            f"A number is not finite, or above {LARGEST:.0e}, the largest in a secure sum. Divide columns "
+            "by constants, so that they are of order one.",
             field="secure",
         )
     return np.array([round(value * SCALE) % MODULUS for value in listed], dtype=object)

@@ -30,9 +30,10 @@ from fedgram.flower.messages import (
     Payload,
 )
 from fedgram.flower.roster import Roster
+from fedgram.flower.secure_chooser import to_row
 from fedgram.flower.server_state import BEST
 from fedgram.theory.blend import BlendSums
-from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.moment_head import FeatureSums, LinearHead
 from fedgram.theory.site_effects import Trial, search_strengths
 
 Arrays = dict[str, Array]
@@ -77,10 +78,7 @@ class Chooser:
         every = self.procedure.moment_head
         if every == 1 or number % every:
             return {}
-        names = ("head", "bias", "layer_weight", "layer_bias")
-        layers = Layers(*(torch.from_numpy(average[name])[None] for name in names))
-        moved = absorb(layers, (training + validation).ridge(trial.ridge))
-        return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
+        return absorb_head(average, (training + validation).ridge(trial.ridge))
 
     def _compare(self, number: int, errors: Mapping[str, float], arrays: Arrays) -> None:
         self.state.update_errors("shared", errors)
@@ -94,7 +92,7 @@ class Chooser:
         clients: list[str] = []
 
         def errors_of(trials: Sequence[Trial]) -> Array:
-            rows = {"trials": np.stack([_to_row(each) for each in trials])}
+            rows = {"trials": np.stack([to_row(each) for each in trials])}
             replies = self._ask(TRIALS, number, model, average | _name(training, TOTALS) | rows, check_trials)
             clients[:] = replies
             return np.stack([reply.arrays["errors"] for reply in replies.values()], axis=1)
@@ -115,7 +113,7 @@ class Chooser:
         if procedure.moment_head:
             training, validation = (_read(kept, part) for part in (TRAINING_SUMS, VALIDATION_SUMS))
             trial, _ = self._search(rounds, best, arrays, training, deviations=True)
-            arrays |= _name(training + validation, TOTALS) | {TRIAL: _to_row(trial)}
+            arrays |= _name(training + validation, TOTALS) | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if procedure.blended:
             arrays[PRIOR] = self._find_prior(rounds, best, arrays)
@@ -171,6 +169,14 @@ class Chooser:
         return [None if each is None or np.isnan(each) else each for each in found]
 
 
+def absorb_head(average: Mapping[str, Array], head: LinearHead) -> Arrays:
+    """Return the feature layer and bias with which the averaged head predicts as a moment head does."""
+    names = ("head", "bias", "layer_weight", "layer_bias")
+    layers = Layers(*(torch.from_numpy(average[name])[None] for name in names))
+    moved = absorb(layers, head)
+    return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
+
+
 def add_sums(replies: Mapping[str, Payload], part: str) -> FeatureSums:
     """Total the sums that clients sent over their training or validation rows: all that the server uses."""
     return FeatureSums.stack([_read(reply.arrays, part) for reply in replies.values()]).total()
@@ -182,7 +188,3 @@ def _read(arrays: Mapping[str, Array], prefix: str) -> FeatureSums:
 
 def _name(sums: FeatureSums, prefix: str) -> Arrays:
     return {prefix + name: getattr(sums, name) for name in SUMS}
-
-
-def _to_row(trial: Trial) -> Array:
-    return np.array([trial.ridge, trial.strengths.intercept, trial.strengths.deviation])

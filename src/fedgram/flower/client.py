@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ from fedgram.flower.messages import (
     Payload,
     reply_format,
 )
+from fedgram.flower.scaling import Scaling, measure_columns
 from fedgram.flower.secure_client import SECURE_ANSWERS, check_allowed
 from fedgram.flower.site import Site
 from fedgram.flower.site_network import REPLY, Arrays, SiteNetwork
@@ -64,21 +66,26 @@ POOLED = ("mean", "covariance", "within")
 class Client:
     """One client of a federation; its rows never leave it, and its backbone only with `full-model`."""
 
-    def __init__(self, site: Site, config: FederationConfig) -> None:
-        self.site = site = site.hold_out_validation(config.validation_fraction)
-        self.config, self.procedure = config, config.run.procedure
+    def __init__(self, site: Site, config: FederationConfig, scaling: Scaling | None = None) -> None:
+        """`scaling` is how the site's rows were standardized."""
+        self.site = site.hold_out_validation(config.validation_fraction)
+        self.config, self.procedure, self.scaling = config, config.run.procedure, scaling
         self.runs = add_companions([config.run])
         self.device = devices.resolve_device(site.device)
-        dtype = storage_dtype(config.settings.precision)
+
+    @cached_property
+    def data(self) -> ClientData:
+        """The rows on the device."""
+        site, dtype = self.site, storage_dtype(self.config.settings.precision)
         test, validation = (
             {} if each is None else {site.name: each} for each in (site.test, site.validation)
         )
-        self.data = ClientData.from_splits({site.name: site.train}, test, self.device, dtype, validation)
+        return ClientData.from_splits({site.name: site.train}, test, self.device, dtype, validation)
 
     def reply(self, kind: str, request: Payload) -> Payload:
         """Answer a message of one of KINDS, and sign the answer."""
         check_allowed(kind, self.config.secure)
-        answer = ANSWERS[kind](self, request)
+        answer = ANSWERS[kind](self.standardize(request), request)
         if answer.error:
             return answer
         site, key = self.site, SiteKey.load(Path(self.site.folder, f"{folder_name(self.site.name)}.key"))
@@ -90,6 +97,11 @@ class Client:
             "fingerprint": key.fingerprint(site.train, site.test, site.validation),
         }
         return key.sign(replace(answer, metadata={**answer.metadata, **identity}))
+
+    def standardize(self, request: Payload) -> Client:
+        """Return the client with its rows in the units of a request."""
+        scaling = Scaling.from_arrays(request.arrays)
+        return Client(scaling.encode_site(self.site), self.config, scaling) if scaling else self
 
     def describe(self, request: Payload) -> Payload:
         """Return target moments and a description of rows and network."""
@@ -107,7 +119,12 @@ class Client:
             "width": model.feature.in_features,
             "backbone_size": sum(each.numel() for each in model.backbone.parameters() if each.requires_grad),
         }
-        return Payload({"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}, metadata)
+        arrays = {"own_mean": moments.mean[0], "own_covariance": moments.covariance[0]}
+        if config.standardize:
+            columns, inputs = measure_columns(site), site.train.inputs.shape[1]
+            arrays |= {"input_mean": columns.mean[:inputs], "input_variance": columns.variance[:inputs]}
+            metadata["inputs"] = inputs
+        return Payload(arrays, metadata)
 
     def train(self, request: Payload) -> Payload:
         """Train one round from what the server shares, or repeat the stored reply to the same request.
@@ -268,7 +285,8 @@ class Client:
             mean = torch.as_tensor(self.site.moments.mean).to(tensors["head.bias"])
             tensors = {**tensors, "head.bias": tensors["head.bias"] + mean}
         arrays = replace(models, tensors=tensors).to_arrays(clients.stack.dtype)
-        self._store(request).write_model({name: value[0] for name, value in arrays.items()})
+        own = {name: value[0] for name, value in arrays.items()}
+        self._store(request).write_model(own | (self.scaling.to_arrays() if self.scaling else {}))
 
 
 ANSWERS = {

@@ -25,7 +25,7 @@ KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction",
     "validation-fraction", "decay", "procedure", "seed",
     "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout", "aggregation", "trim",
-    "clip-returns", "max-rejections", "secure", "sites", "dataset",
+    "clip-returns", "max-rejections", "secure", "standardize", "sites", "dataset",
 )  # fmt: skip
 """All keys that fedgram reads. An app may add its own."""
 RENAMED_KEYS = {"patience": "reply-timeout"}
@@ -82,7 +82,8 @@ class FederationConfig:
     The server stores the run in out/name/backbone. `row_selection` is the part of the config that selects
     the clients' rows; a resumed run must have the same. `reply_timeout` is in seconds. A client with
     `max_rejections` refused replies is suspended. `validation_fraction` of each client's training rows are
-    for validation. With `secure`, the server sees totals over clients only.
+    for validation. With `secure`, the server sees totals over clients only. With `standardize`, columns have
+    pooled mean 0 and variance 1.
     """
 
     name: str
@@ -98,6 +99,7 @@ class FederationConfig:
     row_selection: Mapping[str, Any] = field(default_factory=dict)
     validation_fraction: float = 0.0
     secure: bool = False
+    standardize: bool = False
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Any]) -> FederationConfig:
@@ -126,7 +128,14 @@ class FederationConfig:
             row_selection=_read_row_selection(run_config),
             validation_fraction=_read_validation_fraction(run_config),
             secure=_read_flag(run_config, "secure"),
+            standardize=read_standardize(run_config),
         )
+
+
+def read_standardize(config: Mapping[str, Any]) -> bool:
+    """Whether columns are standardized: by default those of tables; named datasets have their own scaling."""
+    has_columns = bool(config.get("inputs")) and not config.get("dataset")
+    return _read_flag(config, "standardize", has_columns)
 
 
 def read_number(
@@ -158,6 +167,8 @@ def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     selection: dict[str, Any] = {"clients": config["clients"]}
     if fraction := _read_validation_fraction(config):
         selection["validation"] = fraction
+    if read_standardize(config):
+        selection["standardize"] = True
     if config.get("dataset"):
         return selection | {"dataset": str(config["dataset"])}
     columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
@@ -166,8 +177,8 @@ def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     return selection
 
 
-def _read_flag(config: Mapping[str, Any], key: str) -> bool:
-    value = config.get(key, False)
+def _read_flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    value = config.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"Invalid '{key}' in the run config: {value!r}. Use true or false.", field=key)
     return value

@@ -28,10 +28,10 @@ from fedgram.flower.certificates import LOCALHOST, write_certificate, write_node
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.processes import GRACE, Processes, interrupt_on_termination
-from fedgram.flower.secure_record import SecureRecord
 from fedgram.flower.secure_server import check_secure
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.runs import Runs, StoredRun
+from fedgram.runs.secure_record import SecureRecord
 
 START_TIMEOUT = 120.0
 """Seconds until a SuperLink or a SuperNode must be ready; on two busy cores it took 4 to 15 s."""
@@ -233,7 +233,8 @@ def federate(
     # A second command in the same folder would replace the keys and logs of this one.
     with interrupt_on_termination(), ExitStack() as stack:
         stack.enter_context(lock_folders([folder]))
-        on_line(f"Starting {'a simulation of' if is_simulation else 'a SuperLink and'} {number} sites.")
+        what = "a simulation of" if is_simulation else "a SuperLink and"
+        on_line(f"Starting {what} {number} sites to train '{config.run.procedure.name}'.")
         federation = stack.enter_context(LocalFederation(folder, is_simulation=is_simulation))
         app = write_app(folder / "app", sites.run_config)
         if is_simulation:

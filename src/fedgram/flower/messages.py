@@ -36,8 +36,8 @@ log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 class ReplyFormat:
     """Arrays and metadata of a kind of reply, all of them required.
 
-    arrays: shapes in letters, C targets, P features, D backbone outputs, S backbone parameters, B bias rules,
-    T trials. metadata: types. Arrays in `may_be_nan` may have NaN for what was not measured.
+    arrays: shapes in letters, C targets, I inputs, P features, D backbone outputs, S backbone parameters, B
+    bias rules, T trials. metadata: types. Arrays in `may_be_nan` may have NaN for what was not measured.
     """
 
     arrays: Mapping[str, str]
@@ -63,6 +63,8 @@ SUMS: dict[str, str] = {
     "targets_targets": "CC",
 }  # fmt: skip
 """Sums over rows, the fields of `FeatureSums`."""
+INPUT_MOMENTS: dict[str, str] = {"input_mean": "I", "input_variance": "I"}
+"""Arrays of an introduction from which the server standardizes inputs."""
 TRAINING_SUMS, VALIDATION_SUMS = "train.", "validation."
 """Prefixes of the sums over training and validation rows."""
 TOTALS, TRIAL, PRIOR = "total.", "trial", "prior"
@@ -76,10 +78,10 @@ def averaged_arrays(procedure: Procedure) -> dict[str, str]:
     return HEAD | (BACKBONE if procedure.full_model else {})
 
 
-def reply_format(kind: str, procedure: Procedure) -> ReplyFormat:
+def reply_format(kind: str, procedure: Procedure, *, standardize: bool = False) -> ReplyFormat:
     """Return what the reply to each type of message contains."""
     return {
-        QUERY: _query_format,
+        QUERY: lambda _: _query_format(standardize),
         TRAIN: _train_format,
         EVALUATE: _evaluate_format,
         TRIALS: lambda _: ReplyFormat({"errors": "T"}, IN_ROUND),
@@ -88,10 +90,12 @@ def reply_format(kind: str, procedure: Procedure) -> ReplyFormat:
     }[kind](procedure)
 
 
-def _query_format(procedure: Procedure) -> ReplyFormat:
+def _query_format(standardize: bool) -> ReplyFormat:
     network: dict[str, type] = {"parameters": int, "network": str, "width": int, "backbone_size": int}
     rows: dict[str, type] = {"version": str, "test_rows": int, "validation_rows": int, "targets": list}
-    return ReplyFormat({"own_mean": "C", "own_covariance": "CC"}, IDENTITY | rows | network)
+    columns: dict[str, type] = {"inputs": int} if standardize else {}
+    moments = {"own_mean": "C", "own_covariance": "CC"} | (INPUT_MOMENTS if standardize else {})
+    return ReplyFormat(moments, IDENTITY | rows | network | columns)
 
 
 def _train_format(procedure: Procedure) -> ReplyFormat:
@@ -171,8 +175,8 @@ class Payload:
 def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, int]) -> Payload:
     """Read a reply from an untrusted client; raise RejectedReplyError unless it has the expected format.
 
-    `sizes` has the lengths of the axes; an introduction brings its own C. An error that the client reports
-    becomes a payload with its reason, escaped.
+    `sizes` has the lengths of the axes; an introduction brings its own C and I. An error that the client
+    reports becomes a payload with its reason, escaped.
     """
     try:
         given = records.array_records[ARRAYS]
@@ -189,6 +193,8 @@ def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, i
     lengths = {"B": len(BIAS_RULES), **sizes}
     if "targets" in metadata:
         lengths["C"] = len(metadata["targets"])
+    if "inputs" in metadata:
+        lengths["I"] = metadata["inputs"]
     arrays = {
         name: _decode(name, given[name], tuple(lengths[axis] for axis in axes), name in expected.may_be_nan)
         for name, axes in expected.arrays.items()

@@ -69,7 +69,7 @@ def problem_from_partitions(
     --------
     >>> import numpy as np
     >>> from fedgram.flower.partitions import problem_from_partitions
-    >>> class Halves:                                  # stands for a partitioner of flwr-datasets
+    >>> class Halves:                                  # instead of a partitioner of flwr-datasets
     ...     num_partitions = 2
     ...     def load_partition(self, number):
     ...         rows = np.arange(10.0) + 10 * number

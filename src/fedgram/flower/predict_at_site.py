@@ -11,6 +11,7 @@ import torch
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
 from fedgram.runs.tensor_files import read_arrays
 
@@ -26,14 +27,15 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     path : path
         The file in the site's private folder.
     inputs : array (N, ...)
-        Rows with the columns that the site was trained on.
+        Rows with the columns that the site was trained on, in their own units.
     backbone : str, module, or function
         The backbone of the federation.
 
     Returns
     -------
     array (N, C)
-        With a blended run, the mixture with the network that the site trained alone.
+        In the targets' own units. With a blended run, the mixture with the network that the site trained
+        alone.
 
     Raises
     ------
@@ -56,11 +58,16 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     (5, 2)
     """
     arrays = read_arrays(Path(path))
+    scaling = Scaling.from_arrays(arrays)
+    if scaling is not None:
+        inputs = scaling.encode_inputs(np.asarray(inputs))
+        arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}
     share = float(arrays.pop(SHARE, np.zeros(())))
     own = {name: value for name, value in arrays.items() if not name.startswith(LOCAL)}
     local = {name.removeprefix(LOCAL): value for name, value in arrays.items() if name.startswith(LOCAL)}
     shared = (1 - share) * _predict(own, inputs, backbone)
-    return shared + share * _predict(local, inputs, backbone) if local else shared
+    predicted = shared + share * _predict(local, inputs, backbone) if local else shared
+    return predicted if scaling is None else scaling.decode_targets(predicted)
 
 
 def _predict(arrays: Mapping[str, Array], inputs: Any, backbone: Backbone) -> Array:

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from types import FrameType
 from typing import Self
 
@@ -25,6 +26,8 @@ GRACE = 5.0
 LOG_TAIL = 3
 """Lines of a program's log in an error message."""
 BIN = Path(sys.executable).parent
+MARK = "FEDGRAM_PROGRAM"
+"""Environment variable with a random name of the program, which its descendants inherit."""
 
 
 class Processes:
@@ -38,6 +41,7 @@ class Processes:
         self.folder = folder
         self.environment = {**os.environ, **environment, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.marks: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -48,24 +52,26 @@ class Processes:
 
     def start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a program, which appends its output to its log."""
+        self.marks[name] = token_hex(16)
+        own = {**(environment or {}), MARK: self.marks[name]}
         with self.log(name).open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]], cwd=self.folder,
-                env=self.environment | dict(environment or {}), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,  # Ctrl-C reaches this process only
+                env=self.environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches this process only
             )  # fmt: skip
 
     def stop(self, *names: str, grace: float = GRACE) -> None:
         """End programs and all their descendants; kill those that are left after `grace` seconds."""
         stopped = [self.running.pop(name) for name in names]
-        family: list[psutil.Process] = []
+        family = _find_marked({self.marks.pop(name) for name in names})
         for each in stopped:
             with suppress(psutil.NoSuchProcess):
                 root = psutil.Process(each.pid)
-                family += [root, *root.children(recursive=True)]
+                family |= {root, *root.children(recursive=True)}
         for each in stopped:
             each.terminate() if grace else each.kill()
-        _, left = psutil.wait_procs(family, grace)
+        _, left = psutil.wait_procs(list(family), grace)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -104,6 +110,16 @@ class Processes:
     def _read_tail(self, name: str) -> str:
         lines = [line.strip() for line in self.log(name).read_text(errors="replace").splitlines()]
         return " ".join([line for line in lines if line][-LOG_TAIL:])
+
+
+def _find_marked(marks: Container[str]) -> set[psutil.Process]:
+    """Find the processes of programs by their environment: a killed program's children have no parent."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # others' processes, and those that have ended
+            if process.environ().get(MARK) in marks:
+                found.add(process)
+    return found
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from flwr.app import RecordDict
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
-from fedgram.flower.checks import ClientInfo, DivergedError, read_introduction
+from fedgram.flower.checks import ClientInfo, DivergedError, find_distant_columns, read_introduction
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import verify_signature
 from fedgram.flower.messages import (
@@ -27,10 +27,11 @@ from fedgram.flower.messages import (
     read_reply,
     reply_format,
 )
-from fedgram.flower.server_state import ServerState, Standing
+from fedgram.flower.scaling import Scaling
+from fedgram.flower.server_state import SCALING, ServerState, Standing
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.audit import ACCEPTED, READMIT, REFUSED, AuditLog
-from fedgram.runs.manifest import FEDERATION, Data
+from fedgram.runs.manifest import FEDERATION, VALIDATION_ROWS, Data
 from fedgram.theory.moments import Moments
 
 POLL_INTERVAL = 1.0
@@ -103,7 +104,8 @@ class Roster:
         for each in clients:
             content.update(f"{each.client} {each.rows} {each.targets} ".encode())
             content.update(each.own_mean.tobytes() + each.own_covariance.tobytes())
-        first = clients[0]
+        first, rows = clients[0], sum(each.validation_rows for each in clients)
+        validation = {VALIDATION_ROWS: rows} if rows else {}
         data = Data(
             name=config.name,
             kind=config.kind,
@@ -112,7 +114,7 @@ class Roster:
             clients=self.names,
             train_rows=tuple(each.rows for each in clients),
             test_rows=tuple(each.test_rows for each in clients),
-            provenance={"trained by": FEDERATION, **config.row_selection},
+            provenance={"trained by": FEDERATION, **config.row_selection, **validation},
         )
         network, run = (config.backbone, first.parameters, first.network), config.run
         return Setup(run.procedure, run.seed, config.settings, *network, data, config.aggregation.name)
@@ -159,7 +161,24 @@ class Roster:
         self.clients = dict(sorted(self.clients.items()))
         first = next(iter(self.clients.values()))
         self.state.sizes = {"D": first.width, "S": first.backbone_size}
+        if self.config.standardize and self.scaling is None:
+            self._standardize()
         self.is_closed = True
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Pooled means and scales of all columns, known when all clients are."""
+        return Scaling.from_arrays(self.state.own.get((SCALING, 0), {}))
+
+    def _standardize(self) -> None:
+        """Pool the columns of all clients, and convert their moments."""
+        infos = list(self.clients.values())
+        for client, reason in find_distant_columns(self.clients).items():
+            self._report(f"The moments of client '{client}' are in doubt: {reason}.")
+            self.audit.append("doubt", client=client, reason=reason)
+        scaling = Scaling.pool([each.columns for each in infos], infos[0].inputs)
+        self.state.own[SCALING, 0] = scaling.to_arrays()
+        self.clients = {name: info.standardize(scaling) for name, info in self.clients.items()}
 
     def refresh(self) -> None:
         """Readmit clients, and query new nodes; a restarted client may have another node."""
@@ -225,7 +244,8 @@ class Roster:
         first = next(iter(self.clients.values()), None)
         sizes = {"P": self.config.settings.features, "C": len(first.targets) if first else 0}
         sizes |= self.state.sizes | {"T": len(request.arrays.get("trials", ()))}
-        reply = read_reply(records, reply_format(kind, self.config.run.procedure), sizes)
+        expected = reply_format(kind, self.config.run.procedure, standardize=self.config.standardize)
+        reply = read_reply(records, expected, sizes)
         if reply.error:
             raise ReportedError(reply.error)
         if reply.metadata["nonce"] != request.metadata["nonce"]:
@@ -246,6 +266,7 @@ class Roster:
 
     def _register(self, node: int, reply: Payload) -> None:
         info = read_introduction(reply, self.config.settings.features)
+        info = info.standardize(self.scaling) if self.scaling else info
         name, known, given = info.client, self.clients.get(info.client), reply.metadata
         if known is None and self.is_closed:
             self.ignored_nodes.add(node)
@@ -281,7 +302,7 @@ class Roster:
     def _check_consistent(self, info: ClientInfo) -> None:
         """Reject a client whose targets or network differ from the first client's."""
         for first in list(self.clients.values())[:1]:
-            for field in ("targets", "parameters", "network", "width", "backbone_size"):
+            for field in ("targets", "inputs", "parameters", "network", "width", "backbone_size"):
                 ours, theirs = getattr(first, field), getattr(info, field)
                 if ours != theirs:
                     raise RejectedReplyError(

@@ -23,7 +23,10 @@ from fedgram.federation.secure_sums import NUMBER_BYTES, Number, Participant, de
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import EVALUATE, Payload, averaged_arrays, reply_format
+from fedgram.flower.scaling import measure_columns
+from fedgram.flower.secure_chooser import error_numbers
 from fedgram.flower.secure_messages import (
+    BLENDED,
     EVALUATED,
     FINISHED,
     INTRODUCE,
@@ -31,9 +34,11 @@ from fedgram.flower.secure_messages import (
     MOMENTS,
     REVEAL,
     ROUND,
+    SCALES,
     SHARES,
     SUM,
     TRAINED,
+    TRIED,
     from_words,
     read_sealed,
     to_words,
@@ -189,6 +194,10 @@ def send_revealed(client: Client, request: Payload) -> Payload:
     return Payload({"shares": to_words(shares[name] for name in (*sent, *dropped))}, _round_of(request))
 
 
+def _sum_scales(client: Client, request: Payload) -> list[Number]:
+    return [*measure_columns(client.site).numbers()]
+
+
 def _sum_round(client: Client, request: Payload) -> list[Number]:
     return round_numbers(client.site.moments, client.config.settings.penalty, request.arrays["head"])
 
@@ -198,11 +207,14 @@ def _sum_moments(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_trained(client: Client, request: Payload) -> list[Number]:
-    """N_m, and N_m times what the client returns after training."""
+    """N_m, N_m times what the client returns after training, and the error of a model trained alone."""
     reply = client.train(request)
     if reply.arrays["diverged"]:
         raise InputError(f"The network of site '{client.site.name}' diverged. Lower the learning rate.")
-    return weighted_numbers(len(client.site.train), reply.arrays, trained_names(client.config.run.procedure))
+    numbers = weighted_numbers(
+        len(client.site.train), reply.arrays, trained_names(client.config.run.procedure)
+    )
+    return [*numbers, float(reply.arrays["local_error"])] if "local_error" in reply.arrays else numbers
 
 
 def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
@@ -216,6 +228,19 @@ def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
     numbers += weighted_numbers(rows, {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}, ("test_mse",))
     sums = summed_names(client.config.run.procedure)
     return numbers + [value for name in sums for value in np.ravel(reply.arrays[name]).tolist()]
+
+
+def _sum_tried(client: Client, request: Payload) -> list[Number]:
+    """Errors of trials on validation rows, and their products for a standard error over clients."""
+    errors = client.try_strengths(request).arrays["errors"]
+    return [*error_numbers(errors, has_scatter=bool(request.metadata["has_scatter"]))]
+
+
+def _sum_blended(client: Client, request: Payload) -> list[Number]:
+    """Validation rows, and two sums over them that compare the shared model with the one trained alone."""
+    arrays, validation = client.blend(request).arrays, client.site.validation
+    rows = 0 if validation is None else len(validation)
+    return [float(rows), float(arrays["difference"]), float(arrays["agreement"])]
 
 
 def _sum_finished(client: Client, request: Payload) -> list[Number]:
@@ -255,10 +280,13 @@ def _round_of(request: Payload) -> dict[str, int]:
 
 
 TASKS = {
+    SCALES: _sum_scales,
     ROUND: _sum_round,
     MOMENTS: _sum_moments,
     TRAINED: _sum_trained,
     EVALUATED: _sum_evaluated,
+    TRIED: _sum_tried,
+    BLENDED: _sum_blended,
     FINISHED: _sum_finished,
 }
 """What a client adds to each sum."""

@@ -26,20 +26,23 @@ SECURE_KINDS = (INTRODUCE, KEYS, SHARES, SUM, REVEAL)
 """Introduce yourself without moments; send public keys; send encrypted shares of secrets; send masked
 numbers; reveal shares."""
 
-ROUND, MOMENTS, TRAINED, EVALUATED, FINISHED = "round", "moments", "trained", "evaluated", "finished"
-"""Tasks of a sum: a term of the barycenter, moments, a trained return, errors and sums of the averaged model,
-test errors of the chosen model."""
+SCALES, ROUND, MOMENTS = "scales", "round", "moments"
+TRAINED, EVALUATED = "trained", "evaluated"
+TRIED, BLENDED, FINISHED = "tried", "blended", "finished"
+"""Tasks of a sum: moments of all columns, a term of the barycenter, moments of targets; a trained return,
+errors and sums of the averaged model; errors of strengths, comparisons with the models trained alone, test
+errors of the chosen models."""
 
 WORD_BYTES = 4
 
 
-def secure_format(kind: str, procedure: Procedure) -> ReplyFormat:
+def secure_format(kind: str, procedure: Procedure, *, standardize: bool = False) -> ReplyFormat:
     """Return what the reply to a message contains.
 
     Axes: K public keys, M clients, L numbers of a sum, X words of encrypted shares, and those of FIXED_AXES.
     """
     return {
-        INTRODUCE: ReplyFormat({}, reply_format(QUERY, procedure).metadata),
+        INTRODUCE: ReplyFormat({}, reply_format(QUERY, procedure, standardize=standardize).metadata),
         KEYS: ReplyFormat({"keys": "K8", "keys_signature": "G"}, IN_ROUND),
         SHARES: ReplyFormat({"sealed": "MX"}, IN_ROUND),
         SUM: ReplyFormat({"masked": "L4"}, IN_ROUND),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,32 +19,32 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.locks import lock_folders
 from fedgram._util.version import __version__
+from fedgram.flower.chooser import absorb_head
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
 from fedgram.flower.messages import (
     EVALUATE,
     SUMS,
-    TOTALS,
     TRAIN,
     TRAINING_SUMS,
-    TRIAL,
     VALIDATION_SUMS,
     GridTransport,
     averaged_arrays,
     reply_format,
 )
+from fedgram.flower.scaling import Scaling
+from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
-from fedgram.flower.secure_messages import EVALUATED, FINISHED, MOMENTS, ROUND, TRAINED
-from fedgram.flower.secure_record import SecureRecord
+from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
-from fedgram.flower.server import ALREADY_FINISHED
+from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.expectation import SYMBOLS, Reference
 from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.secure_record import SecureRecord
 from fedgram.theory.geometry import psd
 from fedgram.theory.moment_head import FeatureSums
-from fedgram.theory.site_effects import EffectStrengths, Trial, search_strengths
 from fedgram.theory.sum_prediction import SumPrediction, Total, predict_from_sums
 
 HEAD_AND_BIAS = ("head", "bias")
@@ -58,8 +59,8 @@ def run_secure_server(transport: GridTransport, config: FederationConfig) -> Sec
     with lock_folders([folder]):
         stored = SecureRecord.load(folder)
         if stored is not None:
-            stored.check_settings(config)
-            if is_done(stored, config):
+            stored.check_settings(describe_settings(config))
+            if stored.complete:
                 log.info(ALREADY_FINISHED)
                 return stored
         federation = uuid4().hex if stored is None else stored.document["federation"]
@@ -70,29 +71,19 @@ def run_secure_server(transport: GridTransport, config: FederationConfig) -> Sec
         server = SecureServer(sums, config, folder, stored)
         for number in range(server.record.number + 1, config.settings.rounds + 1):
             server.run_round(number)
-        if not is_done(server.record, config):
+        if not server.record.complete:
             server.finish(config.settings.rounds)
         return server.record
 
 
-def is_done(record: SecureRecord, config: FederationConfig) -> bool:
-    """Whether all rounds are finished, and the moment head is solved if the procedure has one."""
-    return record.complete and (not config.run.procedure.moment_head or "chosen" in record.document)
+def describe_settings(config: FederationConfig) -> dict[str, Any]:
+    """Return the settings that a resumed run must share, as JSON values."""
+    run = {"procedure": config.run.procedure.name, "seed": config.run.seed}
+    return run | asdict(config.settings) | {"data": dict(config.row_selection)}
 
 
 def check_secure(config: FederationConfig) -> None:
     """Refuse settings that need more than totals."""
-    procedure = config.run.procedure
-    refused = {
-        "local": procedure.local, "blended": procedure.blended, "site-effects": procedure.site_effects,
-        "moment-head=k": procedure.moment_head > 1,
-    }  # fmt: skip
-    if words := [word for word, is_set in refused.items() if is_set]:
-        raise InputError(
-            f"Procedure '{procedure.name}' cannot run with secure = true: '{words[0]}' needs more than "
-            "totals. Remove it.",
-            field="procedure",
-        )
     if config.aggregation.name != "mean":
         raise InputError(
             f"aggregation = '{config.aggregation.method}' needs every client's return, which secure = true "
@@ -114,35 +105,63 @@ class SecureServer:
             "C": len(self.targets), "P": config.settings.features, "D": given["width"],
             "S": given["backbone_size"], "B": len(BIAS_RULES),
         }  # fmt: skip
+        described: dict[str, Any] = {
+            "federation": sums.federation, "name": config.name, "kind": config.kind,
+            "backbone": config.backbone, "settings": describe_settings(config),
+        }  # fmt: skip
+        self._check_validation()
+        scaling = self._find_scaling(stored)
+        self.units = scaling.to_arrays() if scaling else {}
+        described["scaling"] = scaling.document() if scaling else None
         self.record = stored or SecureRecord.create(
-            folder, config, sums.federation, sums.keys_of_members, self.targets, self._predict()
+            folder, described, sums.keys_of_members, self.targets, self._predict()
         )
         self.prediction = self.record.prediction
         pooled = self.prediction.pooled
         self.pooled = {"mean": pooled.mean, "covariance": pooled.covariance, "within": pooled.within}
+        self.pooled |= self.units
         if self.record.number:
             self.shared = self.record.averages
             log.info("Resuming after round %d of %d.", self.record.number, config.settings.rounds)
         else:
             self.shared = dict(zip(HEAD_AND_BIAS, draw_initial_head(config, len(self.targets)), strict=True))
 
+    def _check_validation(self) -> None:
+        """Reject procedures that choose strengths on validation rows if no client has any."""
+        procedure = self.config.run.procedure
+        needs_validation = procedure.moment_head or procedure.blended
+        if needs_validation and not self.sums.count_validation_rows(self.sums.members):
+            raise InputError(NO_VALIDATION.format(procedure.name), field="validation-fraction")
+
     def run_round(self, number: int) -> None:
         """Broadcast, average what clients return, let them evaluate the average, store the round."""
         procedure = self.config.run.procedure
-        names = trained_names(procedure)
+        names, has_local = trained_names(procedure), procedure.local or procedure.blended
         shapes = {name: self._shape(TRAIN, name) for name in names}
-        total = self._sum(TRAINED, number, self.shared, 1 + _size(shapes.values()))
-        trained, _ = _split(total.numbers, shapes)
+        total = self.sum_task(
+            TRAINED, number, self.shared, 1 + _size(shapes.values()) + has_local,
+            best_local=self.record.best_local,
+        )  # fmt: skip
+        trained, local_error = _split(total.numbers, shapes)
         average = {name: trained[name] for name in averaged_arrays(procedure)}
-        measured, _, evaluated = self._evaluate(number, average)
-        self.shared = average
+        measured, sums, evaluated = self._evaluate(number, average)
+        self.shared = average or self.shared
         target, gram = find_target(self.prediction, procedure)
-        error = float(psd.relative_error(psd.gram(average["head"]), gram))
+        error = float(psd.relative_error(psd.gram(self.shared["head"]), gram))
         line = {
             "round": number, "clients": list(total.clients), "evaluated": list(evaluated),
-            "error": {target: error}, "local_objective": float(trained["local_objective"]), **measured,
+            "error": {} if procedure.local else {target: error},
+            "local_objective": float(trained["local_objective"]), **measured,
         }  # fmt: skip
-        self.record.add_round(line, average)
+        if has_local:
+            rows = self.sums.count_validation_rows(total.clients)
+            line["local_error"] = float(local_error[0]) / rows if rows else None
+        every = procedure.moment_head
+        if every > 1 and number % every == 0 and number < self.config.settings.rounds:
+            training, validation = read_sums(sums)
+            trial = self._build_chooser(number).choose_trial(average, training, validation, deviations=False)
+            self.shared = average | absorb_head(average, (training + validation).ridge(trial.ridge))
+        self.record.add_round(line, self.shared)
         for name in self.sums.members:
             if name not in total.clients:
                 log.warning("Client '%s' did not reply in round %d; averaging without it.", name, number)
@@ -154,31 +173,35 @@ class SecureServer:
         )  # fmt: skip
 
     def finish(self, number: int) -> None:
-        """Solve the moment head from totals; clients keep the model with it."""
-        _, found, _ = self._evaluate(number, self.shared)
-        training, validation = (
-            FeatureSums(*(found[part + name] for name in SUMS)) for part in (TRAINING_SUMS, VALIDATION_SUMS)
-        )
-
-        def errors_of(trials: Sequence[Trial]) -> Array:
-            return np.array([[validation.squared_error(training.ridge(each.ridge)).sum()] for each in trials])
-
-        trial, _ = search_strengths(errors_of, effects=False)
-        totals = {TOTALS + name: getattr(training + validation, name) for name in SUMS}
-        strengths = np.array([trial.ridge, *vars(EffectStrengths(np.inf)).values()])
-        request = {**self.shared, **totals, TRIAL: strengths}
-        total = self._sum(FINISHED, number, request, 2, model=number)
-        rows, error = map(float, total.numbers)
-        self.record.document["chosen"] = {"ridge": trial.ridge, "test_mse": error / rows if rows else None}
+        """Choose strengths and shares from totals; clients keep the models of the last round."""
+        sums = None
+        if self.config.run.procedure.moment_head:
+            _, found, _ = self._evaluate(number, self.shared)
+            sums = read_sums(found)
+        self.record.document["chosen"] = chosen = self._build_chooser(number).finish(self.shared, sums)
         self.record.write()
-        log.info("Solved the moment head of %d clients, ridge %g.", len(total.clients), trial.ridge)
+        shown = [f"{name} {each}" for name, each in chosen.items() if name != "test_mse"]
+        log.info("Chosen on validation rows: %s.", ", ".join(shown) or "each client's own round")
+
+    def _build_chooser(self, number: int) -> SecureChooser:
+        return SecureChooser(self.config.run.procedure, self.sum_task, number, self.record.best_local)
+
+    def _find_scaling(self, stored: SecureRecord | None) -> Scaling | None:
+        """Return how columns are standardized, from a stored run or a sum; None if they are not."""
+        if not self.config.standardize:
+            return None
+        if stored is not None:
+            return Scaling.from_document(stored.document["scaling"])
+        inputs = self.sums.introduction["inputs"]
+        total = self.sums.sum(SCALES, 0, {}, 1 + 2 * (inputs + self.sizes["C"]))
+        return Scaling.from_total(total.numbers, inputs)
 
     def _predict(self) -> SumPrediction:
         size = self.sizes["C"]
         log.info("Predicting from secure sums, about ten of them with two messages each.")
         prediction = predict_from_sums(
-            lambda head: self.sums.sum(ROUND, 0, {"head": head}, 1 + size**2),
-            lambda clients: self.sums.sum_exactly(clients, MOMENTS, 0, 2 + size + 3 * size**2),
+            lambda head: self.sums.sum(ROUND, 0, {"head": head, **self.units}, 1 + size**2),
+            lambda clients: self.sums.sum_exactly(clients, MOMENTS, 0, self.units, 2 + size + 3 * size**2),
             size,
             self.config.settings.penalty,
         )
@@ -198,19 +221,30 @@ class SecureServer:
         test = {"test_mse": self._shape(EVALUATE, "test_mse")}
         sums = {name: self._shape(EVALUATE, name) for name in summed_names(self.config.run.procedure)}
         size = 2 + _size([*training.values(), *test.values(), *sums.values()])
-        total = self._sum(EVALUATED, number, average, size)
+        total = self.sum_task(EVALUATED, number, average, size)
         errors, rest = _split(total.numbers, training)
         tested, rest = _split(rest, test)
         totals, _ = _unflatten(rest, sums)
         measured = {name: _to_json(value) for name, value in (errors | tested).items()}
         return measured, totals, total.clients
 
-    def _sum(self, task: str, number: int, arrays: Mapping[str, Array], size: int, **metadata: int) -> Total:
+    def sum_task(
+        self, task: str, number: int, arrays: Mapping[str, Array], size: int, **metadata: int
+    ) -> Total:
+        """Sum `size` numbers of a task over clients, for what they share."""
         return self.sums.sum(task, number, {**arrays, **self.pooled}, size, **metadata)
 
     def _shape(self, kind: str, name: str) -> tuple[int, ...]:
         axes = reply_format(kind, self.config.run.procedure).arrays[name]
         return tuple(self.sizes[axis] for axis in axes)
+
+
+def read_sums(arrays: Mapping[str, Array]) -> tuple[FeatureSums, FeatureSums]:
+    """Return the totals of sums over training and over validation rows."""
+    training, validation = (
+        FeatureSums(*(arrays[part + name] for name in SUMS)) for part in (TRAINING_SUMS, VALIDATION_SUMS)
+    )
+    return training, validation
 
 
 def find_target(prediction: SumPrediction, procedure: Procedure) -> tuple[Reference, Array]:

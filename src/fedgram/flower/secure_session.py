@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -47,8 +48,8 @@ SUMS_PER_SESSION = 32
 """Sums that a session has keys for. A prediction takes about 10, and a round of training two."""
 TAG_BYTES = 16
 """Bytes that authenticated encryption adds."""
-SAME = ("version", "targets", "parameters", "network", "width", "backbone_size")
-"""Metadata that all clients must share."""
+SAME = ("version", "targets", "inputs", "parameters", "network", "width", "backbone_size")
+"""Metadata that all clients must share, if they have it."""
 
 log = logging.getLogger("flwr")
 
@@ -58,7 +59,7 @@ class Member:
     """A client of a secure federation: its node, and the metadata of its introduction."""
 
     node: int
-    introduction: Mapping[str, object]
+    introduction: Mapping[str, Any]
 
 
 class SecureSums:
@@ -83,7 +84,7 @@ class SecureSums:
         self.is_interrupted = False
 
     @property
-    def introduction(self) -> Mapping[str, object]:
+    def introduction(self) -> Mapping[str, Any]:
         """Metadata that all clients share."""
         return next(iter(self.members.values())).introduction
 
@@ -91,6 +92,10 @@ class SecureSums:
     def keys_of_members(self) -> dict[str, str]:
         """Identity keys of all clients."""
         return {name: str(each.introduction["key"]) for name, each in self.members.items()}
+
+    def count_validation_rows(self, clients: Iterable[str]) -> int:
+        """Add up the validation rows that clients introduced themselves with."""
+        return sum(self.members[name].introduction["validation_rows"] for name in clients)
 
     @property
     def threshold(self) -> int:
@@ -122,12 +127,14 @@ class SecureSums:
         masked = self._collect(self.present, task, number, arrays, size, metadata)
         return self._open(masked, self.present, task, number)
 
-    def sum_exactly(self, clients: Sequence[str], task: str, number: int, size: int) -> Total | None:
+    def sum_exactly(
+        self, clients: Sequence[str], task: str, number: int, arrays: Mapping[str, Array], size: int
+    ) -> Total | None:
         """Sum over exactly these clients; None if one drops out, and then nothing is opened."""
         self._prepare()
         if not set(clients) <= set(self.present):
             return None
-        masked = self._collect(clients, task, number, {}, size, {})
+        masked = self._collect(clients, task, number, arrays, size, {})
         if len(masked) < len(clients):
             return None
         return self._open(masked, clients, task, number)
@@ -257,7 +264,7 @@ class SecureSums:
         return replies
 
     def _read(self, kind: str, records: RecordDict, nonce: str, sizes: Mapping[str, int]) -> Payload:
-        expected = secure_format(kind, self.config.run.procedure)
+        expected = secure_format(kind, self.config.run.procedure, standardize=self.config.standardize)
         reply = read_reply(records, expected, {**FIXED_AXES, **sizes})
         if reply.error:
             raise RejectedReplyError(reply.error.rstrip("."))
@@ -294,8 +301,9 @@ class SecureSums:
             raise RejectedReplyError(f"it has the name of site '{name}' but {WRONG_KEY}")
         first = self.introduction if self.members else {**given, "version": __version__}
         for key in SAME:
-            if given[key] != first[key]:
-                raise RejectedReplyError(f"client '{name}' has another {key}: {given[key]}, not {first[key]}")
+            ours, theirs = first.get(key), given.get(key)
+            if ours != theirs:
+                raise RejectedReplyError(f"client '{name}' has another {key}: {theirs}, not {ours}")
         self.members[name] = Member(node, given)
         self.refused_nodes.pop(node, None)
         self.audit.append(

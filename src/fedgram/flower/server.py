@@ -41,6 +41,10 @@ from fedgram.theory.predict import predict
 
 log = logging.getLogger("flwr")
 HEAD_AND_BIAS = ("head", "bias")
+NO_VALIDATION = (
+    "Procedure '{}' chooses strengths on validation rows, but no client has any. Set 'validation-fraction' "
+    "in the run config."
+)
 ALREADY_FINISHED = "This run was already finished: nothing was trained. Choose another 'out' to train again."
 
 
@@ -93,6 +97,7 @@ class Server:
         )
         pooled = moments.pooled
         self.pooled = {"mean": pooled.mean, "covariance": pooled.covariance, "within": pooled.within}
+        self.pooled |= roster.scaling.to_arrays() if roster.scaling else {}
         prediction = predict(moments, config.settings.penalty)
         self.expected = expectation(prediction, config.run.procedure)
         self.limits: dict[tuple[str, ...], Limit] = {}
@@ -114,11 +119,7 @@ class Server:
         """Reject procedures that choose strengths on validation rows if no client has any."""
         needs_validation = self.procedure.moment_head or self.procedure.blended
         if needs_validation and not self.state.has_validation:
-            raise InputError(
-                f"Procedure '{self.procedure.name}' chooses strengths on validation rows, but no client has "
-                "any. Set 'validation-fraction' in the run config.",
-                field="validation-fraction",
-            )
+            raise InputError(NO_VALIDATION.format(self.procedure.name), field="validation-fraction")
 
     def _start(self) -> None:
         setup, config = self.roster.build_setup(), self.roster.config

@@ -21,8 +21,9 @@ from fedgram.flower.config import AggregationConfig
 from fedgram.runs.audit import FIRST
 from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
-SHARED, BEST = "shared", "best"
-"""Names of the server's own arrays: what it broadcasts after a round, and what the best round ended with."""
+SHARED, BEST, SCALING = "shared", "best", "scaling"
+"""Names of the server's own arrays: what it broadcasts after a round, what the best round ended with, and
+how columns are standardized."""
 DOCUMENTS = ("standings", "returned", "errors", "sizes", "best", "best_local")
 """Metadata of the file that are JSON."""
 
@@ -62,9 +63,9 @@ class ServerState:
 
     arrays: each client's last return, without clients that never replied; errors: each client's last squared
     errors on validation rows, by name; own: the server's arrays by round and name, SHARED of the last two
-    rounds and BEST of the best one; sizes: lengths of the network's axes D and S; best: of the shared model;
-    best_local: of the models trained alone, for all clients together; audited: hash of the last line of the
-    audit log.
+    rounds, BEST of the best one, SCALING of round 0; sizes: lengths of the network's axes D and S; best: of
+    the shared model; best_local: of the models trained alone, for all clients together; audited: hash of the
+    last line of the audit log.
     """
 
     federation_id: str

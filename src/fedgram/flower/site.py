@@ -16,7 +16,7 @@ from fedgram.data.problem import Split
 from fedgram.data.tables.files import sql_name, sql_text
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite
-from fedgram.flower.config import read_number
+from fedgram.flower.config import read_number, read_standardize
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
 
@@ -62,12 +62,16 @@ class Site:
         test_fraction: float | None = None,
         seed: int = 0,
         where: str | None = None,
+        input_type: type = np.float32,
         **others: Any,
     ) -> Site:
-        """Read the rows of a table file; `seed` draws the test rows, `where` is a SQL condition."""
+        """Read the rows of a table file; `seed` draws the test rows, `where` is a SQL condition.
+
+        `input_type` is the type of inputs: single precision, or double before they are standardized.
+        """
         columns = list(as_names(inputs)), list(as_names(targets))
         spec = TableSpec(None, *columns, test_fraction, where, site=name)
-        train, test, _ = read_splits(path, spec, seed)
+        train, test, _ = read_splits(path, spec, seed, input_type)
         return cls(name, train[name], test.get(name), as_names(targets), **others)
 
     @classmethod
@@ -90,6 +94,7 @@ class Site:
             targets=split_names(str(run_config["targets"])),
             test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
             where=_select_rows(node_config),
+            input_type=np.float64 if read_standardize(run_config) else np.float32,
             backbone=str(run_config.get("backbone", "resmlp")),
             folder=str(node_config.get("folder", "private")),
             device=str(node_config.get("device", "auto")),

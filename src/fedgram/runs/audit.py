@@ -77,13 +77,15 @@ class AuditSummary:
     """A verified audit log.
 
     `last` is the hash of the last line: note it elsewhere to detect a log that was replaced as a whole.
-    `replies` counts (client, outcome) of all replies, `refusals` lists the refused ones. `signatures` counts
-    the verified ones; it is None if the library for them is not installed.
+    `introductions` counts the accepted ones, `replies` (client, outcome) of all replies to later messages,
+    and `refusals` lists what was refused. `signatures` counts the valid ones of introductions and replies; it
+    is None if the library for them is not installed.
     """
 
     path: Path
     lines: int
     last: str
+    introductions: int = 0
     replies: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: tuple[dict[str, Any], ...] = ()
     suspended: dict[str, str] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class AuditSummary:
             "lines": self.lines,
             "last": self.last,
             "signatures": self.signatures,
+            "introductions": self.introductions,
             "replies": by_client,
             "refusals": list(self.refusals),
             "suspended": self.suspended,
@@ -135,7 +138,7 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
     >>> summary.lines, summary.replies["oslo", "accepted"]
     (2, 1)
     """
-    last, lines, is_anchored = FIRST, 0, anchor in (None, FIRST)
+    last, lines, introductions, is_anchored = FIRST, 0, 0, anchor in (None, FIRST)
     replies: Counter[tuple[str, str]] = Counter()
     refusals: list[dict[str, Any]] = []
     suspended: dict[str, str] = {}
@@ -150,6 +153,7 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
         client, event = str(entry.get("client")), entry.get("event")
         if event == "introduction" and entry.get("outcome") == ACCEPTED:
             keys[client] = str(entry.get("key"))
+            introductions += 1
         if signatures is not None and "signature" in entry:
             if not is_signed(keys.get(client, ""), str(entry.get("reply")), str(entry["signature"])):
                 raise _broken(path, f"the signature in line {lines} is not by the key of client '{client}'")
@@ -164,7 +168,7 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
             suspended.pop(client, None)
     if not is_anchored:
         raise _broken(path, "lines are missing at its end")
-    return AuditSummary(path, lines, last, replies, tuple(refusals), suspended, signatures)
+    return AuditSummary(path, lines, last, introductions, replies, tuple(refusals), suspended, signatures)
 
 
 def request_readmission(folder: Path, client: str, *, new_key: bool = False) -> None:

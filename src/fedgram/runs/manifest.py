@@ -24,6 +24,9 @@ MEAN = "mean"
 FEDERATION = "a Flower federation"
 """Value of the provenance key 'trained by' of a run that Flower trained."""
 
+VALIDATION_ROWS = "validation_rows"
+"""Provenance key of a run that Flower trained: number of all clients' validation rows, if there are any."""
+
 
 @dataclass(frozen=True)
 class Data:

@@ -20,7 +20,7 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram._util.text import escape_text, pluralize
-from fedgram.runs.manifest import FEDERATION, FORMAT, Account, Setup, digest
+from fedgram.runs.manifest import FEDERATION, FORMAT, VALIDATION_ROWS, Account, Setup, digest
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.tensor_files import (
@@ -75,13 +75,9 @@ class Runs(DisplayMethods):
     def require(self) -> list[StoredRun]:
         """Read all runs; raise InputError if there are none."""
         if not (runs := list(self)):
-            secure = next(self.root.rglob("secure.json"), None)
-            remedy = (
-                f"'{secure}' has the rounds of a secure run."
-                if secure
-                else "Train some with 'fedgram train'."
+            raise InputError(
+                f"No runs found in '{self.root}'. Train some with 'fedgram train'.", field="root"
             )
-            raise InputError(f"No runs found in '{self.root}'. {remedy}", field="root")
         return runs
 
     def folder(self, data: str, backbone: str, run: Run) -> Path:
@@ -177,6 +173,12 @@ class StoredRun(DisplayMethods):
     def is_finished(self) -> bool:
         """Whether nothing is left to train: the run is complete, or it was stopped."""
         return self.complete or self.account.stopped is not None
+
+    @property
+    def awaits_choice(self) -> bool:
+        """Whether all rounds are stored, but a federation has not chosen models on validation rows yet."""
+        has_choice = bool(self.setup.data.provenance.get(VALIDATION_ROWS))
+        return self.complete and self.account.stopped is None and has_choice and not self.account.chosen
 
     @property
     def has_model(self) -> bool:

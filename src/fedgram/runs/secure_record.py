@@ -1,9 +1,9 @@
-"""A secure run on disk: `secure.json`, and the averaged arrays of its last round."""
+"""A run with secure sums on disk: `secure.json`, and the averaged arrays of its last round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
-from fedgram.flower.config import FederationConfig
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
@@ -47,27 +46,22 @@ class SecureRecord:
 
     @classmethod
     def create(
-        cls, folder: Path, config: FederationConfig, federation: str, keys: Mapping[str, str],
-        targets: Sequence[str], prediction: SumPrediction,
+        cls, folder: Path, described: Mapping[str, Any], keys: Mapping[str, str], targets: Sequence[str],
+        prediction: SumPrediction,
     ) -> SecureRecord:  # fmt: skip
-        """Store the start of a run: settings, the clients' public keys and the prediction."""
-        described = {
-            "format": FORMAT,
-            "federation": federation,
-            "settings": describe_settings(config),
-            "keys": dict(keys),
-            "targets": list(targets),
-            **describe_prediction(prediction),
-            "rounds": [],
-        }
-        record = cls(folder, described)
+        """Store the start of a run: its description, the clients' public keys and the prediction.
+
+        `described` has the keys 'federation', 'name', 'kind', 'backbone', 'settings' and 'scaling'.
+        """
+        start = {"format": FORMAT, **described, "keys": dict(keys), "targets": list(targets)}
+        record = cls(folder, start | describe_prediction(prediction) | {"rounds": []})
         record.write()
         return record
 
-    def check_settings(self, config: FederationConfig) -> None:
-        """Raise InputError if a config is not that of the run."""
-        ours, stored = describe_settings(config), self.document["settings"]
-        if other := [name for name in ours if ours[name] != stored.get(name)]:
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError if settings are not those of the run."""
+        stored = self.document["settings"]
+        if other := [name for name in settings if settings[name] != stored.get(name)]:
             raise InputError(
                 f"The secure run in '{self.folder}' has other settings: {', '.join(other)}. Choose another "
                 "'out'.",
@@ -79,10 +73,34 @@ class SecureRecord:
         """Number of finished rounds."""
         return len(self.document["rounds"])
 
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the run: dataset, kind of data, backbone, procedure and seed."""
+        names, settings = ("name", "kind", "backbone"), self.document["settings"]
+        run = {name: settings[name] for name in ("procedure", "seed")}
+        return {name: self.document[name] for name in names} | run
+
+    @property
+    def procedure(self) -> Procedure:
+        """Procedure of the run."""
+        return Procedure.parse(self.document["settings"]["procedure"])
+
     @property
     def complete(self) -> bool:
-        """Whether all rounds are finished."""
-        return self.number == self.document["settings"]["rounds"]
+        """Whether all rounds are finished, and models are chosen if the procedure has a choice."""
+        procedure = self.procedure
+        has_choice = bool(procedure.moment_head) or procedure.blended or procedure.local
+        is_chosen = not has_choice or "chosen" in self.document
+        return self.number == self.document["settings"]["rounds"] and is_chosen
+
+    @property
+    def best_local(self) -> int:
+        """Round in which the models trained alone had the least validation error; 0 before the first."""
+        errors = {
+            each["round"]: each["local_error"]
+            for each in self.document["rounds"]
+            if each.get("local_error") is not None
+        }
+        return min(errors, key=lambda number: (errors[number], number), default=0)
 
     @property
     def prediction(self) -> SumPrediction:
@@ -114,16 +132,15 @@ class SecureRecord:
             f"{gap['relative']:.1%} away from centralized training."
         ]
         if last is not None:
-            ((target, error),) = last["error"].items()
-            reason = Procedure.parse(self.document["settings"]["procedure"]).without_limit
-            text.append(
-                f"No limit of averaged heads applies: {reason}."
-                if reason
-                else f"Relative distance of the head's Gram to {SYMBOLS[target]} after round {self.number}: "
-                f"{error:.1e}."
-            )
+            if reason := self.procedure.without_limit:
+                text.append(f"No limit of averaged heads applies: {reason}.")
+            for target, error in () if reason else last["error"].items():
+                text.append(
+                    f"Relative distance of the head's Gram to {SYMBOLS[target]} after round {self.number}: "
+                    f"{error:.1e}."
+                )
         if (mse := self.document.get("chosen", {}).get("test_mse")) is not None:
-            text.append(f"Mean squared error of the moment head on all test rows: {mse:.3g}.")
+            text.append(f"Mean squared error of the chosen models on all test rows: {mse:.3g}.")
         return text
 
     def add_round(self, line: Mapping[str, Any], averages: Mapping[str, Array]) -> None:
@@ -142,10 +159,10 @@ class SecureRecord:
         return self.folder / f"secure-round-{number:02d}.safetensors"
 
 
-def describe_settings(config: FederationConfig) -> dict[str, Any]:
-    """Return the settings that a resumed run must share, as JSON values."""
-    run = {"procedure": config.run.procedure.name, "seed": config.run.seed}
-    return run | asdict(config.settings) | {"data": dict(config.row_selection)}
+def find_secure_records(root: Path) -> list[SecureRecord]:
+    """Read all runs with secure sums below a folder."""
+    found = (SecureRecord.load(path.parent) for path in sorted(root.rglob(DOCUMENT)))
+    return [record for record in found if record is not None]
 
 
 def describe_prediction(prediction: SumPrediction) -> dict[str, Any]:

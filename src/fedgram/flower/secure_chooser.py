@@ -1,0 +1,121 @@
+"""Choose strengths and shares from totals over clients.
+
+The choice of strengths (`search_strengths`) uses the errors e_m of trials, (T,), at M clients through their
+total Σ e_m and, for the one-standard-error rule, through their scatter Σ e_m e_mᵀ. Both are sums. Any matrix
+with the same total and scatter gives the same choice; `errors_with_totals` builds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedgram._util.arrays import Array
+from fedgram.flower.messages import PRIOR, SUMS, TOTALS, TRIAL
+from fedgram.flower.secure_messages import BLENDED, FINISHED, TRIED
+from fedgram.runs.procedure import Procedure
+from fedgram.theory.blend import BlendSums
+from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.site_effects import Trial, search_strengths
+from fedgram.theory.sum_prediction import Total
+
+Sum = Callable[..., Total]
+"""Sums a task over clients: `SecureServer.sum_task`."""
+
+
+class SecureChooser:
+    """The last choices of a secure run, on the models of one round."""
+
+    def __init__(self, procedure: Procedure, sum_task: Sum, number: int, best_local: int) -> None:
+        """`number` is the round of the shared model, `best_local` that of the models trained alone."""
+        self.procedure, self.sum_task, self.number = procedure, sum_task, number
+        self.rounds = {"model": number, "best_local": best_local}
+
+    def choose_trial(
+        self, shared: Mapping[str, Array], training: FeatureSums, validation: FeatureSums, *, deviations: bool
+    ) -> Trial:
+        """Choose the strengths of the moment head and of site effects."""
+
+        def compute_errors(trials: Sequence[Trial]) -> Array:
+            return np.array([[validation.squared_error(training.ridge(each.ridge)).sum()] for each in trials])
+
+        def ask_errors(trials: Sequence[Trial]) -> Array:
+            has_scatter = len({each.strengths.deviation for each in trials}) > 1
+            rows = {"trials": np.stack([to_row(each) for each in trials])}
+            size = len(trials) * (1 + len(trials) * has_scatter)
+            total = self.sum_task(
+                TRIED, self.number, {**shared, **name_totals(training), **rows}, size,
+                has_scatter=int(has_scatter), **self.rounds,
+            )  # fmt: skip
+            return errors_with_totals(total.numbers, len(trials), len(total.clients))
+
+        has_effects = self.procedure.site_effects
+        errors_of = ask_errors if has_effects else compute_errors
+        trial, _ = search_strengths(errors_of, effects=has_effects, deviations=deviations)
+        return trial
+
+    def find_prior(self, arrays: Mapping[str, Array]) -> Array:
+        """Return the share of all clients together and its weight."""
+        total = self.sum_task(BLENDED, self.number, arrays, 3, **self.rounds)
+        rows, difference, agreement = (np.array([float(each)]) for each in total.numbers)
+        prior = BlendSums(rows, difference, agreement).prior()
+        return np.array([prior.share, prior.weight])
+
+    def finish(
+        self, shared: Mapping[str, Array], sums: tuple[FeatureSums, FeatureSums] | None
+    ) -> dict[str, Any]:
+        """Let clients keep their models; return what was chosen. `sums`: totals of a moment head."""
+        arrays = dict(shared)
+        chosen: dict[str, Any] = {} if self.procedure.local else {"round": self.number}
+        if sums is not None:
+            trial = self.choose_trial(shared, *sums, deviations=True)
+            arrays |= name_totals(sums[0] + sums[1]) | {TRIAL: to_row(trial)}
+            chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
+        if self.procedure.blended:
+            arrays[PRIOR] = self.find_prior(arrays)
+            chosen["local_share"] = float(arrays[PRIOR][0])
+        total = self.sum_task(FINISHED, self.number, arrays, 2, **self.rounds)
+        rows, error = map(float, total.numbers)
+        return chosen | {"test_mse": error / rows if rows else None}
+
+
+def error_numbers(errors: Array, *, has_scatter: bool) -> list[Fraction]:
+    """Return what a client adds to the sum of a search: errors (T,), and their products (T²) if asked for."""
+    values = [Fraction(each) for each in errors.tolist()]
+    products = [first * second for first in values for second in values] if has_scatter else []
+    return values + products
+
+
+def errors_with_totals(numbers: Sequence[Fraction], trials: int, clients: int) -> Array:
+    """Build errors (T, M) with given totals (T,) and scatter (T, T); (T, 1) if there are only totals.
+
+    With the centered scatter S - s sᵀ/M = V Λ Vᵀ, of rank M - 1 at most, they are s/M + V √Λ Qᵀ, where the
+    columns of Q are orthonormal and have zero sums.
+    """
+    totals = np.array([float(each) for each in numbers[:trials]])
+    if len(numbers) == trials or clients < 2:
+        return totals[:, None]
+    scatter = [
+        float(numbers[trials + trials * row + column] - numbers[row] * numbers[column] / clients)
+        for row in range(trials)
+        for column in range(trials)
+    ]
+    values, basis = np.linalg.eigh(np.reshape(scatter, (trials, trials)))
+    rank = min(trials, clients - 1)
+    factor = basis[:, -rank:] * np.sqrt(np.maximum(values[-rank:], 0.0))
+    # The orthogonal complement of the ones: all but the first column of a complete QR decomposition.
+    directions = np.linalg.qr(np.ones((clients, 1)), mode="complete")[0][:, 1 : rank + 1]
+    return totals[:, None] / clients + factor @ directions.T
+
+
+def name_totals(sums: FeatureSums) -> dict[str, Array]:
+    """Name totals of sums for a request."""
+    return {TOTALS + name: getattr(sums, name) for name in SUMS}
+
+
+def to_row(trial: Trial) -> Array:
+    """Convert strengths to numbers of a request."""
+    return np.array([trial.ridge, trial.strengths.intercept, trial.strengths.deviation])
