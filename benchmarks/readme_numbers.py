@@ -24,7 +24,7 @@ from site_results import SIMPLE, Results, summarize
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
 EXAMPLE = "examples/three_sites.csv"
-TITLES = {"tuned": "problems that its rules were set on", "held-out": "other problems"}
+TITLES = {"tuned": "problems used to set its rules", "held-out": "other problems"}
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def _paper() -> str:
     return (
         "| the paper's network experiments | |\n| --- | --- |\n"
         f"| runs that are done | {len(done)} of {len(wanted)} |\n"
-        f"| its numbers that ours are within a factor of 2 of | {agreement.count_within(2)} of "
+        f"| numbers of the paper that ours match within a factor of 2 | {agreement.count_within(2)} of "
         f"{len(agreement.ratios)} |\n"
     )
 

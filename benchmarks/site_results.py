@@ -19,7 +19,7 @@ POOLED_WITH_SITE = "boosting pooled, site as category"
 TUNED_WITH_SITE = "boosting pooled, site as category, tuned"
 FEDAVG_SMALL = "FedAvg, width 64"  # the network that Flower trains
 SHORT_LABELS = (
-    "FedAvg", "the same network alone", "the best simpler way, worst problem",
+    "FedAvg", "the same network alone", "the best simpler procedure, worst problem",
     "boosting on pooled rows, site as a column", "the same, tuned",
 )  # fmt: skip
 """Labels of the targets of `check_targets`, in its order."""

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,16 +138,20 @@ def test_linear_sites_are_told_that_linear_regression_is_better(tmp_path):
     printed = " ".join(result.stdout.split())
     assert "Linear ridge regression " in printed
     assert "% less mean squared error than the recommended networks." in printed
+    assert "% less mean squared error than networks alone. Compared with it, joining changes" in printed
     assert "e+0" not in result.stdout
     assert "--data-seed 3" in result.stdout  # the same test rows
     assert "Warning" not in result.stderr
 
 
-@pytest.mark.parametrize(("rows", "verdict"), [(5, "undecided"), (6, "join")])
-def test_a_handful_of_test_rows_decides_nothing(rows, verdict):
+@pytest.mark.parametrize(
+    ("rows", "in_time_order", "verdict"),
+    [(5, False, "undecided"), (6, False, "join"), (15, True, "undecided"), (16, True, "join")],
+)
+def test_a_handful_of_test_rows_decides_nothing(rows, in_time_order, verdict):
     values = np.arange(10.0)[:, None]
     problem = Problem.from_arrays({"a": values, "b": values}, {"a": values, "b": values})
-    problem = problem.hold_out_validation(0.2)
+    problem = replace(problem, provenance={"time": "day"} if in_time_order else {}).hold_out_validation(0.2)
     ones = np.ones((rows, 1))
     site = _advise_site("a", problem, 4 * ones, ones, np.ones(1), 0)
     assert (site.verdict, site.difference) == (verdict, (3.0, 3.0, 3.0))

@@ -136,6 +136,12 @@ def test_predict_takes_data_directly(moments_file):
     assert printed("predict", *DATA, *LAMBDA) == printed("predict", moments_file, *LAMBDA)
 
 
+def test_predict_takes_the_name_of_a_dataset():
+    found = printed("predict", "beijing-stations")
+    assert len(found["clients"]) == 12
+    assert found["targets"] == ["PM2.5", "NO2"]
+
+
 def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
     initial = tmp_path / "initial.json"
     initial.write_text("[[2.0, 0.1], [0.1, 1.0]]")
@@ -328,6 +334,7 @@ BAD_CALLS = [
     (["predict", "{example}", "--client", "site", "--targets", "east,nord"], "nord"),
     (["predict", "{example}", "--client", "sight", "--targets", "east,north"], "sight"),
     (["predict", "{moments}", "--client", "site"], "--client applies to tables, not to moments files"),
+    (["explain", "beijing-stations", "--client", "site"], "--client applies to tables, not to datasets"),
     (["explain", "{moments}", "--where", "year = 2016"], "--where applies to tables"),
     (["correct", "{moments}", "--drop-missing"], "--drop-missing applies to tables"),
     (["moments", "{moments}", "--robust"], "--robust applies to tables"),

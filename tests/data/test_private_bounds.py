@@ -40,8 +40,19 @@ def test_without_privacy_the_bounds_are_those_of_the_medians():
 def test_few_rows_are_refused_before_anything_is_released(monkeypatch):
     monkeypatch.setattr(module, "draw_median", None)
     rows = np.random.default_rng(0).standard_normal((400, 2))
-    with pytest.raises(InputError, match=r"2 targets need 947 rows at epsilon 0\.2, but there are 400"):
+    with pytest.raises(InputError, match=r"2 targets need 947 rows with their part 0\.2 of epsilon"):
         private_moments({"oslo": rows}, bounds="private", epsilon=EPSILON, delta=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "bounds"), [("rain", (-6e-3, 6e-3)), ("constant", (10.0, 20.0))])
+def test_bounds_that_leave_out_many_rows_are_refused(monkeypatch, kind, bounds):
+    """A median deviation of 0 is drawn as any small number; these are typical bounds then."""
+    rng = np.random.default_rng(0)
+    rain = rng.exponential(8.0, 20_000) * (rng.random(20_000) > 0.6)
+    rows = {"rain": rain, "constant": np.full(20_000, 5.0)}[kind]
+    monkeypatch.setattr(f"{private_moments.__module__}.private_bounds", lambda *_: np.array([bounds]))
+    with pytest.raises(InputError, match="leave out many rows of client 'oslo'"):
+        private_moments({"oslo": rows[:, None]}, bounds="private", epsilon=EPSILON, delta=1e-6)
 
 
 def test_bounds_and_moments_share_epsilon():

@@ -94,3 +94,13 @@ def test_sites_that_err_together_count_once():
     np.testing.assert_allclose(relative_change([before] * 10, [after] * 10, in_time_order=True), one)
     low, high = relative_change([before] * 10, [after] * 10, in_time_order=False)
     assert high - low < 0.5 * (one[1] - one[0])
+
+
+@pytest.mark.parametrize("rows", [12, 20, 41, 57])
+def test_sites_of_any_size_draw_the_same_parts_of_the_test_period(rows):
+    def replicate(count):
+        curve = np.sin(2 * np.pi * np.arange(count) / count)
+        return resample_means(curve, np.random.default_rng(0), in_time_order=True)
+
+    correlation = np.corrcoef(replicate(rows), replicate(200))[0, 1]
+    assert correlation > 0.75  # sites with fewer blocks lack the last draws

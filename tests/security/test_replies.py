@@ -43,7 +43,7 @@ TRAIN = {
     "head 1e200": (set_array("head", lambda value: value + 1e200), "'head' has a value above 1e.100"),
     "head times -50": (set_array("head", lambda value: -50 * value), "its head has a squared norm of"),
     "head with the sign flipped": (set_array("head", lambda value: -value), "its head points away from"),
-    "head flipped and small": (set_array("head", lambda value: -0.1 * value), "its head points away from"),
+    "head flipped and small": (set_array("head", lambda value: -0.5 * value), "its head points away from"),
     "head times 3": (set_array("head", lambda value: 3 * value), "its head is .* from the shared one"),
     "head of another shape": (set_array("head", np.zeros((2, 9))), r"'head' is not a float64 array of shape"),
     "head transposed": (set_array("head", np.transpose), "'head' is not a float64 array of shape"),

@@ -74,7 +74,9 @@ def advise(
         print_json(advice.document())
         return
     print_advice(make_console(), advice, target_units, all_sites=show_all)
-    typer.echo("Train and keep it:\n  " + _train_command(advice, data, spec.flags, data_dir, data_seed))
+    networks = len(parse_seeds(seeds))
+    what = "it" if networks == 1 else f"one of the {networks} networks, whose average is better than each"
+    typer.echo(f"Train and keep {what}:\n  " + _train_command(advice, data, spec.flags, data_dir, data_seed))
 
 
 def _train_command(

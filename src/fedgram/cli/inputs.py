@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os.path import isdir, realpath
+from os.path import exists, isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +59,17 @@ def load_moments(
     *,
     with_rows: bool = False,
 ) -> LoadedMoments:
-    """Read moments files, or compute the moments of tables; duplicate paths count once.
+    """Read moments files or a dataset, or compute the moments of tables; duplicate paths count once.
 
     `with_rows` also reads rows and outliers of tables.
     """
     paths = drop_duplicate_paths(paths)
-    files = drop_duplicate_paths(
+    is_dataset = len(paths) == 1 and paths[0] in registry.names() and not exists(paths[0])
+    files = [] if is_dataset else drop_duplicate_paths(
         file for path in paths for file in _moments_files_in(path) or expand_paths([path])
-    )
+    )  # fmt: skip
     sample = None
-    if _are_moments_files(files):
+    if is_dataset or _are_moments_files(files):
         flags: dict[str, object] = {
             "--client": client,
             "--site": site,
@@ -77,8 +78,8 @@ def load_moments(
             "--time": time,
         }
         flags |= {"--drop-missing": drop_missing, "--robust": robust}
-        _reject_flags(flags, "tables, not to moments files")
-        summary = _merge_moments_files(files)
+        _reject_flags(flags, f"tables, not to {'datasets' if is_dataset else 'moments files'}")
+        summary = registry.load(paths[0]).moments if is_dataset else _merge_moments_files(files)
     else:
         names = split_names(targets or "")
         for flag, value in {"--targets": names, "--client (or --site)": client or site}.items():

@@ -16,7 +16,8 @@ output_option = partial(typer.Option, rich_help_panel="Output")
 Data = Annotated[
     list[str],
     typer.Argument(
-        help="Moments files (.json) or tables (CSV, TSV, Parquet; also .gz), folders, or quoted globs.",
+        help="Moments files (.json), tables (CSV, TSV, Parquet; also .gz), folders, quoted globs, or the "
+        "name of a dataset.",
         show_default=False,
     ),
 ]

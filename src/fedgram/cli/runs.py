@@ -38,8 +38,9 @@ def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
 
     found, secure = _find_runs(root)
     if as_json:
-        documents = run_tables.list_document(found)["runs"] + secure_run_tables.list_document(secure)
-        print_json({"runs": documents})
+        print_json(
+            {**run_tables.list_document(found), "secure_runs": secure_run_tables.list_document(secure)}
+        )
     else:
         run_tables.print_list(found)
         secure_run_tables.print_list(secure)
@@ -66,13 +67,11 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
             elif run.account.rounds:
                 documents.append(measure(run).document())
                 json.dumps(documents[-1], allow_nan=False)
-    for record in secure:
-        if as_json:
-            documents.append({"secure": True, **record.document})
-        else:
-            secure_run_tables.print_run(record)
     if as_json:
-        print_json({"runs": documents})
+        print_json({"runs": documents, "secure_runs": [record.document for record in secure]})
+        return
+    for record in secure:
+        secure_run_tables.print_run(record)
 
 
 def _find_runs(root: Path) -> tuple[list[StoredRun], list[SecureRecord]]:

@@ -1,4 +1,4 @@
-"""Estimate bounds of targets with differential privacy, from their median and their median deviation.
+"""Estimate bounds of targets with differential privacy, from two medians.
 
 The median a of a target, and the median b of |y - a|, are each one of a fixed grid of numbers, drawn by the
 exponential mechanism with a part of ε (Smith, 2011; OpenDP's `make_private_quantile`). The bounds are
@@ -28,7 +28,7 @@ SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.01
 """The grid of absolute values. A target's median is known to 1 % of it: subtract what is known of a target
 that is farther from zero than a hundred of its standard deviations."""
 REPLACED = 2
-"""Another row in place of a row is one removed and one added."""
+"""Distance of tables that differ in one row: one is removed and one added."""
 MISSED = 0.05
 """Largest bound on the probability that a median is far from all rows."""
 
@@ -66,8 +66,9 @@ def private_bounds(rows: Array, epsilon: float) -> Array:
     needed = 4 * np.log(len(list_candidates()) / MISSED) / share
     if count < needed:  # both numbers are public
         raise InputError(
-            f"Private bounds of {pluralize(targets, 'target')} need {needed:,.0f} rows at epsilon "
-            f"{epsilon:g}, but there are {count:,}. Pass bounds (--bounds LOW:HIGH), or raise epsilon.",
+            f"Private bounds of {pluralize(targets, 'target')} need {needed:,.0f} rows with their part "
+            f"{epsilon:g} of epsilon, but there are {count:,}. Pass bounds (--bounds LOW:HIGH), or raise "
+            "epsilon.",
             field="bounds",
         )
     for values in rows.T:

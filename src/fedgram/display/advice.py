@@ -42,6 +42,8 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
 def _answer(advice: Advice) -> str:
     """Say whether to federate, with the total change of the mean squared error and its interval."""
     change, low, high = (100 * value for value in advice.total_change)
+    if np.isnan(change):
+        return "Stay alone: working alone has no error on held-out rows."
     answer = "Federate" if high < 0 else "Stay alone" if low > 0 else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
     ends = sorted((low, high) if effect == "raises" else (-low, -high))
@@ -54,14 +56,15 @@ def _answer(advice: Advice) -> str:
 
 def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
     counts = Counter(site.verdict if site.test_rows else "untested" for site in sites)
-    parts = [
-        f"{counts['join']} {'gains' if counts['join'] == 1 else 'gain'} by joining",
-        f"{counts['alone']} {'does' if counts['alone'] == 1 else 'do'} better alone",
-        f"for {counts['undecided']} the test rows show no difference",
-    ]
-    if untested := counts["untested"]:
-        parts.append(f"{untested} {'has' if untested == 1 else 'have'} too few rows to test")
-    return f"Of {pluralize(len(sites), 'site')}, {', '.join(parts[:-1])}, and {parts[-1]}."
+    join, alone, undecided, untested = (counts[each] for each in ("join", "alone", "undecided", "untested"))
+    parts = {
+        f"{join} {'gains' if join == 1 else 'gain'} by joining": join,
+        f"{alone} {'does' if alone == 1 else 'do'} better alone": alone,
+        f"for {undecided} the test rows show no difference": undecided,
+        f"{untested} {'has' if untested == 1 else 'have'} too few rows to test": untested,
+    }
+    *first, last = (part for part, count in parts.items() if count)
+    return f"Of {pluralize(len(sites), 'site')}, {', '.join(first)}{' and ' if first else ''}{last}."
 
 
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:

@@ -248,7 +248,7 @@ def _run_row(run: StoredRun) -> dict[str, Any]:
     setup, account = run.setup, run.account
     about = (
         setup.data.name, setup.data.kind, setup.backbone, setup.procedure.name, setup.seed,
-        account.rounds, run.complete, account.seconds_per_run,
+        account.rounds, run.has_result, account.seconds_per_run,
     )  # fmt: skip
     measured = measure(run) if account.rounds else None
     metrics = (metric(measured) if measured else np.nan for metric in METRICS.values())

@@ -34,7 +34,7 @@ def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
     tested = read_tested(runs)
     return {
         "settings": [setting_document(setting, tested) for setting in compare_runs(runs)],
-        "unfinished": [_state_document(run) for run in runs if not _is_done(run)],
+        "unfinished": [_state_document(run) for run in runs if not run.has_result],
     }
 
 
@@ -56,7 +56,7 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:
-        if not _is_done(run):
+        if not run.has_result:
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
 
 
@@ -104,14 +104,10 @@ def _scientific(values: Iterable[float]) -> list[str]:
     return ["none" if np.isnan(value) else f"{value:.3e}" for value in values]
 
 
-def _is_done(run: StoredRun) -> bool:
-    return run.complete and not run.awaits_choice
-
-
 def _state_document(run: StoredRun) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
-        "complete": _is_done(run),
+        "complete": run.has_result,
         "setup": run.setup.document(),
         "account": run.account.document(),
     }

@@ -27,8 +27,7 @@ def describe_state(record: SecureRecord) -> str:
 def list_document(records: Sequence[SecureRecord]) -> list[dict[str, Any]]:
     """Return the secure runs of `fedgram runs list --json`."""
     return [
-        {"folder": str(each.folder), "secure": True, "complete": each.complete, "setup": each.describe()}
-        for each in records
+        {"folder": str(each.folder), "complete": each.complete, "setup": each.describe()} for each in records
     ]
 
 

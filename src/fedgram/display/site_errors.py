@@ -31,9 +31,9 @@ class SiteErrors:
 
     @classmethod
     def from_group(cls, group: Group, tested: Tested) -> SiteErrors | None:
-        """Collect the errors of all seeds; None if there are no test rows, or no stored errors."""
+        """Collect the errors of all seeds; None without test rows, or if a run has no stored errors."""
         found = [tested[run.setup] for run in group.runs if run.setup in tested]
-        if not any(errors.rows.any() for errors in found):
+        if len(found) < len(group.runs) or not any(errors.rows.any() for errors in found):
             return None
         data = group.runs[0].setup.data
         scale = target_scale(data.provenance, data.targets)

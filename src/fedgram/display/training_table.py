@@ -39,7 +39,7 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:
-        if not run.complete:
+        if not run.has_result:
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
 
 

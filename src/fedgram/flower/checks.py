@@ -40,6 +40,10 @@ NORM_MULTIPLE, SPREAD_MULTIPLE, BIAS_MULTIPLE = 10.0, 10.0, 3.0
 # the default learning rate), and of 0.03 in one of 12 runs with 30 times that rate and noisy targets.
 LEAST_ALIGNMENT = -0.25
 
+# A head below this part of the usual squared norm may point anywhere: it is optimizer noise where no
+# direction of the targets is active (up to 0.0025 of the norm after the first round), and cannot harm.
+NEGLIGIBLE = 0.01
+
 # The bound on objectives is exact; this is for rounding.
 OBJECTIVE_TOLERANCE = 1e-6
 
@@ -54,8 +58,8 @@ SUMS_TOLERANCE = 1e-6
 DOUBTFUL_MISS, DOUBTFUL_MULTIPLE = 0.5, 5.0
 
 
-# A column's mean or deviation is in doubt at this multiple of the median site's deviation: units differ by
-# less, such as meters and millimeters.
+# A column's mean or deviation is in doubt at this multiple of the median site's deviation, which units such
+# as meters and millimeters exceed.
 DISTANT_MULTIPLE = 300.0
 
 
@@ -203,7 +207,7 @@ class ReturnLimits:
         if norm > limit:
             raise RejectedReplyError(f"its head has a squared norm of {norm:.3g}; the limit is {limit:.3g}")
         alignment = measure_alignment(head, broadcast)
-        if alignment < LEAST_ALIGNMENT:
+        if alignment < LEAST_ALIGNMENT and norm > NEGLIGIBLE * max(optimal, self.initial_norm):
             raise RejectedReplyError(
                 f"its head points away from the shared one: alignment {alignment:.2f}, the limit is "
                 f"{LEAST_ALIGNMENT}"

@@ -206,7 +206,7 @@ def compare_runs(runs: Iterable[StoredRun]) -> list[Comparison]:
     """Group finished runs by setting and procedure, and measure them; copies of a run count once."""
     settings: dict[tuple[Any, ...], dict[str, dict[int, RunMeasurement]]] = {}
     for run in runs:
-        if run.complete:
+        if run.has_result:
             setup = run.setup
             groups = settings.setdefault((setup.data, setup.backbone, setup.network, setup.settings), {})
             seeds = groups.setdefault(setup.procedure.name, {})

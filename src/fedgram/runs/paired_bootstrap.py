@@ -62,7 +62,9 @@ def resample_means(values: Array, rng: np.random.Generator, *, in_time_order: bo
     rows, length = len(values), block_length(len(values), in_time_order=in_time_order)
     wrapped = np.concatenate([values, values[: length - 1]])
     blocks = np.lib.stride_tricks.sliding_window_view(wrapped, length, axis=0).mean(axis=-1)
-    drawn = rng.random((RESAMPLES, block_count(rows, in_time_order=in_time_order)))
+    count = block_count(rows, in_time_order=in_time_order)
+    # A draw for each of BLOCKS, so that sites with fewer blocks share the draws of the others.
+    drawn = rng.random((RESAMPLES, BLOCKS if in_time_order else count))[:, :count]
     return blocks[(rows * drawn).astype(np.intp)].mean(axis=1)
 
 

@@ -181,6 +181,11 @@ class StoredRun(DisplayMethods):
         return self.complete and self.account.stopped is None and has_choice and not self.account.chosen
 
     @property
+    def has_result(self) -> bool:
+        """Whether all rounds are stored and models are chosen, if they are to be."""
+        return self.complete and not self.awaits_choice
+
+    @property
     def has_model(self) -> bool:
         """Whether the clients' last models are stored."""
         return (self.folder / MODEL).exists()

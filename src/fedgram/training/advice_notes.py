@@ -10,9 +10,9 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, SiteAdvice
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, SiteAdvice
 from fedgram.runs.paired_bootstrap import relative_change
-from fedgram.training.linear_baselines import linear_errors
+from fedgram.training.linear_baselines import LINEAR_ALONE, linear_errors
 
 # Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
 NOTEWORTHY = 1.0
@@ -30,11 +30,12 @@ def write_notes(
     problem: Problem, sites: Sequence[SiteAdvice], squares: Squares, recommended: str
 ) -> tuple[str, ...]:
     """Return the notes, each a sentence."""
-    in_time_order = is_in_time_order(problem)
+    in_time_order, linear = is_in_time_order(problem), linear_errors(problem)
     return (
         *_small_site_notes(sites, recommended),
         *_least_error_notes(squares, recommended, in_time_order),
-        *_linear_notes(problem, squares[recommended], in_time_order),
+        *_linear_notes(linear, squares[recommended], in_time_order),
+        *_alone_notes(linear, squares, in_time_order),
     )
 
 
@@ -68,11 +69,22 @@ def _clear_gain(recommended: Sequence[Array], other: Sequence[Array], in_time_or
     return f"{low:.0f} % to {high:.0f} % less mean squared error" if low >= NOTEWORTHY else ""
 
 
-def _linear_notes(problem: Problem, recommended: Sequence[Array], in_time_order: bool) -> tuple[str, ...]:
+def _linear_notes(linear: Squares, recommended: Sequence[Array], in_time_order: bool) -> tuple[str, ...]:
     """Say so if linear regression has clearly less error than the recommended networks."""
-    errors = linear_errors(problem)
-    if not errors:
+    if not linear:
         return ()
-    kind = min(errors, key=lambda each: np.concatenate(errors[each]).mean())
-    gain = _clear_gain(recommended, errors[kind], in_time_order)
+    kind = min(linear, key=lambda each: np.concatenate(linear[each]).mean())
+    gain = _clear_gain(recommended, linear[kind], in_time_order)
     return (f"Linear ridge regression {kind} has {gain} than the recommended networks.",) if gain else ()
+
+
+def _alone_notes(linear: Squares, squares: Squares, in_time_order: bool) -> tuple[str, ...]:
+    """Say so if linear regression is clearly the better way to work alone, and what joining changes then."""
+    gain = LINEAR_ALONE in linear and _clear_gain(squares[ALONE], linear[LINEAR_ALONE], in_time_order)
+    if not gain:
+        return ()
+    low, high = 100 * relative_change(linear[LINEAR_ALONE], squares[AUTO], in_time_order=in_time_order)
+    return (
+        f"Linear ridge regression {LINEAR_ALONE} has {gain} than networks alone. Compared with it, joining "
+        f"changes the mean squared error by {low:+.0f} to {high:+.0f} % (95 %).",
+    )

@@ -18,6 +18,9 @@ from fedgram.theory.site_effects import fit_site_heads
 # Entries of the sums of all sites together: 200 MB in double precision.
 MAX_ENTRIES = 25_000_000
 
+LINEAR_ALONE, LINEAR_TOGETHER = "at each site alone", "with site effects, from sums over all sites,"
+"""Kinds of linear regression, as sentences name them."""
+
 
 def linear_errors(problem: Problem) -> dict[str, list[Array]]:
     """Return squared errors (N_m, C) of each site's test rows by kind of regression; none for images."""
@@ -25,13 +28,13 @@ def linear_errors(problem: Problem) -> dict[str, list[Array]]:
     if inputs.ndim != 2:
         return {}
     errors = {
-        "at each site alone": [
+        LINEAR_ALONE: [
             _errors_alone(problem.train[name], problem.validation[name], problem.test[name])
             for name in problem.clients
         ]
     }
     if len(problem.clients) * inputs.shape[1] ** 2 <= MAX_ENTRIES:
-        errors["with site effects, from sums over all sites,"] = _errors_together(problem)
+        errors[LINEAR_TOGETHER] = _errors_together(problem)
     return errors
 
 

@@ -125,8 +125,11 @@ def _tell_errors(setting: Comparison, errors: Errors) -> list[Sentence]:
     rank = " best" if len(errors) > 1 else ""
     sentences = [Sentence("Errors", f"'{best.name}' predicts test rows{rank}. {numbers}.")]
     alone = next((group for group in errors if group.name == "local"), None)
-    if alone is not None and best is not alone:
-        sentences.append(Sentence("Joining", _tell_gain(setting, errors[best], errors[alone])))
+    joined = [group for group in errors if not group.runs[0].setup.procedure.centralized]
+    joined.sort(key=lambda group: _mean_r2(errors[group]))
+    if alone is not None and joined[-1] is not alone:
+        gain = _tell_gain(setting, joined[-1].name, errors[joined[-1]], errors[alone])
+        sentences.append(Sentence("Joining", gain))
     return sentences
 
 
@@ -136,14 +139,14 @@ def _mean_r2(errors: SiteErrors) -> float:
     return float(found.mean()) if found.size else -np.inf
 
 
-def _tell_gain(setting: Comparison, best: SiteErrors, alone: SiteErrors) -> str:
+def _tell_gain(setting: Comparison, name: str, best: SiteErrors, alone: SiteErrors) -> str:
     better = best.rmse.mean(axis=0) < alone.rmse.mean(axis=0)
     known = np.isfinite(alone.rmse.mean(axis=0))
     counts = "; ".join(
         f"{target}: {better[:, c].sum()} of {known[:, c].sum()}"
         for c, target in enumerate(setting.setup.data.targets)
     )
-    return f"Sites where its error is lower than alone ('local'). {counts}."
+    return f"Sites where the error of '{name}' is lower than alone ('local'). {counts}."
 
 
 # ---- tables ----
