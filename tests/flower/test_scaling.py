@@ -12,6 +12,7 @@ from torch import nn
 from fedgram._util.errors import InputError
 from fedgram.data.encoding import CLIP
 from fedgram.data.problem import Problem, Split
+from fedgram.federation.secure_sums import decode, encode
 from fedgram.flower import Site, client_app, predict_at_site
 from fedgram.flower.checks import ClientInfo, find_distant_columns, read_introduction
 from fedgram.flower.client import Client
@@ -154,6 +155,30 @@ def test_tables_are_standardized_unless_the_config_says_no():
     assert not FederationConfig.from_run_config({"clients": 2, "inputs": "", "dataset": "x"}).standardize
     with pytest.raises(InputError, match="true or false"):
         FederationConfig.from_run_config(table | {"standardize": "yes"})
+
+
+def sum_securely(*parts: Split) -> Scaling:
+    """Pool columns through the fixed-point numbers of secure sums."""
+    numbers = [encode(measure_columns(Site("a", part)).numbers()) for part in parts]
+    return Scaling.from_total(decode(sum(numbers)), 1)
+
+
+@pytest.mark.parametrize("value", [0.3, 1 / 3, 333333.33, 12345.678, 0.0])
+def test_constant_columns_have_scale_one_after_secure_sums(value):
+    rows = np.random.default_rng(0).standard_normal((50, 1))
+    parts = [Split(np.full((n, 1), value), rows[:n]) for n in (7, 50, 23)]
+    found = sum_securely(*parts)
+    assert found.input_scale == 1.0
+    np.testing.assert_allclose(found.input_mean, value, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("size", "error"), [(1e-9, 1e-3), (1e-8, 1e-5), (1e-6, 1e-9)])
+def test_small_columns_keep_their_scale_in_secure_sums(size, error):
+    rows = size * np.random.default_rng(0).standard_normal((90, 2))
+    parts = [Split(rows[start : start + 30, :1], rows[start : start + 30, 1:]) for start in (0, 30, 60)]
+    found = sum_securely(*parts)
+    np.testing.assert_allclose(found.input_scale, rows[:, 0].std(), rtol=error)
+    np.testing.assert_allclose(found.target_scale, rows[:, 1].std(), rtol=error)
 
 
 @settings(max_examples=25)

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from torch import nn
 from fedgram import InputError, Penalty, explain, predict
 from fedgram.data.problem import Problem, Split
 from fedgram.display.secure_run_tables import describe_state
-from fedgram.federation.secure_sums import Participant
+from fedgram.federation.secure_sums import Participant, decode, encode
 from fedgram.flower import Site, client_app, secure_session
 from fedgram.flower.app import check_secure_node
 from fedgram.flower.client import Client
@@ -25,12 +27,22 @@ from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import KINDS, GridTransport, Payload, RejectedReplyError
 from fedgram.flower.secure_chooser import error_numbers, errors_with_totals
-from fedgram.flower.secure_messages import KEYS, REVEAL, SECURE_KINDS, SHARES, SUM, from_words, to_words
+from fedgram.flower.secure_client import TASKS
+from fedgram.flower.secure_messages import (
+    KEYS,
+    REVEAL,
+    SECURE_KINDS,
+    SHARES,
+    SUM,
+    TRIED,
+    from_words,
+    to_words,
+)
 from fedgram.flower.secure_server import SecureServer, run_secure_server
 from fedgram.flower.secure_session import SecureSums
 from fedgram.flower.server import run_server
 from fedgram.runs.audit import AUDIT, AuditLog, read_audit
-from fedgram.runs.secure_record import DOCUMENT, SecureRecord
+from fedgram.runs.secure_record import DOCUMENT, FORMAT, SecureRecord
 from fedgram.theory.geometry import psd
 from tests.helpers.command import fedgram
 from tests.helpers.flower_grid import MemoryGrid
@@ -194,6 +206,34 @@ def test_errors_from_totals_give_the_same_choice(seed, clients):
     np.testing.assert_allclose(ours.var(axis=1, ddof=1), excess.var(axis=1, ddof=1), rtol=1e-6, atol=1e-9)
 
 
+def test_choices_do_not_depend_on_the_size_of_targets():
+    errors = np.random.default_rng(0).exponential(1.0, (3, 12))
+
+    def sum_errors(size):
+        request = Payload({"covariance": size**2 * np.eye(2)}, {"has_scatter": 1})
+        replies = (Payload({"errors": 1e3 * size**2 * each}) for each in errors)
+        clients = (SimpleNamespace(try_strengths=lambda _, reply=reply: reply) for reply in replies)
+        return decode(sum(encode(TASKS[TRIED](client, request)) for client in clients))
+
+    expected = errors_with_totals(sum_errors(1.0), 12, 3)
+    for size in (1e-6, 1e6):  # the products of errors are of order size⁴
+        np.testing.assert_allclose(errors_with_totals(sum_errors(size), 12, 3), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("document", [{}, {"settings": {}}, {"rounds": 3}, {"settings": None}])
+def test_a_damaged_record_is_named_and_hides_no_other_run(secure, tmp_path, caplog, document):
+    whole = read_document(secure[1]) if document else {"format": FORMAT}
+    for folder, content in ("good", read_document(secure[1])), ("bad", whole | document):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / DOCUMENT).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"This version cannot read '.*bad/secure.json'"):
+        SecureRecord.load(tmp_path / "bad")
+    for command in ("list", "show"):
+        caplog.clear()
+        assert "four sites (GENERATED)" in fedgram("runs", command, tmp_path).stdout
+        assert caplog.text.count("This version cannot read") == 1
+
+
 def test_runs_list_and_show_say_that_a_run_is_secure(secure):
     code, out, _ = fedgram("runs", "list", secure[1])
     assert code == 0
@@ -203,10 +243,10 @@ def test_runs_list_and_show_say_that_a_run_is_secure(secure):
     assert code == 0
     assert "on four sites (GENERATED), small, with secure sums: complete" in out
     assert "error to G_cen" in out
-    (listed,) = json.loads(fedgram("runs", "list", secure[1], "--json").stdout)["runs"]
-    (shown,) = json.loads(fedgram("runs", "show", secure[1], "--json").stdout)["runs"]
-    assert listed["secure"]
-    assert shown["secure"]
+    (listed,) = json.loads(fedgram("runs", "list", secure[1], "--json").stdout)["secure_runs"]
+    (shown,) = json.loads(fedgram("runs", "show", secure[1], "--json").stdout)["secure_runs"]
+    assert listed["complete"]
+    assert listed["complete"]
     assert shown["rounds"] == read_document(secure[1])["rounds"]
     assert "nobody has each client's head" in fedgram("runs", "compare", secure[1]).stderr
 
@@ -412,6 +452,41 @@ def test_a_stopped_run_resumes_after_its_last_round(secure, tmp_path):
     assert sum(kind == SUM for _, kind in again.asked) == 2 * len(SITES)  # one round, no prediction
     np.testing.assert_allclose(resumed.averages["head"], whole.averages["head"], rtol=1e-12)
     np.testing.assert_array_equal(resumed.prediction.centralized, whole.prediction.centralized)
+
+
+@pytest.mark.parametrize("is_stopped_again", [True, pytest.param(False, marks=SLOW)])
+@pytest.mark.usefixtures("short_sessions")
+def test_columns_are_summed_once_if_a_run_stops_in_its_prediction(tmp_path, is_stopped_again):
+    """Two totals of columns that differ by one site would reveal its means and variances."""
+    config = {"standardize": True, "procedure": "proximal"}
+    silent = lambda site, kind, n: kind == SUM and n > 2  # noqa: E731
+    stops = pytest.raises(InputError, match="Only 0 clients replied")
+    with stops:
+        serve(build_grid(tmp_path, silent, **config))
+    (path,) = (tmp_path / "server").rglob(DOCUMENT)
+    stopped = SecureRecord.load(path.parent)
+    assert "0 of 1 round" in fedgram("runs", "list", path.parent).stdout
+    assert "Stopped before the prediction" in fedgram("runs", "show", path.parent).stdout
+    with stops if is_stopped_again else nullcontext():
+        serve(build_grid(tmp_path, silent if is_stopped_again else None, **config))
+    resumed = SecureRecord.load(path.parent)
+    assert resumed.complete is not is_stopped_again
+    assert resumed.document["scaling"] == stopped.document["scaling"]
+    lines = [json.loads(line) for line in (path.parent / AUDIT).read_text().splitlines()]
+    assert [line.get("task") for line in lines].count("scales") == 1
+
+
+def test_a_resumed_run_refuses_a_site_whose_rows_changed(secure, tmp_path, caplog):
+    document = read_document(secure[1])
+    settings = FederationConfig.from_run_config(secure[0].config)
+    fingerprints = document["fingerprints"] | {"tide": "of other rows"}
+    sums = SecureSums(
+        GridTransport(secure[0], 0.0), settings, AuditLog.open(tmp_path / AUDIT), "f",
+        document["keys"], fingerprints,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="Only 3 of 4 clients connected"):
+        sums.wait_for_clients()
+    assert "the rows of client 'tide' changed since the start of the run" in caplog.text
 
 
 def test_a_run_with_other_settings_is_not_overwritten(secure):

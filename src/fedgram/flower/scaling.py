@@ -21,6 +21,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.encoding import CLIP
 from fedgram.data.problem import Split
+from fedgram.federation.secure_sums import SCALE
 from fedgram.flower.site import Site
 
 PREFIX = "scaling."
@@ -74,6 +75,9 @@ class Scaling:
         columns = len(sums) // 2
         mean = [each / rows for each in sums[:columns]]
         spread = [each / rows - center**2 for each, center in zip(sums[columns:], mean, strict=True)]
+        # Secure sums round to multiples of 1 / SCALE, so a constant may have a variance of this size.
+        rounding = [(1 + 2 * abs(center)) / SCALE for center in mean]
+        spread = [each if each > size else Fraction(0) for each, size in zip(spread, rounding, strict=True)]
         return cls._from_columns(np.array(mean, np.float64), np.array(spread, np.float64), inputs)
 
     @classmethod

@@ -231,8 +231,12 @@ def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_tried(client: Client, request: Payload) -> list[Number]:
-    """Errors of trials on validation rows, and their products for a standard error over clients."""
-    errors = client.try_strengths(request).arrays["errors"]
+    """Errors of trials on validation rows, and their products for a standard error over clients.
+
+    They are divided by tr Σ_cen: the choice does not depend on units, and secure sums have no large numbers.
+    """
+    unit = float(np.trace(request.arrays["covariance"])) or 1.0  # 0 if all targets are constant
+    errors = client.try_strengths(request).arrays["errors"] / unit
     return [*error_numbers(errors, has_scatter=bool(request.metadata["has_scatter"]))]
 
 

@@ -66,7 +66,8 @@ def run_secure_server(transport: GridTransport, config: FederationConfig) -> Sec
         federation = uuid4().hex if stored is None else stored.document["federation"]
         audit = AuditLog.open(folder / AUDIT)
         audit.append("start", version=__version__, federation=federation)
-        sums = SecureSums(transport, config, audit, federation, stored.document["keys"] if stored else {})
+        known = stored.document if stored else {}
+        sums = SecureSums(transport, config, audit, federation, known.get("keys"), known.get("fingerprints"))
         sums.wait_for_clients()
         server = SecureServer(sums, config, folder, stored)
         for number in range(server.record.number + 1, config.settings.rounds + 1):
@@ -105,17 +106,12 @@ class SecureServer:
             "C": len(self.targets), "P": config.settings.features, "D": given["width"],
             "S": given["backbone_size"], "B": len(BIAS_RULES),
         }  # fmt: skip
-        described: dict[str, Any] = {
-            "federation": sums.federation, "name": config.name, "kind": config.kind,
-            "backbone": config.backbone, "settings": describe_settings(config),
-        }  # fmt: skip
         self._check_validation()
-        scaling = self._find_scaling(stored)
-        self.units = scaling.to_arrays() if scaling else {}
-        described["scaling"] = scaling.document() if scaling else None
-        self.record = stored or SecureRecord.create(
-            folder, described, sums.keys_of_members, self.targets, self._predict()
-        )
+        self.record = stored or SecureRecord.create(folder, self._describe_start())
+        scaling = self.record.document["scaling"]
+        self.units = Scaling.from_document(scaling).to_arrays() if scaling else {}
+        if not self.record.has_prediction:
+            self.record.add_prediction(self._predict())
         self.prediction = self.record.prediction
         pooled = self.prediction.pooled
         self.pooled = {"mean": pooled.mean, "covariance": pooled.covariance, "within": pooled.within}
@@ -186,12 +182,24 @@ class SecureServer:
     def _build_chooser(self, number: int) -> SecureChooser:
         return SecureChooser(self.config.run.procedure, self.sum_task, number, self.record.best_local)
 
-    def _find_scaling(self, stored: SecureRecord | None) -> Scaling | None:
-        """Return how columns are standardized, from a stored run or a sum; None if they are not."""
+    def _describe_start(self) -> dict[str, Any]:
+        """Return what is stored before the prediction.
+
+        This includes the scaling: a resumed run must not sum columns again, because two totals that differ by
+        one site would reveal its moments.
+        """
+        config, scaling = self.config, self._find_scaling()
+        return {
+            "federation": self.sums.federation, "name": config.name, "kind": config.kind,
+            "backbone": config.backbone, "settings": describe_settings(config),
+            "keys": self.sums.keys_of_members, "fingerprints": self.sums.fingerprints_of_members,
+            "targets": list(self.targets), "scaling": scaling.document() if scaling else None,
+        }  # fmt: skip
+
+    def _find_scaling(self) -> Scaling | None:
+        """Sum how columns are standardized; None if they are not."""
         if not self.config.standardize:
             return None
-        if stored is not None:
-            return Scaling.from_document(stored.document["scaling"])
         inputs = self.sums.introduction["inputs"]
         total = self.sums.sum(SCALES, 0, {}, 1 + 2 * (inputs + self.sizes["C"]))
         return Scaling.from_total(total.numbers, inputs)

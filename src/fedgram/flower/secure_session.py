@@ -65,16 +65,16 @@ class Member:
 class SecureSums:
     """Clients of a secure federation, and sums over them.
 
-    `members` by name, in the order of names. A client is bound to the key of its introduction; `bound` has
-    the keys of the clients of a resumed run.
+    `members` by name, in the order of names. A client is bound to the key and the rows of its introduction;
+    `keys` and `fingerprints` are those of the clients of a resumed run.
     """
 
     def __init__(
         self, transport: GridTransport, config: FederationConfig, audit: AuditLog, federation: str,
-        bound: Mapping[str, str] | None = None,
+        keys: Mapping[str, str] | None = None, fingerprints: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.transport, self.config, self.audit, self.federation = transport, config, audit, federation
-        self.bound = dict(bound or {})
+        self.bound, self.fingerprints = dict(keys or {}), dict(fingerprints or {})
         self.members: dict[str, Member] = {}
         self.refused_nodes: dict[int, float] = {}
         self.session, self.used = "", SUMS_PER_SESSION
@@ -92,6 +92,11 @@ class SecureSums:
     def keys_of_members(self) -> dict[str, str]:
         """Identity keys of all clients."""
         return {name: str(each.introduction["key"]) for name, each in self.members.items()}
+
+    @property
+    def fingerprints_of_members(self) -> dict[str, str]:
+        """Keyed hashes of the rows of all clients."""
+        return {name: str(each.introduction["fingerprint"]) for name, each in self.members.items()}
 
     def count_validation_rows(self, clients: Iterable[str]) -> int:
         """Add up the validation rows that clients introduced themselves with."""
@@ -299,6 +304,11 @@ class SecureSums:
         bound = known.introduction["key"] if known else self.bound.get(name, given["key"])
         if given["key"] != bound:
             raise RejectedReplyError(f"it has the name of site '{name}' but {WRONG_KEY}")
+        rows = (
+            known.introduction["fingerprint"] if known else self.fingerprints.get(name, given["fingerprint"])
+        )
+        if given["fingerprint"] != rows:
+            raise RejectedReplyError(f"the rows of client '{name}' changed since the start of the run")
         first = self.introduction if self.members else {**given, "version": __version__}
         for key in SAME:
             ours, theirs = first.get(key), given.get(key)

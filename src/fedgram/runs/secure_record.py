@@ -1,8 +1,9 @@
-"""A run with secure sums on disk: `secure.json`, and the averaged arrays of its last round."""
+"""Store a run with secure sums: `secure.json` and its last averages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fedgram.theory.sum_prediction import SumPrediction
 FORMAT = "fedgram-secure/1"
 DOCUMENT = "secure.json"
 
+LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class SecureRecord:
@@ -42,21 +45,32 @@ class SecureRecord:
             raise InputError(
                 f"'{path}' is not a secure run of format '{FORMAT}'. Delete it.", field=str(path)
             )
-        return cls(folder, document)
+        record = cls(folder, document)
+        try:
+            _ = record.describe(), record.complete, record.sentences  # what every command reads
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"This version cannot read '{path}' ({error}). Use the version that wrote it, or delete its "
+                "folder and train again.",
+                field=str(path),
+            ) from None
+        return record
 
     @classmethod
-    def create(
-        cls, folder: Path, described: Mapping[str, Any], keys: Mapping[str, str], targets: Sequence[str],
-        prediction: SumPrediction,
-    ) -> SecureRecord:  # fmt: skip
-        """Store the start of a run: its description, the clients' public keys and the prediction.
+    def create(cls, folder: Path, described: Mapping[str, Any]) -> SecureRecord:
+        """Store the start of a run, before its prediction.
 
-        `described` has the keys 'federation', 'name', 'kind', 'backbone', 'settings' and 'scaling'.
+        `described` has the keys 'federation', 'name', 'kind', 'backbone', 'settings', 'keys', 'fingerprints',
+        'targets' and 'scaling'.
         """
-        start = {"format": FORMAT, **described, "keys": dict(keys), "targets": list(targets)}
-        record = cls(folder, start | describe_prediction(prediction) | {"rounds": []})
+        record = cls(folder, {"format": FORMAT, **described, "rounds": []})
         record.write()
         return record
+
+    def add_prediction(self, prediction: SumPrediction) -> None:
+        """Store the prediction."""
+        self.document.update(describe_prediction(prediction))
+        self.write()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise InputError if settings are not those of the run."""
@@ -67,6 +81,11 @@ class SecureRecord:
                 "'out'.",
                 field="out",
             )
+
+    @property
+    def has_prediction(self) -> bool:
+        """Whether the run got as far as its prediction."""
+        return self.number > 0 or "gap" in self.document
 
     @property
     def number(self) -> int:
@@ -126,6 +145,8 @@ class SecureRecord:
     @property
     def sentences(self) -> list[str]:
         """What was predicted and measured."""
+        if not self.has_prediction:
+            return ["Stopped before the prediction from secure sums. The same command resumes the run."]
         gap, last = self.document["gap"], (self.document["rounds"] or [None])[-1]
         text = [
             f"Predicted from totals over {len(self.document['clients'])} clients: federated averaging ends "
@@ -160,8 +181,13 @@ class SecureRecord:
 
 
 def find_secure_records(root: Path) -> list[SecureRecord]:
-    """Read all runs with secure sums below a folder."""
-    found = (SecureRecord.load(path.parent) for path in sorted(root.rglob(DOCUMENT)))
+    """Read all runs with secure sums below a folder; log a warning for a file that is not readable."""
+    found = []
+    for path in sorted(root.rglob(DOCUMENT)):
+        try:
+            found.append(SecureRecord.load(path.parent))
+        except InputError as error:  # one bad file must not hide other runs
+            LOG.warning(error.message)
     return [record for record in found if record is not None]
 
 
