@@ -31,7 +31,7 @@ from fedgram.runs.advice import AUTO
 from fedgram.runs.train_config import TrainConfig
 from fedgram.training import train
 from tests.helpers.command import fedgram
-from tests.helpers.federations import read_standardized
+from tests.helpers.federations import is_running, read_standardized
 
 ROWS = {"coast": 40, "ridge": 30, "new york": 25}
 
@@ -323,13 +323,6 @@ def find_family() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def is_supernode(process: psutil.Process) -> bool:
-    try:
-        return "flower-supernode" in " ".join(process.cmdline())
-    except psutil.Error:  # it has ended
-        return False
-
-
 @pytest.mark.slow
 def test_federation_on_this_machine_matches_the_trainer(tables):
     before = set(find_family())
@@ -368,7 +361,7 @@ def test_stopped_command_leaves_no_process(tmp_path, number):
     )
     root, seen = psutil.Process(command.pid), set()
     deadline = time.monotonic() + 120
-    while not any(is_supernode(each) for each in seen):
+    while not any(is_running("flower-supernode", each) for each in seen):
         seen |= set(root.children(recursive=True))
         assert time.monotonic() < deadline
         time.sleep(0.2)

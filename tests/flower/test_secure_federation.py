@@ -42,6 +42,7 @@ from fedgram.flower.secure_server import SecureServer, run_secure_server
 from fedgram.flower.secure_session import SecureSums
 from fedgram.flower.server import run_server
 from fedgram.runs.audit import AUDIT, AuditLog, read_audit
+from fedgram.runs.check import check_folder
 from fedgram.runs.secure_record import DOCUMENT, FORMAT, SecureRecord
 from fedgram.theory.geometry import psd
 from tests.helpers.command import fedgram
@@ -226,6 +227,8 @@ def test_a_damaged_record_is_named_and_hides_no_other_run(secure, tmp_path, capl
     for folder, content in ("good", read_document(secure[1])), ("bad", whole | document):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / DOCUMENT).write_text(json.dumps(content))
+    (problem,) = check_folder(tmp_path).problems
+    assert problem.startswith(f"This version cannot read '{tmp_path / 'bad' / 'secure.json'}'")
     with pytest.raises(InputError, match=r"This version cannot read '.*bad/secure.json'"):
         SecureRecord.load(tmp_path / "bad")
     for command in ("list", "show"):

@@ -1,6 +1,7 @@
 """What tests of Flower federations share: settings, procedures, and the in-process reference of tables."""
 
 import numpy as np
+import psutil
 
 from fedgram.data.encoding import Encoding
 from fedgram.data.problem import Problem, Split
@@ -50,3 +51,11 @@ def standardize(problem: Problem) -> Problem:
         problem.name, problem.kind, encode(problem.train), encode(problem.test), problem.target_names,
         validation=encode(problem.validation),
     )  # fmt: skip
+
+
+def is_running(program: str, process: psutil.Process) -> bool:
+    """Whether a process runs a program."""
+    try:
+        return program in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return False

@@ -20,7 +20,7 @@ from fedgram.flower.messages import GridTransport
 from fedgram.flower.server import run_server
 from fedgram.flower.sites_file import SitesConfig
 from fedgram.runs import Runs
-from tests.helpers.federations import SETTINGS, SITES
+from tests.helpers.federations import SETTINGS, SITES, is_running
 from tests.helpers.flower_grid import MemoryGrid
 from tests.helpers.scripted_sites import ScriptedGrid, targets
 
@@ -109,13 +109,6 @@ def test_names_that_the_locale_lacks_are_escaped(tmp_path):
     done.stdout.decode("ascii")
 
 
-def is_superlink(process: psutil.Process) -> bool:
-    try:
-        return "flower-superlink" in " ".join(process.cmdline())
-    except psutil.Error:  # it has ended
-        return False
-
-
 @pytest.mark.slow
 def test_killed_superlink_ends_the_command_and_the_run_is_resumed(tmp_path):
     """The SuperLink is killed after the first round; the same command trains the second."""
@@ -128,7 +121,8 @@ def test_killed_superlink_ends_the_command_and_the_run_is_resumed(tmp_path):
     def kill_link(line):
         lines.append(line)
         if line.startswith("Round 1 of 2"):
-            link, *_ = filter(is_superlink, psutil.Process().children(recursive=True))
+            family = psutil.Process().children(recursive=True)
+            link, *_ = (each for each in family if is_running("flower-superlink", each))
             link.kill()
 
     with pytest.raises(InputError, match=r"'superlink' ended while waiting for the run|did not finish"):

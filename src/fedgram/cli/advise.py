@@ -75,7 +75,7 @@ def advise(
         return
     print_advice(make_console(), advice, target_units, all_sites=show_all)
     networks = len(parse_seeds(seeds))
-    what = "it" if networks == 1 else f"one of the {networks} networks, whose average is better than each"
+    what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
     typer.echo(f"Train and keep {what}:\n  " + _train_command(advice, data, spec.flags, data_dir, data_seed))
 
 

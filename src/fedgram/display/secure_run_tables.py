@@ -1,4 +1,4 @@
-"""Print runs with secure sums, of which the server knows totals over clients only."""
+"""Print runs with secure sums. Their server knows only totals over clients."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram.runs.audit import AUDIT, read_audit
+from fedgram.runs.secure_record import DOCUMENT, SecureRecord
 from fedgram.runs.store import MANIFEST, StoredRun, read_run
 from fedgram.runs.tensor_files import read_arrays, read_metadata
 
@@ -77,7 +78,7 @@ def read_anchor(audit: Path) -> str | None:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.is_file() and (path.suffix == ".safetensors" or path.name in (MANIFEST, AUDIT))
+    return path.is_file() and (path.suffix == ".safetensors" or path.name in (MANIFEST, AUDIT, DOCUMENT))
 
 
 def _find_problems(path: Path) -> Iterator[str]:
@@ -85,6 +86,8 @@ def _find_problems(path: Path) -> Iterator[str]:
         if path.name == MANIFEST:
             run = read_run(path.parent)
             yield from _find_missing(run) if run else ()
+        elif path.name == DOCUMENT:
+            SecureRecord.load(path.parent)
         elif path.name == AUDIT:
             read_audit(path, read_anchor(path))
         else:

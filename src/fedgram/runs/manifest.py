@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from fedgram._util.errors import InputError
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
@@ -173,3 +175,12 @@ def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def _shorten(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 40 else f"{text[:16]}..."
+
+
+def unreadable_run(path: Path, error: Exception) -> InputError:
+    """Say that the description of a run has other contents than this version writes."""
+    return InputError(
+        f"This version cannot read '{path}' ({error}). Use the version that wrote it, or delete its folder "
+        "and train again.",
+        field=str(path),
+    )

@@ -14,6 +14,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.manifest import unreadable_run
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
 from fedgram.theory.geometry import psd
@@ -49,11 +50,7 @@ class SecureRecord:
         try:
             _ = record.describe(), record.complete, record.sentences  # what every command reads
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(
-                f"This version cannot read '{path}' ({error}). Use the version that wrote it, or delete its "
-                "folder and train again.",
-                field=str(path),
-            ) from None
+            raise unreadable_run(path, error) from None
         return record
 
     @classmethod

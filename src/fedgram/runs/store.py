@@ -20,7 +20,15 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram._util.text import escape_text, pluralize
-from fedgram.runs.manifest import FEDERATION, FORMAT, VALIDATION_ROWS, Account, Setup, digest
+from fedgram.runs.manifest import (
+    FEDERATION,
+    FORMAT,
+    VALIDATION_ROWS,
+    Account,
+    Setup,
+    digest,
+    unreadable_run,
+)
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round, Run
 from fedgram.runs.tensor_files import (
@@ -158,11 +166,7 @@ class StoredRun(DisplayMethods):
             checksums = dict(document.get("files", {}))
             return cls(folder, setup, Account.from_document(document["account"]), checksums)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(
-                f"This version cannot read '{folder / MANIFEST}' ({error}). Use the version that wrote it, "
-                "or delete its folder and train again.",
-                field=str(folder),
-            ) from None
+            raise unreadable_run(folder / MANIFEST, error) from None
 
     @property
     def complete(self) -> bool:
