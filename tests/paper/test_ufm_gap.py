@@ -87,7 +87,7 @@ def test_shares_add_up_and_instances_of_a_setting_differ():
         ),
         ("controlled_redraws", "trace_mean", lambda x: 3 * x, "gap-mean-trace"),
         ("controlled_redraws", "trace_covariance", lambda x: 3 * x, "gap-covariance-trace"),
-        ("equalized", "both_averaging", lambda x: x + 1e-13, "gap-removed"),
+        ("equalized", "both_averaging", lambda x: x + 1e-12, "gap-removed"),
         ("suite", "eigenvalue_averaging", lambda x: x - 1.0, "gap-smallest-eigenvalue"),
         ("suite", "targets", lambda x: x - 4, "gap-tiny-where"),
         ("suite", "bounds_hold", np.zeros_like, "gap-pairwise-bounds"),
