@@ -9,10 +9,19 @@ import torch
 from fedgram import InputError, Penalty, Problem, TrainConfig
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
-from fedgram.federation.site_models import absorb, feature_sums, fit_heads, mean_squares, to_layers
+from fedgram.federation.site_models import (
+    absorb,
+    feature_sums,
+    fit_heads,
+    mean_squares,
+    predict_part,
+    to_layers,
+    with_heads,
+)
 from fedgram.nets.backbones import ResMLP
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
+from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 
 CPU = torch.device("cpu")
@@ -27,12 +36,14 @@ def net():
     return ResMLP(3, width=8, blocks=1)
 
 
-def site_problem(rows=(60, 41, 23), seed=0, shift=2.0):
-    """Sites with one response to the inputs, and intercepts of their own."""
+def site_problem(rows=(60, 41, 23), seed=0, shift=2.0, slope=1.0):
+    """Sites with intercepts of their own; `slope` times the response of one site is that of the next."""
     rng = np.random.default_rng(seed)
     inputs = [rng.standard_normal((n, 3)) for n in rows]
     targets = [
-        np.c_[np.tanh(x[:, 0]) + x[:, 1], x[:, 2]] + shift * m + 0.1 * rng.standard_normal((len(x), 2))
+        slope**m * np.c_[np.tanh(x[:, 0]) + x[:, 1], x[:, 2]]
+        + shift * m
+        + 0.1 * rng.standard_normal((len(x), 2))
         for m, x in enumerate(inputs)
     ]
     problem = Problem.from_arrays(inputs, targets, kind="GENERATED")
@@ -179,6 +190,23 @@ def test_a_blended_run_mixes_in_the_local_model():
     for m, share in enumerate(shares):
         expected = share * local[m] + (1 - share) * shared[m]
         np.testing.assert_allclose(ours[m], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_shares_compare_models_that_have_not_seen_the_validation_rows():
+    """A head that was fitted on these rows too would seem better, and get a larger share."""
+    federation, _ = train(["full-model+moment-head+blended"], site_problem(shift=0.0, slope=-1.0))
+    (blended,), clients = federation.recorded, federation.clients
+    models = federation.site_models(blended)
+    best = clients.of_run(federation.chosen.best.tensors, 0)
+    unseen = with_heads(best, fit_heads(clients, best, 0, deviations=True).unseen)
+    targets = [y.numpy() for _, y in clients.data.validation]
+    own = predict_part(clients, models.local, "validation", 1)
+    honest, optimistic = (
+        BlendSums.from_rows(own, predict_part(clients, each, "validation", 0), targets)
+        for each in (unseen, models.tensors)
+    )
+    np.testing.assert_allclose(models.shares, honest.shares(), rtol=1e-10)
+    assert optimistic.prior().share < honest.prior().share
 
 
 def test_validation_rows_are_needed():

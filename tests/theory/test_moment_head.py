@@ -118,9 +118,17 @@ def test_strengths_are_chosen_by_held_out_error():
         held_out = FeatureSums.stack(
             [FeatureSums.from_rows(a[20:], b[20:]) for a, b in zip(u, y, strict=True)]
         )
-        strengths = fit_site_heads(train, held_out, effects=True).strengths
+        heads = fit_site_heads(train, held_out, effects=True)
+        strengths = heads.strengths
         assert (strengths.intercept <= 4) == expected
         assert strengths.deviation >= 64
+        # The heads that are judged have not seen the held-out rows.
+        pooled = train.total()
+        unseen = fit_site_effects(train, pooled.ridge(heads.ridge), pooled, strengths)
+        np.testing.assert_array_equal(heads.unseen.weight, unseen.weight)
+        errors = held_out.squared_error(unseen).sum(axis=-1)
+        np.testing.assert_allclose(heads.validation_error, errors, rtol=1e-10)
+        assert held_out.squared_error(heads.sites).sum() < errors.sum()
 
 
 @pytest.mark.parametrize(

@@ -142,26 +142,32 @@ class ChosenModels:
         """Solve the heads and shares of a run."""
         clients, procedure = self.clients, self.clients.runs[run].procedure
         tensors = {name: each.clone() for name, each in clients.of_run(self.best.tensors, run).items()}
-        shared: Tensors = {}
         rounds = self.best.round[run :: len(clients.runs)].tolist()
         chosen: dict[str, Any] = {"round": rounds if procedure.local else rounds[0]}
+        models, unseen = SiteModels(tensors, chosen=chosen), tensors
         if procedure.moment_head:
             heads = fit_heads(clients, tensors, run, deviations=True)
-            shared = {name: each[:1].clone() for name, each in tensors.items()}
-            write_heads(tensors, heads.sites)
-            write_heads(shared, heads.shared)
-            chosen |= {"ridge": heads.ridge, **heads.strengths.document()}
-        models = SiteModels(tensors, {name: each[0] for name, each in shared.items()}, chosen=chosen)
-        return self._blend(models, run) if procedure.blended else models
+            shared = with_heads({name: each[:1] for name, each in tensors.items()}, heads.shared)
+            models = SiteModels(
+                with_heads(tensors, heads.sites),
+                {name: each[0] for name, each in shared.items()},
+                chosen=chosen | {"ridge": heads.ridge, **heads.strengths.document()},
+            )
+            unseen = with_heads(tensors, heads.unseen)
+        return self._blend(models, unseen, run) if procedure.blended else models
 
-    def _blend(self, models: SiteModels, run: int) -> SiteModels:
-        """Add the local models and their shares."""
+    def _blend(self, models: SiteModels, unseen: Tensors, run: int) -> SiteModels:
+        """Add the local models and their shares.
+
+        Shares compare models on validation rows that neither has seen, so `unseen` have heads of training
+        rows alone: heads that were fitted on these rows look better than they are.
+        """
         clients = self.clients
         companion = find_companion(clients, run)
         local = clients.of_run(self.common.tensors, companion)
         sums = BlendSums.from_rows(
             predict_part(clients, local, "validation", companion),
-            predict_part(clients, models.tensors, "validation", run),
+            predict_part(clients, unseen, "validation", run),
             [y.cpu().numpy() for _, y in clients.data.validation],
         )
         shares = sums.shares()
@@ -199,11 +205,9 @@ class SiteModels:
         return arrays | ({"local_share": self.shares} if self.local else {})
 
 
-def write_heads(tensors: Tensors, head: LinearHead) -> None:
-    """Replace the last layers of models (M, ...) by heads on backbone outputs."""
-    layers = to_layers(head, Layers.from_parameters(tensors))
-    for name, value in layers.to_parameters().items():
-        tensors[name].copy_(value)
+def with_heads(tensors: Tensors, head: LinearHead) -> Tensors:
+    """Return models (M, ...) whose last layers are heads on backbone outputs."""
+    return {**tensors, **to_layers(head, Layers.from_parameters(tensors)).to_parameters()}
 
 
 def iterate_outputs(

@@ -27,6 +27,7 @@ from fedgram.flower.messages import (
     TRIAL,
     TRIALS,
     VALIDATION_SUMS,
+    VALIDATION_TOTALS,
     Payload,
 )
 from fedgram.flower.roster import Roster
@@ -113,7 +114,7 @@ class Chooser:
         if procedure.moment_head:
             training, validation = (_read(kept, part) for part in (TRAINING_SUMS, VALIDATION_SUMS))
             trial, _ = self._search(rounds, best, arrays, training, deviations=True)
-            arrays |= _name(training + validation, TOTALS) | {TRIAL: to_row(trial)}
+            arrays |= _name(training, TOTALS) | _name(validation, VALIDATION_TOTALS) | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if procedure.blended:
             arrays[PRIOR] = self._find_prior(rounds, best, arrays)

@@ -25,7 +25,7 @@ from fedgram.federation.site_models import (
     predict_part,
     predict_sites,
     squared_errors,
-    write_heads,
+    with_heads,
 )
 from fedgram.flower.client_state import ClientStore, folder_name, hash_request
 from fedgram.flower.config import FederationConfig
@@ -43,6 +43,7 @@ from fedgram.flower.messages import (
     TRIAL,
     TRIALS,
     VALIDATION_SUMS,
+    VALIDATION_TOTALS,
     Payload,
     reply_format,
 )
@@ -173,7 +174,8 @@ class Client:
     def blend(self, request: Payload) -> Payload:
         """Return sums that compare the chosen model with the one trained alone."""
         with devices.use_device(self.device):
-            sums = self._blend_sums(*self._choose_models(request))
+            clients, models, unseen = self._choose_models(request)
+            sums = self._blend_sums(clients, models.local, unseen)
         arrays = {"difference": sums.difference[0], "agreement": sums.agreement[0]}
         return Payload(arrays, _round_of(request))
 
@@ -181,10 +183,10 @@ class Client:
         """Store the chosen model; return its test error, and the share of the one trained alone."""
         arrays: Arrays = {}
         with devices.use_device(self.device):
-            clients, models = self._choose_models(request)
+            clients, models, unseen = self._choose_models(request)
             if models.local:
                 prior = SharePrior(*request.arrays[PRIOR].tolist())
-                models = replace(models, shares=self._blend_sums(clients, models).shares(prior))
+                models = replace(models, shares=self._blend_sums(clients, models.local, unseen).shares(prior))
                 arrays["local_share"] = models.shares[0]
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
@@ -221,24 +223,32 @@ class Client:
             )
         return self._build_network(request.arrays, stored)
 
-    def _choose_models(self, request: Payload) -> tuple[Clients, SiteModels]:
-        """Return the models of the chosen rounds, with the site's own head; without shares."""
+    def _choose_models(self, request: Payload) -> tuple[Clients, SiteModels, Tensors]:
+        """Return the models of the chosen rounds, with the site's own head and without shares.
+
+        Also return the shared model with a head that has not seen the validation rows.
+        """
         clients, tensors = self._load_models(request)
+        unseen = tensors
         if self.procedure.moment_head:
             training, validation = self._sum_features(clients, tensors)
-            trial, pooled = _read_trial(request.arrays[TRIAL]), _read_totals(request.arrays)
-            head = pooled.ridge(trial.ridge)
-            write_heads(tensors, fit_site_effects(training + validation, head, pooled, trial.strengths))
+            pooled = _read_totals(request.arrays)
+            every = pooled + _read_totals(request.arrays, VALIDATION_TOTALS)
+            trial = _read_trial(request.arrays[TRIAL])
+            unseen, tensors = (
+                with_heads(tensors, fit_site_effects(sums, total.ridge(trial.ridge), total, trial.strengths))
+                for sums, total in ((training, pooled), (training + validation, every))
+            )
         local: Tensors = {}
         if self.procedure.blended:
             stack = self._find_network(request, int(request.metadata["best_local"])).stack
             local = {name: each[1:] for name, each in stack.tensors.items()}
-        return clients, SiteModels(tensors, local=local)
+        return clients, SiteModels(tensors, local=local), unseen
 
-    def _blend_sums(self, clients: Clients, models: SiteModels) -> BlendSums:
+    def _blend_sums(self, clients: Clients, local: Tensors, unseen: Tensors) -> BlendSums:
         targets = [y.cpu().numpy() for _, y in self.data.validation]
-        own = predict_part(clients, models.local, "validation", 1)
-        return BlendSums.from_rows(own, predict_part(clients, models.tensors, "validation", 0), targets)
+        own = predict_part(clients, local, "validation", 1)
+        return BlendSums.from_rows(own, predict_part(clients, unseen, "validation", 0), targets)
 
     def _sum_features(self, clients: Clients, models: Tensors) -> tuple[FeatureSums, FeatureSums]:
         """Sum over training and over validation rows, with a leading axis of one site."""
@@ -305,8 +315,8 @@ def _round_of(request: Payload) -> dict[str, int]:
     return {"round": int(request.metadata["round"])}
 
 
-def _read_totals(arrays: Mapping[str, Array]) -> FeatureSums:
-    return FeatureSums(*(arrays[TOTALS + name] for name in SUMS))
+def _read_totals(arrays: Mapping[str, Array], prefix: str = TOTALS) -> FeatureSums:
+    return FeatureSums(*(arrays[prefix + name] for name in SUMS))
 
 
 def _read_trial(values: Array) -> Trial:

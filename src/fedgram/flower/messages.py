@@ -67,8 +67,9 @@ INPUT_MOMENTS: dict[str, str] = {"input_mean": "I", "input_variance": "I"}
 """Arrays of an introduction from which the server standardizes inputs."""
 TRAINING_SUMS, VALIDATION_SUMS = "train.", "validation."
 """Prefixes of the sums over training and validation rows."""
-TOTALS, TRIAL, PRIOR = "total.", "trial", "prior"
-"""Arrays of requests: totals of all clients' sums (a prefix), chosen strengths, prior of the shares."""
+TOTALS, VALIDATION_TOTALS, TRIAL, PRIOR = "total.", "validation_total.", "trial", "prior"
+"""Arrays of requests: totals of all clients' sums over training and over validation rows (prefixes), chosen
+strengths, prior of the shares."""
 
 
 def averaged_arrays(procedure: Procedure) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.flower.messages import PRIOR, SUMS, TOTALS, TRIAL
+from fedgram.flower.messages import PRIOR, SUMS, TOTALS, TRIAL, VALIDATION_TOTALS
 from fedgram.flower.secure_messages import BLENDED, FINISHED, TRIED
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.blend import BlendSums
@@ -72,7 +72,9 @@ class SecureChooser:
         chosen: dict[str, Any] = {} if self.procedure.local else {"round": self.number}
         if sums is not None:
             trial = self.choose_trial(shared, *sums, deviations=True)
-            arrays |= name_totals(sums[0] + sums[1]) | {TRIAL: to_row(trial)}
+            training, validation = sums
+            arrays |= name_totals(training) | name_totals(validation, VALIDATION_TOTALS)
+            arrays[TRIAL] = to_row(trial)
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if self.procedure.blended:
             arrays[PRIOR] = self.find_prior(arrays)
@@ -111,9 +113,9 @@ def errors_with_totals(numbers: Sequence[Fraction], trials: int, clients: int) -
     return totals[:, None] / clients + factor @ directions.T
 
 
-def name_totals(sums: FeatureSums) -> dict[str, Array]:
+def name_totals(sums: FeatureSums, prefix: str = TOTALS) -> dict[str, Array]:
     """Name totals of sums for a request."""
-    return {TOTALS + name: getattr(sums, name) for name in SUMS}
+    return {prefix + name: getattr(sums, name) for name in SUMS}
 
 
 def to_row(trial: Trial) -> Array:

@@ -1,8 +1,9 @@
 """Mixtures of two predictions per site, with shares chosen on validation rows.
 
 At site m, with d = f_own - f_shared and r = y - f_shared on validation rows, the share of f_own with least
-squared error is Σ d·r / Σ ‖d‖². Sites have few validation rows, so each share is shrunk towards that of all
-sites together, as if the site had PRIOR_ROWS more rows that agree with it. A site sends two sums and a count.
+squared error is Σ d·r / Σ ‖d‖². Neither prediction may have seen these rows: the one that has would get too
+much. Sites have few validation rows, so each share is shrunk towards that of all sites together, as if the
+site had PRIOR_ROWS more rows that agree with it. A site sends two sums and a count.
 """
 
 from __future__ import annotations

@@ -197,12 +197,13 @@ def _standard_error(errors: Array) -> Array:
 class SiteHeads:
     """Shared head (C, D) and the heads of M sites (M, C, D), with the strengths that gave them.
 
-    validation_error (M,): squared error on each site's validation rows, summed over targets, of heads that
-    were fitted without these rows.
+    unseen (M, C, D): heads of the sites that have not seen the validation rows, to be judged on these.
+    validation_error (M,): their squared error on each site's validation rows, summed over targets.
     """
 
     shared: LinearHead
     sites: LinearHead
+    unseen: LinearHead
     ridge: float
     strengths: EffectStrengths
     validation_error: Array
@@ -225,7 +226,7 @@ def fit_site_heads(
     Returns
     -------
     SiteHeads
-        Fitted on training and validation rows with the chosen strengths.
+        Fitted on training and validation rows with the chosen strengths; `unseen` on training rows alone.
     """
     totals, rows = training.total(), training + validation
     chosen, errors = search_strengths(
@@ -237,6 +238,7 @@ def fit_site_heads(
     return SiteHeads(
         shared=shared,
         sites=fit_site_effects(rows, shared, rows.total(), chosen.strengths),
+        unseen=fit_site_effects(training, totals.ridge(chosen.ridge), totals, chosen.strengths),
         ridge=chosen.ridge,
         strengths=chosen.strengths,
         validation_error=errors,
