@@ -1,4 +1,4 @@
-"""Cost of a round on Flower, next to Flower's own FedAvg, and the error under one bad client.
+"""Cost of a round on Flower next to its FedAvg, errors under a bad client, limits of honest ones.
 
     python benchmarks/federation.py [--clients 4,16,64] [--engines all] [--docs docs/benchmarks.md]
 
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import federation_honest_clients as honest_clients
 from benchmark_pages import replace_between
 from federation_bad_clients import ATTACKS, CLIENTS, DRAWS, ROUNDS, RULES, measure_errors
 from federation_engines import (
@@ -28,6 +29,7 @@ from federation_engines import (
     measure_fedgram,
     measure_in_process,
 )
+from federation_honest_clients import PROBLEMS
 from fedgram._util.files import read_json, write_json
 
 STORED = Path(__file__).with_name("federation_results.json")
@@ -71,6 +73,11 @@ def main() -> None:
     if results.get("errors", {}).keys() != ATTACKS.keys():
         results["errors"] = measure_errors()
         write_json(options.output, results)
+    for name, load in PROBLEMS.items():
+        if name not in results.setdefault("honest", {}):
+            found = honest_clients.measure_problem(load())
+            results["honest"][name] = {procedure: asdict(each) for procedure, each in found.items()}
+            write_json(options.output, results)
     tables = markdown(results)
     print(tables)
     if options.docs:
@@ -82,8 +89,8 @@ def markdown(results: dict) -> str:
     costs = {tuple(key.split(" | ")): Cost(**value) for key, value in results["costs"].items()}
     numbers = sorted({int(clients) for *_, clients in costs})
     lines = [
-        f"Seconds of a round (median of {SETTINGS['rounds']}), CPU seconds of all its processes, and KiB of "
-        "all its messages:",
+        f"Seconds of a round (median of at least {SETTINGS['rounds'] - 1}), CPU seconds of all its "
+        "processes, and KiB of all its messages:",
         "",
         "| | engine | " + " | ".join(f"{each} clients: s | CPU s | KiB" for each in numbers) + " |",
         "| --- | --- |" + len(numbers) * " --- | --- | --- |",
@@ -112,6 +119,7 @@ def markdown(results: dict) -> str:
         errors = [results["errors"][attack][name] for name in columns]
         cells = ["NaN" if error is None else f"{error:.1e}" for error in errors]
         lines.append(f"| {attack} | {' | '.join(cells)} |")
+    lines += ["", "### Honest clients and the limits", "", *honest_clients.markdown(results["honest"])]
     return "\n".join(lines) + "\n"
 
 

@@ -27,7 +27,8 @@ ATTACKS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": lambda head: head,
     "NaN": lambda head: head * np.nan,
     "sign flipped": lambda head: -head,
-    "times 3": lambda head: 3 * head,  # passes the checks: the limit is √10
+    "times 1.9": lambda head: 1.9 * head,  # passes the checks: the limit is 2
+    "times 3": lambda head: 3 * head,
     "times 1000": lambda head: 1e3 * head,
 }
 Aggregate = Callable[[np.ndarray], np.ndarray]
@@ -101,7 +102,8 @@ def run(
             heads[-1] = change(heads[-1])
         if has_checks and not suspended and number > 1:
             spread = float(np.median(np.linalg.norm(last - head, axis=(1, 2))))
-            suspended = not passes(heads[-1], grams[-1], moments, head, float((initial**2).sum()), spread)
+            limits = build_limits(grams[-1], moments, head, float((initial**2).sum()), spread)
+            suspended = not passes(limits, heads[-1])
         if suspended:
             heads = heads[:-1]
         last, head = heads, rule(heads)
@@ -111,22 +113,21 @@ def run(
     return float(psd.relative_error(psd.gram(head), limit))
 
 
-def passes(
-    head: np.ndarray,
-    gram: np.ndarray,
-    moments: Moments,
-    broadcast: np.ndarray,
-    initial: float,
-    spread: float,
-) -> bool:
-    """Whether the server's checks accept the bad client's return."""
+def build_limits(
+    gram: np.ndarray, moments: Moments, broadcast: np.ndarray, initial: float, spread: float
+) -> ReturnLimits:
+    """Build the limits of the bad client; the exact model has no optimizer that bounds its step."""
     mean, covariance = moments.mean[-1], moments.covariance[-1]
     info = ClientInfo("bad", 200, 0, 0, moments.targets, 0, "", 0, 0, mean, covariance)
     shared = {"head": broadcast, "bias": moments.pooled.mean}
     size = float(np.sqrt(np.trace(moments.pooled.covariance)))
     spreads = {"head": spread, "bias": 0.0}
-    limits = ReturnLimits(info, gram, mean, size, Penalty(), shared, initial, 0.0, spreads)
-    biases = dict.fromkeys(("bias", "own_bias", "centered_bias"), mean)
+    return ReturnLimits(info, gram, mean, size, Penalty(), shared, initial, 0.0, spreads, "solved")
+
+
+def passes(limits: ReturnLimits, head: np.ndarray) -> bool:
+    """Whether the server's checks accept a head; all else of the reply is in order."""
+    biases = dict.fromkeys(("bias", "own_bias", "centered_bias"), limits.target_mean)
     scalars = {"local_objective": 1e9, "clipped": 0.0, "loss": 1.0, "diverged": 0.0}
     if not np.isfinite(head).all():  # refused when the reply is decoded
         return False

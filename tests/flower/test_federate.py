@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from fedgram.flower import deployment, server_app
 from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import write_certificate, write_node_key
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.deployment import LogLine, federate, write_app
+from fedgram.flower.deployment import MOST_RESTARTS, LocalFederation, LogLine, federate, write_app
 from fedgram.flower.processes import Processes, interrupt_on_termination
 from fedgram.flower.server import ALREADY_FINISHED
 from fedgram.flower.sites_file import SitesConfig, load_clients, read_site
@@ -249,11 +250,32 @@ def test_children_of_a_killed_program_are_stopped(tmp_path, monkeypatch):
 
 def test_program_that_ends_early_is_named(tmp_path):
     with Processes(tmp_path, {}) as processes:
-        processes.start("sick", "python", "-c", "raise SystemExit('the port is taken')")
+        processes.start("sick", "python", "-c", r"raise SystemExit('\x1b[91mthe port\x1b[0m is taken')")
         with pytest.raises(InputError, match=r"'sick' ended while waiting for x: the port is taken"):
             processes.wait_until(lambda: False, "x", 20)
         with pytest.raises(InputError, match=r"Timeout after 0 s while waiting for x"):
-            processes.wait_until(lambda: False, "x", 0.0, may_end="sick")
+            processes.wait_until(lambda: False, "x", 0.0, needs=[])
+
+
+def test_ended_supernode_is_started_again_a_few_times(tmp_path, monkeypatch):
+    """Without Flower: a SuperNode is a program that ends at once."""
+
+    def launch(self: LocalFederation, site: str) -> None:
+        self.processes.start(f"site-{site}", "python", "-c", "raise SystemExit('killed')")
+        self.processes.running[f"site-{site}"].wait(20)
+
+    monkeypatch.setattr(LocalFederation, "_launch_node", launch)
+    federation, lines, restarts = LocalFederation(tmp_path), [], Counter()
+    with federation.processes:
+        federation.start_node("oslo", {})
+        for _ in range(MOST_RESTARTS):
+            federation._restart_ended_nodes(restarts, lines.append)
+        with pytest.raises(InputError, match=r"The SuperNode of site 'oslo' ended 4 times\. Its log is"):
+            federation._restart_ended_nodes(restarts, lines.append)
+        federation.stop_node("oslo")
+        federation._restart_ended_nodes(restarts, lines.append)  # stopped on purpose
+        assert federation.processes.log("site-oslo").read_text() == 4 * "killed\n"
+    assert lines == MOST_RESTARTS * ["The SuperNode of site 'oslo' ended; starting it again."]
 
 
 def test_termination_interrupts():

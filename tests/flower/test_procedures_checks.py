@@ -109,12 +109,47 @@ def test_selected_head_is_aligned_and_its_negative_is_refused(seed, features):
     assert turned == pytest.approx(measure_alignment(local, broadcast), abs=1e-9)
     # Clients that differ much have a large spread, so the limit of steps does not bind.
     spread = {"head": 1e3, "bias": 1.0}
-    limits = replace(limits_of(1.0, head=broadcast), gram=psd.gram(local), spread=spread)
+    limits = replace(limits_of(1.0, head=broadcast), gram=psd.gram(local), spread=spread, returned="solved")
     limits._check_head(selected)
     with pytest.raises(RejectedReplyError, match=r"its head points away from the shared one: alignment -1"):
         limits._check_head(-selected)
     limits._check_head(-0.05 * selected)  # optimizer noise where no direction is active
     assert measure_alignment(local, np.zeros_like(local)) == 1.0
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.floats(1.0, 30.0), st.booleans())
+def test_head_on_the_way_to_its_optimum_passes_and_three_times_the_longer_end_is_refused(seed, scale, is_far):
+    rng = np.random.default_rng(seed)
+    broadcast, local = rng.standard_normal((2, 2, 5)) * ([[[scale]], [[1.0]]] if is_far else 1.0)
+    selected = psd.closest_factor(broadcast, psd.gram(local))
+    spread = {"head": 1e3, "bias": 1.0}
+    limits = replace(limits_of(1.0, head=broadcast), gram=psd.gram(local), spread=spread, returned="solved")
+    for part in (0.0, 0.3, 1.0):
+        limits._check_head((1 - part) * broadcast + part * selected)
+    longer = max(broadcast, selected, key=lambda head: float((head**2).sum()))
+    limits._check_head(1.9 * longer)
+    with pytest.raises(RejectedReplyError, match="its head has a squared norm of"):
+        limits._check_head(3 * longer)
+
+
+@pytest.mark.parametrize("returned", ["trained", "aligned", "solved"])
+def test_head_beyond_the_optimizers_reach_is_refused_unless_it_is_solved(returned):
+    broadcast = np.random.default_rng(0).standard_normal((2, 8))
+    limits = replace(limits_of(0.1, head=broadcast), gram=psd.gram(broadcast), returned=returned)
+    limits._check_head(broadcast + 0.1)
+    if returned == "solved":
+        limits._check_head(1.5 * broadcast)
+        return
+    with pytest.raises(RejectedReplyError, match=r"from the shared one; the limit is 0\.4"):
+        limits._check_head(1.5 * broadcast)
+
+
+def test_reach_of_one_step_is_the_learning_rate_and_that_of_a_step_grows():
+    reach = [optimizer_reach(TrainConfig(epochs=steps), rows=1) / steps for steps in range(1, 3000, 7)]
+    assert reach[0] == pytest.approx(1e-3, rel=2e-3)
+    assert (np.diff(reach) > 0).all()
+    assert np.isfinite(optimizer_reach(TrainConfig(), rows=10**15))  # the count is the client's word
 
 
 def test_first_backbone_far_from_all_others_is_refused():

@@ -32,6 +32,6 @@ def test_only_registered_nodes_and_known_servers_connect(tmp_path):
                 environment={"FLWR_HOME": str(tmp_path / name)},
             )  # fmt: skip
             has_ended = partial(federation.processes.has_ended, name)
-            federation.processes.wait_until(has_ended, name, 120, may_end=name)
+            federation.processes.wait_until(has_ended, name, 120, needs=[])
             federation.processes.stop(name)
             assert "SuperNode ID:" not in federation.processes.log(name).read_text()

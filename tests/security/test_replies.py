@@ -44,7 +44,7 @@ TRAIN = {
     "head times -50": (set_array("head", lambda value: -50 * value), "its head has a squared norm of"),
     "head with the sign flipped": (set_array("head", lambda value: -value), "its head points away from"),
     "head flipped and small": (set_array("head", lambda value: -0.5 * value), "its head points away from"),
-    "head times 3": (set_array("head", lambda value: 3 * value), "its head is .* from the shared one"),
+    "head times 3": (set_array("head", lambda value: 3 * value), "its head has a squared norm of"),
     "head of another shape": (set_array("head", np.zeros((2, 9))), r"'head' is not a float64 array of shape"),
     "head transposed": (set_array("head", np.transpose), "'head' is not a float64 array of shape"),
     "head scalar": (set_array("head", 1.0), "'head' is not a float64 array"),

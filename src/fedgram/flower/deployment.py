@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -27,7 +28,7 @@ from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import LOCALHOST, write_certificate, write_node_key
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.processes import GRACE, Processes, interrupt_on_termination
+from fedgram.flower.processes import ANSI, GRACE, Processes, interrupt_on_termination
 from fedgram.flower.secure_server import check_secure
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.runs import Runs, StoredRun
@@ -35,6 +36,8 @@ from fedgram.runs.secure_record import SecureRecord
 
 START_TIMEOUT = 120.0
 """Seconds until a SuperLink or a SuperNode must be ready; on two busy cores it took 4 to 15 s."""
+MOST_RESTARTS = 3
+"""Restarts of a SuperNode in a run: one that cannot run would end again and again."""
 CONNECTION = "local"
 """Name of the SuperLink in Flower's configuration file."""
 LINK, RUN, COMMAND = "superlink", "run", "command"
@@ -52,7 +55,6 @@ server = server_app()
 client = client_app()
 """
 """The app's module. Flower looks for plain assignments."""
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LOG_LINE = re.compile(r"(INFO|WARNING|ERROR)\s*:\s*(.*)")
 FINISHED = "Run finished."
 """Start of the server app's last line."""
@@ -87,6 +89,7 @@ class LocalFederation:
         self.folder, self.is_simulation = folder, is_simulation
         self.processes = Processes(folder, QUIET)
         self.port = find_free_ports(1)[0]
+        self.node_configs: dict[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -110,18 +113,39 @@ class LocalFederation:
 
     def start_node(self, site: str, node_config: Mapping[str, Any]) -> None:
         """Register a new key and start a SuperNode with it; `wait_for_nodes` waits until it is connected."""
+        self.node_configs[site] = node_config
+        self.processes.log(_program_name(site)).write_bytes(b"")  # tells whether this process is connected
+        self._launch_node(site)
+
+    def _launch_node(self, site: str) -> None:
         name = _program_name(site)
         key = write_node_key(self.folder, name)
         self.run_flwr("supernode", "register", str(key.public), CONNECTION)
         config = self.folder / f"{name}.toml"
-        config.write_text(tomli_w.dumps(dict(node_config)), encoding="utf-8")
+        config.write_text(tomli_w.dumps(dict(self.node_configs[site])), encoding="utf-8")
         (port,) = find_free_ports(1)
-        self.processes.log(name).write_bytes(b"")  # its last line tells whether this process is connected
         self._start(
             name, "flower-supernode", "--superlink", self.address, "--root-certificates",
             str(self.certificate.public), "--auth-supernode-private-key", str(key.private), "--host",
             LOCALHOST, "--port", str(port), "--node-config", str(config), home=name,
         )  # fmt: skip
+
+    def _restart_ended_nodes(self, restarts: Counter[str], on_line: OnLine) -> None:
+        """Start SuperNodes again that ended; their old key would be refused until heartbeats are missed."""
+        for site in self.node_configs:
+            name = _program_name(site)
+            if name not in self.processes.running or not self.processes.has_ended(name):
+                continue
+            if restarts[site] == MOST_RESTARTS:
+                raise InputError(
+                    f"The SuperNode of site '{site}' ended {MOST_RESTARTS + 1} times. Its log is "
+                    f"'{self.processes.log(name)}'.",
+                    field="sites",
+                )
+            restarts[site] += 1
+            on_line(f"The SuperNode of site '{site}' ended; starting it again.")
+            self.stop_node(site)
+            self._launch_node(site)
 
     def stop_node(self, site: str, *, grace: float = GRACE) -> None:
         """Stop a SuperNode and what it started; without grace it is killed, as in a crash."""
@@ -140,7 +164,7 @@ class LocalFederation:
         log.write_bytes(b"")
         self._start(COMMAND, "flwr", *command, home=COMMAND)
         has_ended = partial(self.processes.has_ended, COMMAND)
-        self.processes.wait_until(has_ended, f"'flwr {command[0]}'", timeout, may_end=COMMAND)
+        self.processes.wait_until(has_ended, f"'flwr {command[0]}'", timeout, needs=[LINK])
         code, output = self.processes.running[COMMAND].returncode, log.read_text(errors="replace")
         self.processes.stop(COMMAND)
         if code:
@@ -150,10 +174,14 @@ class LocalFederation:
         return output
 
     def run_app(self, app: Path, *options: str, on_line: OnLine = ignore_line) -> list[LogLine]:
-        """Run an app to its end; return its log, and pass what the app itself logs to `on_line`."""
+        """Run an app to its end; return its log, and pass what the app itself logs to `on_line`.
+
+        SuperNodes that end are started again.
+        """
         self.processes.log(RUN).write_bytes(b"")
         self._start(RUN, "flwr", "run", str(app), CONNECTION, "--stream", *options, home=COMMAND)
         lines: list[LogLine] = []
+        restarts: Counter[str] = Counter()
         with self.processes.log(RUN).open("rb") as log:
 
             def read_lines() -> bool:
@@ -162,9 +190,11 @@ class LocalFederation:
                     if line.level in ("INFO", "WARNING") and line.text and _has_started(lines):
                         on_line(line.text)
                     lines.append(line)
+                if not has_ended:
+                    self._restart_ended_nodes(restarts, on_line)
                 return has_ended
 
-            self.processes.wait_until(read_lines, "the run", float("inf"), may_end=RUN)
+            self.processes.wait_until(read_lines, "the run", float("inf"), needs=[LINK])
         self.processes.stop(RUN)
         return lines
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -25,6 +26,8 @@ GRACE = 5.0
 """Seconds that a program may take to end itself; Flower's took 0.2 to 3 s."""
 LOG_TAIL = 3
 """Lines of a program's log in an error message."""
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+"""Colors in a log."""
 BIN = Path(sys.executable).parent
 MARK = "FEDGRAM_PROGRAM"
 """Environment variable with a random name of the program, which its descendants inherit."""
@@ -88,13 +91,20 @@ class Processes:
         return self.running[name].poll() is not None
 
     def wait_until(
-        self, condition: Callable[[], bool], what: str, seconds: float, may_end: str | None = None
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        seconds: float,
+        needs: Collection[str] | None = None,
     ) -> None:
-        """Wait for a condition; raise InputError after `seconds`, or if a program ends that must not."""
+        """Wait for a condition; raise InputError after `seconds`, or if a program ends that it needs.
+
+        By default it needs all programs.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
-            for name in self.running:
-                if name != may_end and self.has_ended(name):
+            for name in self.running if needs is None else needs:
+                if self.has_ended(name):
                     raise InputError(
                         f"'{name}' ended while waiting for {what}: {self._read_tail(name)} Its log is "
                         f"'{self.log(name)}'.",
@@ -108,7 +118,8 @@ class Processes:
             time.sleep(POLL_INTERVAL)
 
     def _read_tail(self, name: str) -> str:
-        lines = [line.strip() for line in self.log(name).read_text(errors="replace").splitlines()]
+        text = ANSI.sub("", self.log(name).read_text(errors="replace"))
+        lines = [line.strip() for line in text.splitlines()]
         return " ".join([line for line in lines if line][-LOG_TAIL:])
 
 

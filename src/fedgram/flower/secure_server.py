@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -205,10 +206,16 @@ class SecureServer:
         return Scaling.from_total(total.numbers, inputs)
 
     def _predict(self) -> SumPrediction:
-        size = self.sizes["C"]
+        size, finished = self.sizes["C"], count(1)
         log.info("Predicting from secure sums, about ten of them with two messages each.")
+
+        def sum_round(head: Array) -> Total:
+            total = self.sums.sum(ROUND, 0, {"head": head, **self.units}, 1 + size**2)
+            log.info("Finished sum %d of the prediction.", next(finished))
+            return total
+
         prediction = predict_from_sums(
-            lambda head: self.sums.sum(ROUND, 0, {"head": head, **self.units}, 1 + size**2),
+            sum_round,
             lambda clients: self.sums.sum_exactly(clients, MOMENTS, 0, self.units, 2 + size + 3 * size**2),
             size,
             self.config.settings.penalty,

@@ -228,7 +228,7 @@ class Server:
         return {
             name: ReturnLimits(
                 info, gram, self.target_means[name], size, settings.penalty, self.shared, initial,
-                optimizer_reach(settings, info.rows), spread,
+                optimizer_reach(settings, info.rows), spread, self.procedure.returned,
             )
             for (name, info), gram in zip(self.roster.clients.items(), self.expected.grams, strict=True)
         }  # fmt: skip
