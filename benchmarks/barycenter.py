@@ -33,6 +33,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ from rich.console import Console
 
 from barycenter_peers import Ladder, Peer, Solve, load
 from barycenter_problems import problems, reference
-from barycenter_results import STORED, Row, draw_times, read_rows, replace_tables, show_table, write_rows
+from barycenter_results import STORED, Row, draw_times, read_rows, show_table, tables
+from benchmark_pages import add_options, finish
 from fedgram import barycenter
 
 ONE_CORE = {
@@ -57,10 +59,7 @@ def main() -> None:
     console = Console()
     rows = read_rows(STORED) if arguments.tables else measure(console)
     console.print(show_table(rows))
-    if arguments.json:
-        write_rows(rows, arguments.json)
-    if arguments.docs:
-        replace_tables(rows, arguments.docs)
+    finish([asdict(row) for row in rows], tables, arguments)
     if arguments.figure:
         draw_times(rows, arguments.figure)
 
@@ -79,9 +78,7 @@ def measure(console: Console) -> list[Row]:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", action="store_true", help="show stored results, measure nothing")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
+    add_options(parser, STORED)
     parser.add_argument("--figure", type=Path, help="draw the times to this file")
     return parser.parse_args()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
-from benchmark_pages import replace_between
+from benchmark_pages import markdown_table, read_results
 
 STORED = Path(__file__).with_name("barycenter_results.json")
 HEADINGS = ("(C, M)", "", "ms", "times ours", "error")
@@ -33,13 +33,7 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """Read stored results."""
-    return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
-
-
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Store results."""
-    document = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
-    path.write_text(document + "\n", encoding="utf-8")
+    return [Row(**each) for each in read_results(path)]
 
 
 def format_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -70,21 +64,50 @@ def show_table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Table for a page."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *format_rows(rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def tables(results: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Tables of the page, by name: well-conditioned problems, and the others."""
+    rows = [Row(**each) for each in results]
+    groups = {
+        "barycenters": [row for row in rows if row.is_benign],
+        "hard barycenters": [row for row in rows if not row.is_benign],
+    }
+    return {
+        name: f"Milliseconds of a call (times ours):\n\n{_pivot(group, _format_time(group))}\n"
+        f"Relative error:\n\n{_pivot(group, lambda row: f'{row.error:.1e}')}"
+        for name, group in groups.items()
+    }
 
 
-def replace_tables(rows: Sequence[Row], page: Path) -> None:
-    """Replace both tables of a page."""
-    replace_between(page, "barycenters", markdown([row for row in rows if row.is_benign]))
-    replace_between(page, "hard barycenters", markdown([row for row in rows if not row.is_benign]))
+def _pivot(rows: Sequence[Row], show: Callable[[Row], str]) -> str:
+    """One line per problem, one column per library."""
+    names = list(dict.fromkeys(row.who for row in rows))
+    problems = list(dict.fromkeys(row.problem for row in rows))
+    cells = {(row.problem, row.who): show(row) for row in rows}
+    lines = [(problem, *(cells.get((problem, name), "") for name in names)) for problem in problems]
+    return markdown_table(("(C, M)", *names), lines)
+
+
+def _format_time(rows: Sequence[Row]) -> Callable[[Row], str]:
+    """Format a time, and its ratio to ours on the same problem."""
+    own = {row.problem: row.milliseconds for row in rows if row.who == "fedgram"}
+
+    def show(row: Row) -> str:
+        time = f"{'~' if row.scaled else ''}{_round(row.milliseconds)}"
+        return time if row.who == "fedgram" else f"{time} ({_round(row.milliseconds / own[row.problem], 2)})"
+
+    return show
+
+
+def _round(value: float, digits: int = 3) -> str:
+    """Significant digits, without an exponent."""
+    return f"{float(f'{value:.{digits}g}'):,.10g}"
 
 
 def draw_times(rows: Sequence[Row], path: Path) -> None:
     """Draw bars for the well-conditioned problems."""
     from matplotlib.figure import Figure
+
+    from fedgram.display.plotting import PALETTE
 
     rows = [row for row in rows if row.is_benign]
     names = list(dict.fromkeys(row.who for row in rows))
@@ -96,9 +119,21 @@ def draw_times(rows: Sequence[Row], path: Path) -> None:
         places = [
             labels.index(row.problem) + (index - (len(names) - 1) / 2) * 0.8 / len(names) for row in mine
         ]
-        axes.bar(places, [row.milliseconds for row in mine], width=0.8 / len(names), label=name)
-    axes.set(yscale="log", ylabel="CPU time of a call [ms]", xlabel="(C, M)", xticks=range(len(labels)))
+        axes.bar(
+            places,
+            [row.milliseconds for row in mine],
+            width=0.8 / len(names),
+            label=name,
+            color=PALETTE[index],
+        )
+    axes.set(
+        yscale="log",
+        ylabel="CPU time of a call [ms]",
+        xlabel="(C targets, M clients)",
+        xticks=range(len(labels)),
+    )
     axes.set_xticklabels(labels)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(ncols=2, frameon=False)
     axes.set_title("Bures–Wasserstein barycenters, GENERATED Grams, one core", fontsize=9)
     figure.savefig(path, dpi=150)

@@ -1,15 +1,16 @@
 """Coverage and time of the sampling intervals of the gap.
 
-    python benchmarks/intervals.py [--trials 500] [--rows 50,200,1000] [--sites 2,4,12]
+    python benchmarks/intervals.py [--trials 600] [--rows 50,200,1000] [--sites 2,4,12] [--json FILE]
+    python benchmarks/intervals.py --tables [--docs docs/benchmarks.md]
 
 GENERATED sites with two targets. In every trial each site has a random mean (standard deviation 0.7) and a
-random covariance with eigenvalues between 0.3 and 3, which leaves a gap of 10 to 16 % (medians). Targets are
+random covariance with eigenvalues between 0.3 and 3. Targets are
 a linear map of independent noise: normal; skewed (gamma with shape 2, kurtosis 6); heavy-tailed (Student's t
 with 5 degrees of freedom, kurtosis 9). "no gap" has equal sites with normal targets.
 
-Columns: the fraction of nominal 95 % intervals for the relative gap that contain that of the population, with
-resampled rows and with moments alone; the same for mean errors with resampled rows; the fraction of p-values
-below 5 %.
+Columns: the median gap of the populations; the fraction of nominal 95 % intervals for the relative gap that
+contain that of the population, with resampled rows and with moments alone; the same for mean errors with
+resampled rows; the fraction of p-values below 5 %.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmark_pages import add_options, finish, markdown_table, read_results
 from fedgram import Moments, Penalty, intervals, predict
 from fedgram.data.resampling import row_sampler
 
 Array = np.ndarray
 
+STORED = Path(__file__).with_name("intervals_results.json")
 TARGETS, RESAMPLES, PENALTY = 2, 300, Penalty()
+NO_GAP = "no gap"
+SIZES = ((2, 3), (2, 12), (3, 8), (6, 4), (8, 3))
+COLUMNS = ("gap, rows", "gap, moments", "mean errors, rows", "p < 0.05")
 NOISE = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "skewed": lambda rng, shape: (rng.gamma(2.0, size=shape) - 2) / np.sqrt(2),
@@ -42,8 +50,8 @@ def population(rng: np.random.Generator, sites: int, is_equal: bool) -> tuple[Ar
     return 0.7 * rng.standard_normal((sites, TARGETS)), (basis * values) @ basis.swapaxes(-1, -2)
 
 
-def trials(kind: str, rows: int, sites: int, number: int, is_equal: bool) -> Iterator[tuple[bool, ...]]:
-    """Whether intervals of the gap (from rows, from moments) and of mean errors contain the truth."""
+def trials(kind: str, rows: int, sites: int, number: int, is_equal: bool) -> Iterator[tuple[float, ...]]:
+    """The true gap, and then per column whether intervals contain the truth (or the p-value is small)."""
     rng = np.random.default_rng([rows, sites, list(NOISE).index(kind)])
     for trial in range(number):
         mean, covariance = population(rng, sites, is_equal)
@@ -57,29 +65,63 @@ def trials(kind: str, rows: int, sites: int, number: int, is_equal: bool) -> Ite
         hits = [low <= truth.relative_gap <= high for low, high in (by_rows.relative, by_moments.relative)]
         low, high = np.moveaxis(by_rows.mean_error, -1, 0)
         error = -truth.moments.offset
-        yield *hits, float(((low <= error) & (error <= high)).mean()), by_rows.p_value < 0.05
+        yield (
+            float(truth.relative_gap),
+            *hits,
+            float(((low <= error) & (error <= high)).mean()),
+            by_rows.p_value < 0.05,
+        )
 
 
-def print_coverage(arguments: argparse.Namespace) -> None:
-    print("| targets | rows per site | sites | gap, rows | gap, moments | mean errors, rows | p < 0.05 |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for kind in arguments.kinds.split(","):
-        is_equal = kind == "no gap"
-        for rows in map(int, arguments.rows.split(",")):
-            for sites in map(int, arguments.sites.split(",")):
+def measure_coverage(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Coverage for every kind of targets, number of rows and number of sites."""
+    for kind in options.kinds.split(","):
+        is_equal = kind == NO_GAP
+        for rows in map(int, options.rows.split(",")):
+            for sites in map(int, options.sites.split(",")):
                 name = "normal" if is_equal else kind
-                found = np.mean(list(trials(name, rows, sites, arguments.trials, is_equal)), axis=0)
-                cells = " | ".join(f"{value:.3f}" for value in found)
-                print(f"| {kind} | {rows} | {sites} | {cells} |", flush=True)
+                found = np.array(list(trials(name, rows, sites, options.trials, is_equal)))
+                coverage = dict(zip(COLUMNS, found[:, 1:].mean(axis=0).tolist(), strict=True))
+                gap = float(np.median(found[:, 0]))
+                case = {"targets": kind, "rows": rows, "sites": sites, "trials": len(found), "gap": gap}
+                yield {**case, **coverage}
 
 
-def print_times() -> None:
-    print("| (C, M) | 1,000 resamples, ms of CPU time |")
-    print("| --- | --- |")
-    for targets, sites in ((2, 3), (2, 12), (3, 8), (6, 4), (8, 3)):
+def measure_times() -> Iterator[dict[str, Any]]:
+    """CPU time of 1,000 resamples."""
+    for targets, sites in SIZES:
         rng = np.random.default_rng(0)
         rows = rng.standard_normal((sites, 200, targets)) @ (np.eye(targets) + 0.2)
-        print(f"| ({targets}, {sites}) | {time_resamples(rows):.0f} |", flush=True)
+        yield {"targets": targets, "sites": sites, "milliseconds": time_resamples(rows)}
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Tables of the page, by name."""
+    times = [
+        (f"({row['targets']}, {row['sites']})", f"{row['milliseconds']:.0f}") for row in results["times"]
+    ]
+    coverage = results["coverage"]
+    return {
+        "interval times": markdown_table(("(C, M)", "ms of CPU time"), times),
+        "interval coverage": _coverage_table(
+            [row for row in coverage if row["targets"] != NO_GAP], COLUMNS[:-1]
+        ),
+        "intervals without a gap": _coverage_table(
+            [row for row in coverage if row["targets"] == NO_GAP], COLUMNS
+        ),
+    }
+
+
+def _coverage_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    headings = ("targets", "rows per site", "sites", "median gap", *columns)
+    trials = sorted({row["trials"] for row in rows})
+    said = f"Trials per row: {' or '.join(f'{number:,}' for number in trials)}."
+    return f"{said}\n\n{markdown_table(headings, (_format_coverage(row, columns) for row in rows))}"
+
+
+def _format_coverage(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, ...]:
+    case = (row["targets"], f"{row['rows']:,}", str(row["sites"]), f"{row['gap']:.1%}")
+    return *case, *(f"{row[name]:.3f}" for name in columns)
 
 
 def time_resamples(rows: Array) -> float:
@@ -99,15 +141,23 @@ def time_resamples(rows: Array) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--trials", type=int, default=500, help="per row of the table")
-    parser.add_argument("--kinds", default=",".join([*NOISE, "no gap"]))
+    parser.add_argument("--trials", type=int, default=600, help="per row of the table")
+    parser.add_argument("--kinds", default=",".join([*NOISE, NO_GAP]))
     parser.add_argument("--rows", default="50,200,1000")
     parser.add_argument("--sites", default="2,4,12")
-    arguments = parser.parse_args()
-    print_times()
-    print()
-    if arguments.trials:
-        print_coverage(arguments)
+    add_options(parser, STORED)
+    options = parser.parse_args()
+    results = read_results(STORED) if options.tables else measure(options)
+    print("\n".join(tables(results).values()))
+    finish(results, tables, options)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    coverage = []
+    for row in measure_coverage(options):
+        coverage.append(row)
+        print(" ".join(_format_coverage(row, COLUMNS)), flush=True)
+    return {"times": list(measure_times()), "coverage": coverage}
 
 
 if __name__ == "__main__":

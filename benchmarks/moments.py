@@ -1,6 +1,7 @@
 """Client moments of a Parquet table: fedgram against the pandas a person would write.
 
-    python benchmarks/moments.py [--rows 50000000] [--folder .] [--repeat 3]
+    python benchmarks/moments.py [--rows 50000000] [--folder .] [--repeat 3] [--json moments_results.json]
+    python benchmarks/moments.py --tables [--docs docs/benchmarks.md]
 
 Every run has a process of its own. Seconds are those of the call alone, imports left out, the best of the
 repeats; memory is the peak of the whole process. "Times faster" is against the fastest pandas.
@@ -16,9 +17,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmark_pages import add_options, finish, markdown_table, read_results
+
+STORED = Path(__file__).with_name("moments_results.json")
+HEADINGS = ("", "seconds", "peak GiB", "times faster", "largest relative difference")
 CLIENTS, TARGETS, CHUNK = 100, ["a", "b", "c"], 1_000_000
 
 Result = tuple[np.ndarray, np.ndarray, np.ndarray]  # count (M,), mean (M, C), covariance (M, C, C)
@@ -83,8 +89,11 @@ def _grouped(groups) -> Result:
 
 
 METHODS = {
-    function.__name__.replace("_", " "): function
-    for function in (fedgram, fedgram_two_passes, pandas_groupby, pandas_category, pandas_loop)
+    "fedgram": fedgram,
+    "fedgram, two passes (clients far apart)": fedgram_two_passes,
+    "pandas, groupby": pandas_groupby,
+    "pandas, groupby on a categorical": pandas_category,
+    "pandas, loop over clients": pandas_loop,
 }
 
 
@@ -121,17 +130,57 @@ def difference(result: Result, reference: Result) -> float:
     return max(float((norm(x - y, axis=1) / norm(y, axis=1)).max()) for x, y in pairs)
 
 
-def compare(path: Path, repeat: int) -> None:
+def compare(path: Path, repeat: int) -> list[dict[str, Any]]:
+    """Seconds, peak memory and difference from the fastest pandas of every method."""
     # Round after round, so that a busy spell of the machine does not hit one method alone.
     runs = [{name: run(name, path, path.with_suffix(".npz")) for name in METHODS} for _ in range(repeat)]
     seconds = {name: min(each[name][0] for each in runs) for name in METHODS}
-    fastest = min((name for name in METHODS if name.startswith("pandas")), key=lambda name: seconds[name])
-    print(f"{'':20}{'seconds':>10}{'peak GiB':>10}{'times faster':>14}{'difference':>12}")
-    for name in METHODS:
-        memory = max(each[name][1] for each in runs)
-        away = difference(runs[0][name][2], runs[0][fastest][2])
-        faster = seconds[fastest] / seconds[name]
-        print(f"{name:20}{seconds[name]:10.2f}{memory:10.2f}{faster:14.1f}{away:12.0e}")
+    reference = fastest_pandas(seconds)
+    return [
+        {
+            "method": name,
+            "seconds": seconds[name],
+            "gib": max(each[name][1] for each in runs),
+            "difference": difference(runs[0][name][2], runs[0][reference][2]),
+        }
+        for name in METHODS
+    ]
+
+
+def fastest_pandas(seconds: dict[str, float]) -> str:
+    return min((name for name in seconds if name.startswith("pandas")), key=seconds.__getitem__)
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Table of the page, by name."""
+    seconds = {row["method"]: row["seconds"] for row in results["methods"]}
+    least = seconds[fastest_pandas(seconds)]
+    rows = [
+        (
+            row["method"],
+            f"{row['seconds']:.2f}",
+            f"{row['gib']:.2f}",
+            f"{least / row['seconds']:.1f}",
+            f"{row['difference']:.0e}" if row["difference"] else "0",
+        )
+        for row in results["methods"]
+    ]
+    what = (
+        f"{results['rows']:,} rows, {len(TARGETS)} targets, {CLIENTS} clients in Parquet "
+        f"({results['gib']:.2f} GiB, GENERATED), {results['processors']} processors, "
+        f"best of {results['repeat']}."
+    )
+    return {"moments": f"{what}\n\n{markdown_table(HEADINGS, rows)}"}
+
+
+def measure_all(rows: int, folder: Path | None, repeat: int) -> dict[str, Any]:
+    """Generate the table, and run every method on it."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        path = Path(name, "moments.parquet")
+        generate(path, rows)
+        size = path.stat().st_size / 2**30
+        methods = compare(path, repeat)
+    return {"rows": rows, "gib": size, "processors": os.cpu_count(), "repeat": repeat, "methods": methods}
 
 
 def main() -> None:
@@ -143,17 +192,17 @@ def main() -> None:
         "--folder", type=Path, help="where to write the table; a temporary folder if left out"
     )
     parser.add_argument("--repeat", type=int, default=3)
+    add_options(parser, STORED)
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(*options.measure)
         return
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        path = Path(folder, "moments.parquet")
-        generate(path, options.rows)
-        size = f"{options.rows:,} rows, {len(TARGETS)} targets, {CLIENTS} clients"
-        print(f"{size}, {path.stat().st_size / 2**30:.2f} GiB; {os.cpu_count()} processors")
-        compare(path, options.repeat)
+    results = (
+        read_results(STORED) if options.tables else measure_all(options.rows, options.folder, options.repeat)
+    )
+    print(tables(results)["moments"])
+    finish(results, tables, options)
 
 
 if __name__ == "__main__":

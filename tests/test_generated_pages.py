@@ -1,6 +1,7 @@
 """Tables and pictures that are committed are those that their code makes from committed results."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +29,14 @@ def assert_same_picture(one, two):
     assert np.abs(first - second).mean() < MOST_DIFFERENT
 
 
-def test_the_tables_of_the_readme_are_current():
+def test_the_tables_of_readme_and_reproduction_are_current():
     import readme_numbers
 
     assert_current((ROOT / "README.md").read_text(), "numbers", readme_numbers.tables())
+    assert_current((ROOT / "REPRODUCTION.md").read_text(), "agreement", readme_numbers.agreement_tables())
 
 
 def test_the_tables_of_benchmarks_are_current():
-    import barycenter_results as barycenters
     import site_problems
     import site_results
     import sites
@@ -44,10 +45,16 @@ def test_the_tables_of_benchmarks_are_current():
     results = site_results.Results(sites.STORED, sites.ORDER)
     for group, names in site_problems.GROUPS.items():
         assert_current(page, f"{group} sites", site_results.markdown(results, results.problems(names)))
-    rows = barycenters.read_rows(barycenters.STORED)
-    easy = [row for row in rows if row.is_benign]
-    assert_current(page, "barycenters", barycenters.markdown(easy))
-    assert_current(page, "hard barycenters", barycenters.markdown([row for row in rows if row not in easy]))
+
+
+@pytest.mark.parametrize("script", ["barycenter_results", "explorer", "intervals", "moments"])
+def test_the_tables_of_scripts_with_stored_results_are_current(script):
+    from benchmark_pages import read_results
+
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    module = import_module(script)
+    for name, text in module.tables(read_results(module.STORED)).items():
+        assert_current(page, name, text)
 
 
 def test_the_table_of_federations_is_current():

@@ -21,16 +21,20 @@ class TrainConfig:
 
     Parameters
     ----------
-    rounds, epochs : int
-        Rounds of averaging, and local epochs in each.
+    rounds : int
+        Rounds of averaging.
+    epochs : int
+        Local epochs in each round.
     batch : int
         Rows of a minibatch.
     features : int
         Width P of the feature layer, at least the number of targets.
     penalty : Penalty
         λ_H on features and λ_W on the head.
-    learning_rate, final_learning_rate : float
-        Start and end of the half-cosine schedule.
+    learning_rate : float
+        Start of the half-cosine schedule.
+    final_learning_rate : float
+        End of the half-cosine schedule.
     clip : float
         Bound on each model's global gradient norm.
     precision : {'tf32', 'fp32', 'bf16', 'fp64'}

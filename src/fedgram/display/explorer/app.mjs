@@ -21,7 +21,7 @@ const ROUND_SECONDS = 0.7; // per round while playing
 const ARRIVED = 1e-3; // playing ends when the shared Gram is this close to the barycenter, relatively
 const PAUSE = 200; // milliseconds without a change before intervals and the permalink follow
 const SLICE = 6; // milliseconds of bootstrap per task, so that a frame is never late
-const TABLE_FRAMES = 4; // of a drag, until all rows of the table are up to date
+const TABLE_FRAMES = 6; // of a drag, until all rows of the table are up to date
 let mounted = 0;
 
 /** One explorer in a root element. `result` is the prediction that it shows, `state` what it is about. */

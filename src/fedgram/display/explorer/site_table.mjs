@@ -26,7 +26,7 @@ export class SiteTable {
     });
     this.body = element("tbody");
     const group = (text, span) => element("th", { scope: "colgroup", colspan: span, class: "group" }, text);
-    const groups = element("tr", {}, element("td", { colspan: 3 }));
+    const groups = element("tr", {}, element("td"), element("td"), element("td"));
     groups.append(group("Mean error", 3), group("Typical (RMS) difference from centralized", 2));
     const heads = ["Site", "Weight", "Share of gap", ...COLUMNS.map(([, , label]) => label)];
     const cells = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
@@ -54,17 +54,16 @@ export class SiteTable {
     const largest = Math.max(...all, 1e-300);
     clients.forEach((client, m) => {
       if (m % stride !== first) return;
-      const { node, name, values, swatch } = this.rows[m];
+      const { node, name, numbers, bars, swatch } = this.rows[m];
       node.classList.toggle("selected", m === state.selected);
       swatch.classList.toggle("hatched", !result.clients[m].active);
       setText(name, client.name);
-      setText(values[0], percent(result.pooled.weights[m]));
-      setText(values[1], percent(result.gap.clientShares[m]));
+      setText(numbers[0], percent(result.pooled.weights[m]));
+      setText(numbers[1], percent(result.gap.clientShares[m]));
       COLUMNS.forEach((column, k) => {
         const value = valueOf(m, column);
-        const [text, bar] = values[k + 2].childNodes;
-        setText(text, show(Math.abs(value) < 1e-12 * largest ? 0 : value));
-        bar.style.transform = `scaleX(${(Math.abs(value) / largest).toFixed(3)})`;
+        setText(numbers[k + 2], show(Math.abs(value) < 1e-12 * largest ? 0 : value));
+        bars[k].style.transform = `scaleX(${(Math.abs(value) / largest).toFixed(3)})`;
       });
     });
   }
@@ -83,14 +82,17 @@ export class SiteTable {
     const swatch = element("span", { class: "swatch" });
     swatch.style.backgroundColor = clientColor(m);
     const name = element("span");
-    const values = [element("td"), element("td"), ...COLUMNS.map(() => element("td", { class: "error" }))];
-    for (const cell of values.slice(2)) cell.append(element("span"), element("i"));
+    const numbers = Array.from({ length: 2 + COLUMNS.length }, () => element("span", { class: "number" }));
+    const bars = COLUMNS.map(() => element("i"));
+    const cells = numbers.map((number, k) =>
+      k < 2 ? element("td", {}, number) : element("td", { class: "error" }, number, bars[k - 2]),
+    );
     const pick = element("button", { type: "button", class: "pick", on: { click: () => this.app.select(m) } });
     pick.append(swatch, name);
-    const node = element("tr", {}, element("th", { scope: "row" }, pick), ...values);
+    const node = element("tr", {}, element("th", { scope: "row" }, pick), ...cells);
     node.addEventListener("pointerenter", () => this.app.highlight(m));
     node.addEventListener("pointerleave", () => this.app.highlight(null));
     this.body.append(node);
-    return { node, name, values, swatch };
+    return { node, name, numbers, bars, swatch };
   }
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json, write_bytes
+from fedgram._util.text import pluralize
 from fedgram.display.explorer import page as explorer
 from fedgram.display.plotting import pyplot, render
 from fedgram.display.site_errors import read_tested
@@ -245,7 +246,7 @@ def _list_not_run(
         wanted, finished = _count_runs(chapter)
         if finished < wanted:
             waiting = sum(claim["verdict"] == "not run" for claim in chapter.claims)
-            claims = f"; {waiting} claims wait" if waiting else ""
+            claims = f"; {pluralize(waiting, 'claim')} not compared" if waiting else ""
             lines.append(
                 (chapter.study.name, chapter.study.title, f"{finished:,} of {wanted:,} runs{claims}")
             )
