@@ -60,7 +60,7 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
     parts = {
         f"{join} {'gains' if join == 1 else 'gain'} by joining": join,
         f"{alone} {'does' if alone == 1 else 'do'} better alone": alone,
-        f"for {undecided} the test rows show no difference": undecided,
+        f"{undecided} {'shows' if undecided == 1 else 'show'} no clear difference": undecided,
         f"{untested} {'has' if untested == 1 else 'have'} too few rows to test": untested,
     }
     *first, last = (part for part, count in parts.items() if count)
