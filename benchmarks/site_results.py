@@ -220,25 +220,31 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def draw_figure(results: Results, problems: Sequence[str], path: Path, kind: str) -> None:
-    """Draw each row's test error relative to working alone: a dot for each problem, a line for the mean."""
+    """Draw each row's test error relative to working alone: a dot for each problem, a line for the mean.
+
+    The best mean is on top. Rows without all problems have no mean and are at the bottom.
+    """
     from matplotlib.figure import Figure
 
+    from fedgram.display.plotting import GREEN, GREY, INK
+
     rows = [row for row in results.rows(problems) if row != ALONE]
-    figure = Figure(figsize=(8, 1.2 + 0.3 * len(rows)), layout="constrained")
+    means = {row: geometric_mean(relative(results, problems, row, ALONE)) for row in rows}
+    rows.sort(key=lambda row: np.nan_to_num(means[row], nan=np.inf))
+    figure = Figure(figsize=(7, 0.9 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    heights = np.arange(len(rows))[::-1]
-    for problem in problems:
-        ratios = [results.mean(problem, row) / results.mean(problem, ALONE) for row in rows]
-        axes.plot(ratios, heights, "o", label=problem, alpha=0.8)
-    means = [geometric_mean(relative(results, problems, row, ALONE)) for row in rows]
-    axes.plot(means, heights, "k|", markersize=14, label="geometric mean")
-    axes.axvline(1.0, color="gray", linewidth=0.8)
-    axes.set(
-        xscale="log", yticks=heights, yticklabels=rows, xlabel=f"test MSE relative to alone ({kind} data)"
-    )
-    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]
+    axes.axvline(1.0, color=GREY, linewidth=0.8)
+    for height, row in zip(range(len(rows), 0, -1), rows, strict=True):
+        ratios = [results.mean(problem, row) / results.mean(problem, ALONE) for problem in problems]
+        color = GREEN if row == AUTO else INK
+        axes.plot(ratios, [height] * len(ratios), "o", color=color, alpha=0.35, markeredgewidth=0)
+        axes.plot(means[row], height, "|", color=color, markersize=15, markeredgewidth=2.5)
+    axes.set(xscale="log", xlabel=f"test MSE relative to working alone\n({kind} data)")
+    axes.set_yticks(range(len(rows), 0, -1), rows)
+    axes.get_yticklabels()[rows.index(AUTO)].set(color=GREEN, fontweight="bold")
+    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0]
     low, high = axes.get_xlim()
     axes.set_xticks(shown := [tick for tick in ticks if low <= tick <= high], [f"{tick:g}" for tick in shown])
     axes.set_xticks([], minor=True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
