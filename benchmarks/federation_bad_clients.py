@@ -16,7 +16,8 @@ from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from fedgram import Moments, Penalty, predict
 from fedgram.federation.aggregation import AGGREGATIONS
-from fedgram.flower.checks import ClientInfo, ReturnLimits
+from fedgram.flower.checks import ReturnLimits
+from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import Payload, RejectedReplyError
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter

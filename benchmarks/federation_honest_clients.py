@@ -19,7 +19,8 @@ import numpy as np
 import site_problems
 from federation_bad_clients import passes
 from fedgram import Penalty, Problem, TrainConfig, predict
-from fedgram.flower.checks import LENGTH_MULTIPLE, ClientInfo, ReturnLimits, optimizer_reach
+from fedgram.flower.checks import LENGTH_MULTIPLE, ReturnLimits, optimizer_reach
+from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.sites_file import load_clients
 from fedgram.runs import StoredRun
 from fedgram.runs.expectation import expectation

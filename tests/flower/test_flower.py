@@ -21,11 +21,11 @@ from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.federation.aggregation import geometric_median
 from fedgram.flower import Site, client_app, server_app
-from fedgram.flower.checks import ClientInfo
 from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
+from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import HEAD, GridTransport, Payload
 from fedgram.flower.roster import Roster
 from fedgram.flower.server import ALREADY_FINISHED, run_server

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram.flower.checks import (
-    ClientInfo,
     ReturnLimits,
     check_blend,
     check_sums,
@@ -18,6 +17,7 @@ from fedgram.flower.checks import (
     measure_alignment,
     optimizer_reach,
 )
+from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import Payload, RejectedReplyError
 from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.runs.train_config import TrainConfig

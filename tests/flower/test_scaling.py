@@ -14,9 +14,9 @@ from fedgram.data.encoding import CLIP
 from fedgram.data.problem import Problem, Split
 from fedgram.federation.secure_sums import decode, encode
 from fedgram.flower import Site, client_app, predict_at_site
-from fedgram.flower.checks import ClientInfo, find_distant_columns, read_introduction
 from fedgram.flower.client import Client
 from fedgram.flower.config import FederationConfig
+from fedgram.flower.introduction import ClientInfo, find_distant_columns, read_introduction
 from fedgram.flower.messages import EVALUATE, GridTransport, Payload, RejectedReplyError
 from fedgram.flower.scaling import Scaling, measure_columns
 from fedgram.flower.secure_server import run_secure_server

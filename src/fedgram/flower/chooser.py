@@ -16,7 +16,8 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import absorb
-from fedgram.flower.checks import ClientInfo, check_blend, check_finish, check_trials
+from fedgram.flower.checks import check_blend, check_finish, check_trials
+from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import (
     BLEND,
     FINISH,

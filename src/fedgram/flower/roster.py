@@ -16,9 +16,10 @@ from flwr.app import RecordDict
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
-from fedgram.flower.checks import ClientInfo, DivergedError, find_distant_columns, read_introduction
+from fedgram.flower.checks import DivergedError
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import verify_signature
+from fedgram.flower.introduction import ClientInfo, find_distant_columns, read_introduction
 from fedgram.flower.messages import (
     QUERY,
     GridTransport,
