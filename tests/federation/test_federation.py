@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -238,13 +239,38 @@ def test_rounds_without_measurements_train_the_same_models(words):
         torch.testing.assert_close(plain.state()[name], value, rtol=1e-12, atol=1e-12)
 
 
-def test_outputs_of_neighbors_are_those_of_each_client():
-    federation = Federation(tabular((30, 30, 18)), NETS["own"], GOOD, SETTINGS, CPU)
-    clients, runs = federation.clients, range(len(federation.runs))
-    for part in ("train", "test"):
-        for m, outputs in enumerate(clients.outputs_by_client(part, runs)):
+def test_outputs_of_a_group_are_those_of_each_client():
+    data = tabular((30, 30, 18))
+    same = {name: split.take(slice(9)) for name, split in data.train.items()}
+    federation = Federation(replace(data, test=same), NETS["own"], GOOD, SETTINGS, CPU)
+    clients, count = federation.clients, len(federation.runs)
+    assert clients.groups == (slice(0, 2), slice(2, 3))
+    for part, group in product(("train", "test"), clients.groups):
+        found, some = clients.outputs(part, group, range(count)), clients.outputs(part, group, [1])
+        for k in range(len(found)):
+            m, r = group.start + k // count, k % count
             inputs, _ = getattr(clients.data, part)[m]
-            expected = clients.stack.backbone_outputs(clients.at(m), inputs)
-            torch.testing.assert_close(outputs, expected)
-            some = list(clients.outputs_by_client(part, [1]))[m]
-            torch.testing.assert_close(some, expected[1:2])
+            model = {name: value[[m * count + r]] for name, value in clients.stack.tensors.items()}
+            expected = clients.stack.outputs(model, inputs[None])[0]
+            torch.testing.assert_close(found[k], expected)
+            if r == 1:
+                torch.testing.assert_close(some[m - group.start], expected)
+
+
+def test_measurements_do_not_depend_on_groups(monkeypatch):
+    """Clients with equally many rows are measured together."""
+    data = tabular((24, 24, 24))
+    same = {name: split.take(slice(7)) for name, split in data.train.items()}
+    runs = [Run(Procedure.parse(each), 3) for each in ("full-model", "solved+corrected+offset", "ordinary")]
+
+    def measure():
+        federation = Federation(replace(data, test=same), NETS["own"], runs, SETTINGS, CPU)
+        return len(federation.clients.groups), list(federation.rounds())
+
+    count, together = measure()
+    monkeypatch.setattr("fedgram.federation.clients.NUMBERS_AT_ONCE", 1)
+    alone_count, alone = measure()
+    assert (count, alone_count) == (1, 3)
+    for found, expected in zip(together, alone, strict=True):
+        for run in runs:
+            assert_same_round(found[run], expected[run], 1e-10)

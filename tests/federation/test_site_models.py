@@ -72,7 +72,9 @@ def test_moment_head_is_the_ridge_head_of_the_pooled_rows():
     parts = [feature_sums(clients, tensors, part, 0) for part in ("train", "validation")]
     u, y = [], []
     for m, (inputs, targets) in enumerate(clients.data.train):
-        u.append(clients.stack.backbone_outputs(slice(m, m + 1), inputs)[0].numpy())
+        u.append(
+            clients.stack.outputs({n: v[m : m + 1] for n, v in tensors.items()}, inputs[None])[0].numpy()
+        )
         y.append(targets.numpy())
     u, y = np.concatenate(u), np.concatenate(y)
     assert parts[0].total().count == len(u)
@@ -91,7 +93,7 @@ def test_only_sums_reach_the_head_so_the_partition_does_not_matter():
     sums = feature_sums(clients, tensors, "train", 0)
     rows = [targets for _, targets in clients.data.train]
     joined = torch.cat([inputs for inputs, _ in clients.data.train])
-    u = clients.stack.backbone_outputs(slice(0, 1), joined)[0].numpy()
+    u = clients.stack.outputs({n: v[:1] for n, v in tensors.items()}, joined[None])[0].numpy()
     cuts = FeatureSums.stack(
         [
             FeatureSums.from_rows(*each)
@@ -151,7 +153,7 @@ def test_solved_heads_are_written_into_the_last_layers():
     heads = fit_heads(clients, best, 0, deviations=True)
     predicted = federation.predict(run, models, "test")
     for m, (inputs, _) in enumerate(clients.data.test):
-        u = clients.stack.own_outputs({n: v[m : m + 1] for n, v in best.items()}, inputs[None])[0].numpy()
+        u = clients.stack.outputs({n: v[m : m + 1] for n, v in best.items()}, inputs[None])[0].numpy()
         np.testing.assert_allclose(predicted[m], heads.sites[m].predict(u), rtol=1e-10, atol=1e-10)
     assert models.chosen["ridge"] == heads.ridge
     shared = Layers.from_parameters({name: value[None] for name, value in models.shared.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -25,7 +25,7 @@ from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import Fit, OnEpoch
 from fedgram.nets.model import Backbone, Model, draw, to_device_dtype, to_model_input
 from fedgram.nets.objective import Terms
-from fedgram.nets.stack import ROWS_AT_ONCE, ModelStack, Tensors
+from fedgram.nets.stack import ModelStack, Tensors, split_slice
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
@@ -36,7 +36,7 @@ class Returned:
     """Results of K models after local training, in double precision.
 
     layers: after the procedure's return rule; center (K, P): mean features; removed_mean (K, P): the mean
-    that a procedure with the offset removed from them; outputs u (R, N, D) of each client's training rows;
+    that a procedure with the offset removed from them; outputs u (g R, N, D) of each group's training rows;
     clipped (K,); training_loss (K,); diverged (K,): models that were not finite and are now 0.
     """
 
@@ -53,7 +53,7 @@ class Clients:
     """M clients x R runs as one stack of K = M R models, in client-major order.
 
     `stack` holds their state between rounds, with the last layers that training continues from.
-    `is_initial` is True before the first round.
+    `is_initial` is True before the first round. `groups` are ranges of clients that are evaluated together.
     """
 
     def __init__(
@@ -69,7 +69,15 @@ class Clients:
         self.stack, self.is_initial = draw_stack(data, backbone, runs, config, device), True
         _check_batch_norm(self.stack.model, data, config.batch)
         procedures = [run.procedure for run in runs]
-        self.is_local = torch.tensor([each.local for each in procedures] * len(data), device=device)
+        self.groups = tuple(self._group_clients())
+
+        def mark(rule: Callable[[Procedure], bool]) -> Tensor:
+            return torch.tensor([rule(each) for each in procedures] * len(data), device=device)
+
+        self.is_local = mark(lambda each: each.local)
+        self.is_full_model = mark(lambda each: each.full_model)
+        self.has_offset = mark(lambda each: each.bias == "offset")[:, None]
+        self.keeps_bias = mark(lambda each: each.bias == "private" or each.local)[:, None]
         self.shift = _per_model([data.shift(each) for each in procedures])
         self.deficit = _per_model([data.deficit(each, pooled) for each in procedures])
         self.distance = _per_model([data.distance(each, pooled) for each in procedures])
@@ -113,7 +121,7 @@ class Clients:
         return Returned(
             layers=result.returned,
             center=result.center,
-            removed_mean=torch.where(self._has_bias_rule("offset"), result.center, 0.0),
+            removed_mean=torch.where(self.has_offset, result.center, 0.0),
             outputs=outputs if measured else [],
             clipped=result.clipped,
             training_loss=loss.double(),
@@ -133,54 +141,53 @@ class Clients:
         return replace(
             layers,
             head=torch.where(self.is_local[:, None, None], layers.head, heads),
-            bias=torch.where(self._has_bias_rule("private") | self.is_local[:, None], layers.bias, biases),
-            layer_bias=layers.layer_bias + torch.where(self._has_bias_rule("offset"), offset, 0.0),
+            bias=torch.where(self.keeps_bias, layers.bias, biases),
+            layer_bias=layers.layer_bias + torch.where(self.has_offset, offset, 0.0),
         )
 
     def training_outputs(self, runs: Sequence[int] | None = None) -> tuple[list[Tensor], Tensor]:
-        """Return backbone outputs u (R, N, D) of each client's training rows, and diverged models (K,).
+        """Return backbone outputs u (g R, N, D) of each group's training rows, and diverged models (K,).
 
         Diverged models and their outputs are set to 0, so that later steps stay finite. The default is all
         runs.
         """
-        runs = list(range(len(self.runs)) if runs is None else runs)
+        runs = range(len(self.runs)) if runs is None else runs
         diverged, outputs = self.stack.find_diverged(), []
         if runs:
-            outputs = list(self.outputs_by_client("train", runs))
-            finite = [each.double().square().sum(dim=(1, 2)).isfinite() for each in outputs]
+            outputs = [self.outputs("train", group, runs) for group in self.groups]
+            norms = [torch.linalg.vector_norm(u, dim=(1, 2), dtype=torch.float64) for u in outputs]
             by_client = diverged.unflatten(0, (len(self.data), len(self.runs)))  # a view
-            by_client[:, runs] |= ~torch.stack(finite)
+            by_client[:, list(runs)] |= ~torch.cat(norms).isfinite().unflatten(0, (-1, len(runs)))
         if diverged.any():
             self.stack.set_to_zero(diverged)
-            for m, each in enumerate(outputs):
-                each[diverged[self.at(m)][runs]] = 0.0
+            for group, u in zip(self.groups, outputs, strict=False):
+                u[self._select(diverged, group, runs)] = 0.0
         return outputs, diverged
 
-    def outputs_by_client(self, part: str, runs: Sequence[int]) -> Iterator[Tensor]:
-        """Yield backbone outputs u (R, N, D) of each client's rows under its models of some runs.
+    def outputs(self, part: str, group: slice, runs: Sequence[int]) -> Tensor:
+        """Compute backbone outputs u (g R, N, D) of a group's rows under its models of some runs.
 
-        part is 'train' or 'test'. Neighbors with equally many rows are computed together: the host takes
-        about 5 ms for a call, however few its models are (measured next to an H200).
+        part is 'train' or 'test'.
         """
-        rows = [inputs for inputs, _ in getattr(self.data, part)]
-        width = len(runs) * self.stack.parameters["feature.weight"].shape[-1]
-        for same in self._group_neighbors([len(each) for each in rows], width):
-            inputs = torch.stack(rows[same]).repeat_interleave(len(runs), dim=0)
-            models = {name: self._select(each, same, runs) for name, each in self.stack.tensors.items()}
-            parts = [self.stack.own_outputs(models, some) for some in inputs.split(ROWS_AT_ONCE, dim=1)]
-            yield from torch.cat(parts, dim=1).unflatten(0, (-1, len(runs)))
+        inputs = torch.stack([inputs for inputs, _ in getattr(self.data, part)[group]])
+        models = {name: self._select(each, group, runs) for name, each in self.stack.tensors.items()}
+        return self.stack.outputs(models, inputs.repeat_interleave(len(runs), dim=0))
 
-    def _group_neighbors(self, counts: Sequence[int], width: int) -> Iterator[slice]:
-        """Group clients with equally many rows, at most NUMBERS_AT_ONCE outputs together.
+    def _group_clients(self) -> Iterator[slice]:
+        """Group neighbors with equally many rows, at most NUMBERS_AT_ONCE outputs together.
 
-        Convolutions run one client after the other, since their inputs are large.
+        A call for one client takes the host about 5 ms, however few its models are (measured next to an
+        H200). Convolutions run one client after the other, since their inputs are large.
         """
+        width, is_large = self.stack.parameters["feature.weight"].shape[-1], self.stack.models_at_once == 1
         start = 0
-        for count, same in groupby(counts):
+        counts = (
+            (len(train[1]), len(test[1])) for train, test in zip(self.data.train, self.data.test, strict=True)
+        )
+        for rows, same in groupby(counts):
             stop = start + len(list(same))
-            is_large = self.stack.models_at_once == 1
-            size = 1 if is_large else max(1, NUMBERS_AT_ONCE // max(1, count * width))
-            yield from (slice(first, min(first + size, stop)) for first in range(start, stop, size))
+            size = 1 if is_large else max(1, NUMBERS_AT_ONCE // (max(rows) * width * len(self.runs)))
+            yield from split_slice(slice(start, stop), size)
             start = stop
 
     def _select(self, values: Tensor, clients: slice, runs: Sequence[int]) -> Tensor:
@@ -195,17 +202,18 @@ class Clients:
             value.copy_(state[name])
         self.is_initial = False
 
-    def at(self, client: int) -> slice:
-        """Return the range of a client's models in the stack."""
-        return slice(client * len(self.runs), (client + 1) * len(self.runs))
+    def at(self, clients: slice) -> slice:
+        """Return the range of some clients' models in the stack."""
+        return slice(clients.start * len(self.runs), clients.stop * len(self.runs))
 
     def of_run(self, tensors: Tensors, run: int) -> Tensors:
         """Return the models (M, ...) of a run from tensors (K, ...) by name, without copies."""
         return {name: value[run :: len(self.runs)] for name, value in tensors.items()}
 
-    def targets(self, client: int, targets: Tensor) -> Tensor:
-        """Shift a client's targets for each run: (N, C) -> (R, N, C)."""
-        return targets - self.shift[self.at(client), None]
+    def targets(self, part: str, group: slice) -> Tensor:
+        """Return a group's targets, shifted for each of its models: (g R, N, C)."""
+        targets = torch.stack([targets for _, targets in getattr(self.data, part)[group]])
+        return targets.repeat_interleave(len(self.runs), dim=0) - self.shift[self.at(group), None]
 
     def layers(self) -> Layers:
         """Return the last layers of all models."""
@@ -216,15 +224,15 @@ class Clients:
             self.stack.parameters[name].copy_(value)
 
     def _return_layers(self, runs: Sequence[int], outputs: list[Tensor]) -> ReturnedLayers:
-        """Apply the return rule of each model; outputs u (R, N, D) of the runs that have some."""
+        """Apply the return rule of each model; outputs u (g R, N, D) of the runs that have some."""
         layers = self.layers()
         rows: dict[int, Rows] = {}
         mean = torch.zeros_like(layers.layer_weight[:, 0])
-        for m, each in enumerate(outputs):
-            models, targets = [self.at(m).start + r for r in runs], self.targets(m, self.data.train[m][1])
-            mean[models] = each.mean(dim=1, dtype=mean.dtype)
-            for k, r, u in zip(models, runs, each, strict=True):
-                rows[k] = u, targets[r]
+        for group, u in zip(self.groups, outputs, strict=False):
+            models = [m * len(self.runs) + r for m in range(group.start, group.stop) for r in runs]
+            mean[models] = u.mean(dim=1, dtype=mean.dtype)
+            targets = self.targets("train", group)
+            rows |= {k: (own, targets[k - self.at(group).start]) for k, own in zip(models, u, strict=True)}
         procedures = [run.procedure for run in self.runs] * len(self.data)
         broadcast = self.terms.broadcast.double()
         return return_layers(procedures, layers, rows, mean, broadcast, self.deficit, self.config.penalty)
@@ -237,11 +245,6 @@ class Clients:
             for r, run in enumerate(self.runs)
             if run.procedure.returned == "solved" or run.procedure.bias == "offset"
         ]
-
-    def _has_bias_rule(self, rule: str) -> Tensor:
-        """Return a mask (K, 1) of models whose procedure has a bias rule."""
-        mask = [run.procedure.bias == rule for run in self.runs] * len(self.data)
-        return torch.tensor(mask, device=self.stack.device)[:, None]
 
 
 def draw_stack(

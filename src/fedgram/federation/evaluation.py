@@ -1,8 +1,8 @@
-"""Objectives and errors of trained models on all rows of a client.
+"""Objectives and errors of trained models on all rows of their clients.
 
-Features come from the backbones' outputs u, which are computed once. R runs, K = M R models. Predictions use
-the products W L (C, D) of head and feature layer, and norms of features the scatter of u, so that no feature
-of P numbers is computed for a row.
+Features come from the backbones' outputs u, which are computed once. R runs, K = M R models; g clients with
+equally many rows are a group that is computed at once. Predictions use the products W L (C, D) of head and
+feature layer, and norms of features the scatter of u, so that no feature of P numbers is computed for a row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fedgram.theory.penalty import Penalty
 
 @dataclass(frozen=True, eq=False)
 class OutputRows:
-    """Backbone outputs u of a client's training rows under R models, in double precision.
+    """Backbone outputs u of training rows under K models, in double precision.
 
-    mean ū (R, D), centered u - ū (R, N, D), scatter Σ (u - ū)(u - ū)ᵀ (R, D, D).
+    mean ū (K, D), centered u - ū (K, N, D), scatter Σ (u - ū)(u - ū)ᵀ (K, D, D).
     """
 
     mean: Tensor
@@ -30,16 +30,17 @@ class OutputRows:
 
     @classmethod
     def from_outputs(cls, outputs: Tensor) -> OutputRows:
-        """Center outputs u (R, N, D)."""
+        """Center outputs u (K, N, D)."""
         centered = outputs.to(torch.float64, copy=True)
         mean = centered.mean(dim=1)
         centered -= mean[:, None]
         return cls(mean, centered, centered.mT @ centered)
 
-    def put(self, models: Tensor, new: OutputRows) -> OutputRows:
-        """Replace the rows of the models with indices (k,)."""
-        pairs = zip(vars(self).values(), vars(new).values(), strict=True)
-        return OutputRows(*(old.index_copy(0, models, value) for old, value in pairs))
+    def replace(self, models: list[int], outputs: Tensor) -> None:
+        """Replace the rows of some of the models by other outputs u (k, N, D)."""
+        new = OutputRows.from_outputs(outputs)
+        for own, value in zip(vars(self).values(), vars(new).values(), strict=True):
+            own[models] = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,44 +81,29 @@ class SharedState:
     biases: Biases
     removed_mean: Tensor
 
-    def evaluate(self, clients: Clients, client: int, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute objective (R,), train and test MSE (R, 3) of a client.
+    def evaluate(self, clients: Clients, group: slice, rows: OutputRows) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute objective (g R,), train and test MSE (g R, 3) of a group of clients.
 
-        outputs u (R, N, D) belong to its training rows. The test MSE is NaN without test rows.
+        rows are its training rows. The test MSE is NaN without test rows.
         """
-        test_inputs, _ = clients.data.test[client]
-        tested = clients.stack.backbone_outputs(clients.at(client), test_inputs)
-        return self.evaluate_rows(clients, client, OutputRows.from_outputs(outputs), tested)
-
-    def evaluate_rows(
-        self, clients: Clients, client: int, rows: OutputRows, tested: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the same as `evaluate` from centered training rows and outputs of test rows (R, N, D)."""
-        at, penalty = clients.at(client), clients.config.penalty
-        targets = clients.targets(client, clients.data.train[client][1])
-        layers = self.deployed.select(at)
+        at, penalty = clients.at(group), clients.config.penalty
+        targets, layers = clients.targets("train", group), self.deployed.select(at)
         biases = self.biases.select(at).under_rules(
             layers.head, layers.center(rows.mean) + self.removed_mean[at], clients.distance[at], penalty
         )
         slope = layers.head @ layers.layer_weight
         train = mean_squared_errors(rows.centered @ slope.mT, biases, targets)
-        test_targets = clients.targets(client, clients.data.test[client][1])
+        tested = clients.outputs("test", group, range(len(clients.runs)))
         # The mean over no rows is NaN.
         centered = (tested.double() - rows.mean[:, None]) @ slope.mT
-        test = mean_squared_errors(centered, biases, test_targets)
+        test = mean_squared_errors(centered, biases, clients.targets("test", group))
         return objective(layers, rows, targets, penalty), train, test
 
 
-def local_objective(clients: Clients, client: int, returned: Returned) -> Tensor:
-    """Compute eq. (1) of a client's own models before averaging, (R,)."""
-    rows = OutputRows.from_outputs(returned.outputs[client])
-    return local_objective_of_rows(clients, client, returned.layers, rows)
-
-
-def local_objective_of_rows(clients: Clients, client: int, layers: Layers, rows: OutputRows) -> Tensor:
-    """Compute the same as `local_objective` from rows that are centered already; layers of all models."""
-    targets = clients.targets(client, clients.data.train[client][1])
-    return objective(layers.select(clients.at(client)), rows, targets, clients.config.penalty)
+def local_objective(clients: Clients, group: slice, layers: Layers, rows: OutputRows) -> Tensor:
+    """Compute eq. (1) of a group's own models before averaging, (g R,); layers of all models."""
+    targets = clients.targets("train", group)
+    return objective(layers.select(clients.at(group)), rows, targets, clients.config.penalty)
 
 
 def own_biases(returned: Returned) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from fedgram.federation.evaluation import (
     Biases,
     OutputRows,
     SharedState,
-    local_objective_of_rows,
+    local_objective,
     own_biases,
 )
 from fedgram.federation.returns import Layers
@@ -70,7 +70,7 @@ class Federation:
         self.clients = Clients(data, pooled, backbone, self.runs, config, device)
         self.finished = 0
         self.deployed = self.clients.layers()
-        first = self.deployed.select(self.clients.at(0))
+        first = self.deployed.select(self.clients.at(slice(0, 1)))
         self.head, self.bias = first.head, first.bias
         self.diverged = torch.zeros(len(self.runs), 2, dtype=torch.int64)  # client and round; round 0: none
         self.chosen = ChosenModels(self.clients) if data.has_validation else None
@@ -162,20 +162,19 @@ class Federation:
         return values.unflatten(0, (len(self.clients.data), len(self.runs)))
 
     @property
-    def _has_full_model(self) -> bool:
-        return any(run.procedure.full_model for run in self.runs)
+    def _full_model_runs(self) -> list[int]:
+        return [r for r, run in enumerate(self.runs) if run.procedure.full_model]
 
     def _average_backbones(self, layers: Layers) -> Layers:
         """Average backbones and feature layers over clients in full-model runs; return deployed layers."""
-        if not self._has_full_model:
+        if not self._full_model_runs:
             return layers
-        full = torch.tensor([run.procedure.full_model for run in self.runs], device=self.head.device)
-        weights = self.clients.data.client_weights
-        for name, value in self.clients.stack.parameters.items():
-            if not name.startswith("head."):
-                by_client = self._by_client(value)
-                by_client[:, full] = torch.tensordot(weights.to(value.dtype), by_client[:, full], dims=1)
-        models, averaged = full.repeat(len(self.clients.data)), self.clients.layers()
+        weights, stack = self.clients.data.client_weights.to(self.clients.stack.dtype), self.clients.stack
+        for r in self._full_model_runs:
+            for name, value in self.clients.of_run(stack.parameters, r).items():
+                if not name.startswith("head."):
+                    value.copy_(torch.tensordot(weights, value, dims=1))  # a view of the stack
+        models, averaged = self.clients.is_full_model, self.clients.layers()
         return replace(
             layers,
             layer_weight=torch.where(models[:, None, None], averaged.layer_weight, layers.layer_weight),
@@ -190,20 +189,20 @@ class Federation:
 
     def _measure(self, number: int, returned: Returned) -> dict[Run, Round]:
         """Evaluate this round of each run that was not stopped."""
-        state, clients = self._shared_state(returned), self.clients
-        tested = clients.outputs_by_client("test", range(len(self.runs)))
-        by_client = []
-        training = zip(self._training_rows(returned), tested, strict=True)
-        for m, ((rows, averaged), test_outputs) in enumerate(training):
-            own = local_objective_of_rows(clients, m, returned.layers, rows)
-            by_client.append((own, *state.evaluate_rows(clients, m, averaged, test_outputs)))
-        local, shared, train, test = (
-            torch.stack(each, dim=1).cpu().numpy() for each in zip(*by_client, strict=True)
-        )
+        state, clients, full = self._shared_state(returned), self.clients, self._full_model_runs
+        by_group = []
+        for group, outputs in zip(clients.groups, returned.outputs, strict=True):
+            rows = OutputRows.from_outputs(outputs)
+            own = local_objective(clients, group, returned.layers, rows)
+            if full:  # averaging changed their backbones
+                models = [m * len(self.runs) + r for m in range(group.stop - group.start) for r in full]
+                rows.replace(models, clients.outputs("train", group, full))
+            by_group.append((own, *state.evaluate(clients, group, rows)))
 
         def by_run(values: Tensor) -> Array:
             return self._by_client(values).transpose(0, 1).cpu().numpy()
 
+        local, shared, train, test = (by_run(torch.cat(each)) for each in zip(*by_group, strict=True))
         head, bias = self.head.cpu().numpy(), self.bias.cpu().numpy()
         heads, biases = by_run(returned.layers.head), by_run(returned.layers.bias)
         clipped, loss = by_run(returned.clipped), by_run(returned.training_loss)
@@ -227,14 +226,3 @@ class Federation:
             bias=torch.where(is_local, self.deployed.bias, self.bias.repeat(count, 1)),
         )
         return SharedState(deployed, Biases(shared, own, moved), returned.removed_mean)
-
-    def _training_rows(self, returned: Returned) -> Iterator[tuple[OutputRows, OutputRows]]:
-        """Yield each client's rows before and after full-model averaging, which changes backbones."""
-        full = [r for r, run in enumerate(self.runs) if run.procedure.full_model]
-        changed = self.clients.outputs_by_client("train", full) if full else None
-        for outputs in returned.outputs:
-            rows = averaged = OutputRows.from_outputs(outputs)
-            if changed is not None:
-                new = OutputRows.from_outputs(next(changed))
-                averaged = rows.put(torch.tensor(full, device=outputs.device), new)
-            yield rows, averaged

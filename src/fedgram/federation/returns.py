@@ -174,7 +174,7 @@ def _reflect(packed: Tensor, scales: Tensor, values: Tensor, order: Iterable[int
 
     As batched products, these do not take one model at a time like `torch.ormqr`.
     """
-    vectors = packed.tril(-1) + torch.eye(*packed.shape[1:]).to(packed)
+    vectors = packed.tril(-1) + torch.eye(*packed.shape[1:], dtype=packed.dtype, device=packed.device)
     for j in order:
         vector = vectors[..., j : j + 1]
         values = values - (scales[:, j, None, None] * vector) @ (vector.mT @ values)
@@ -272,7 +272,8 @@ def closest_head(broadcast: Tensor, factor: Tensor) -> Tensor:
 
 def regularized_gram(head: Tensor, penalty: Penalty) -> Tensor:
     """Compute A = W Wᵀ + λ_H I (K, C, C)."""
-    return head @ head.mT + penalty.features * torch.eye(head.shape[1]).to(head)
+    unit = torch.eye(head.shape[1], dtype=head.dtype, device=head.device)
+    return head @ head.mT + penalty.features * unit
 
 
 def recenter(layers: Layers, mean: Tensor) -> Layers:

@@ -101,7 +101,7 @@ def _factorize_by_eigenvalues(inputs: Tensor, gram: Tensor, strengths: Tensor) -
 
 
 def _factorize_by_cholesky(inputs: Tensor, gram: Tensor, strengths: Tensor) -> tuple[Solve, Tensor]:
-    identity = torch.eye(gram.shape[1]).to(gram)
+    identity = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     factors = torch.linalg.cholesky(gram + strengths.mT[..., None, None] * identity)  # (S, K, D, D)
     # L⁻¹ turns all that follows into batched products, which take half as long as solving with L (H200).
     inverse = torch.linalg.solve_triangular(factors, identity.expand_as(factors), upper=False)

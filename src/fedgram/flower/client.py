@@ -17,6 +17,7 @@ from fedgram._util.version import __version__
 from fedgram.data.problem import Split
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
+from fedgram.federation.evaluation import OutputRows
 from fedgram.federation.site_models import (
     SiteModels,
     add_companions,
@@ -155,7 +156,8 @@ class Client:
             shared, models = network.deploy(request.arrays)
             self._write_model(request, clients, SiteModels(clients.of_run(models, 0)))
             outputs, _ = clients.training_outputs()
-            measured = shared.evaluate(clients, 0, outputs[0])
+            rows = OutputRows.from_outputs(outputs[0])
+            measured = shared.evaluate(clients, clients.groups[0], rows)
             arrays = dict(
                 zip(("objective", "train_mse", "test_mse"), map(_first_model, measured), strict=True)
             )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgram._util.arrays import Array
 from fedgram.federation.clients import Clients, Returned
-from fedgram.federation.evaluation import Biases, SharedState, local_objective, own_biases
+from fedgram.federation.evaluation import Biases, OutputRows, SharedState, local_objective, own_biases
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import squared_errors
 from fedgram.flower.messages import BACKBONE
@@ -61,11 +61,13 @@ class SiteNetwork:
     def collect(self, returned: Returned, replied: Container[str]) -> Arrays:
         """Return all arrays to store after training: those replied, the networks, the returned layers."""
         own, centered = own_biases(returned)
+        rows, group = OutputRows.from_outputs(returned.outputs[0]), self.clients.groups[0]
+        objective = local_objective(self.clients, group, returned.layers, rows)
         reply = {
             "head": returned.layers.head, "bias": returned.layers.bias, "own_bias": own,
             "centered_bias": centered, "layer_weight": returned.layers.layer_weight,
             "layer_bias": returned.layers.layer_bias, "backbone": self._flatten_backbones(),
-            "local_objective": local_objective(self.clients, 0, returned), "clipped": returned.clipped,
+            "local_objective": objective, "clipped": returned.clipped,
             "loss": returned.training_loss, "diverged": returned.diverged,
         }  # fmt: skip
         stored = {PRIVATE + name: value for name, value in self.stack.tensors.items()}

@@ -81,7 +81,8 @@ class ModelStack:
 
     def find_diverged(self) -> Tensor:
         """Return a mask (K,) of models with a parameter that is not finite."""
-        sums = [value.reshape(len(self), -1).sum(dim=1) for value in self.parameters.values()]
+        # Without reshaping, which would copy parameters that have the layout of their gradients.
+        sums = [each[:, None].sum(dim=list(range(1, each.ndim + 1))) for each in self.parameters.values()]
         return ~torch.stack(sums).isfinite().all(dim=0)
 
     def set_to_zero(self, models: Tensor) -> None:
@@ -96,39 +97,33 @@ class ModelStack:
         return features.to(self.dtype), predictions.to(self.dtype)  # leave autocast
 
     @torch.no_grad()
-    def backbone_outputs(self, models: slice, inputs: Tensor) -> Tensor:
-        """Map the same inputs (N, ...) through the backbones of some models in eval mode: u (K, N, D)."""
+    def outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+        """Map inputs (K, N, ...) through backbones (K, ...), each its own, in eval mode: u (K, N, D).
+
+        In full precision, however the models were trained.
+        """
         self.model.eval()
-        rows = inputs.split(ROWS_AT_ONCE)
-        with use_precision("fp32", self.device):  # evaluate in full precision, however it was trained
+        with use_precision("fp32", self.device):
             chunks = [
                 torch.cat(
-                    [self._apply_backbone(part, to_model_input(some, self.dtype)) for some in rows], dim=1
+                    [
+                        self._map_backbones(tensors, models, some)
+                        for some in inputs[models].split(ROWS_AT_ONCE, dim=1)
+                    ],
+                    dim=1,
                 )
-                for part in split_slice(models, self.models_at_once)
+                for models in split_slice(slice(0, len(inputs)), self.models_at_once)
             ]
         self.model.train()
         return torch.cat(chunks)
 
-    @torch.no_grad()
-    def own_outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
-        """Map inputs (K, N, ...) through other backbones (K, ...), each its own, in eval mode: (K, N, D)."""
-        self.model.eval()
-        with use_precision("fp32", self.device):
-            outputs = self._map_backbones(tensors, to_model_input(inputs, self.dtype, leading=2))
-        self.model.train()
-        return outputs
-
-    def _apply_backbone(self, models: slice, inputs: Tensor) -> Tensor:
-        repeated = inputs.expand(models.stop - models.start, *inputs.shape)
-        return self._map_backbones({name: each[models] for name, each in self.tensors.items()}, repeated)
-
-    def _map_backbones(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+    def _map_backbones(self, tensors: Tensors, models: slice, inputs: Tensor) -> Tensor:
         prefix = "backbone."
         parameters, buffers = (
-            {name.removeprefix(prefix): tensors[name] for name in each if name.startswith(prefix)}
+            {name.removeprefix(prefix): tensors[name][models] for name in each if name.startswith(prefix)}
             for each in (self.parameters, self.buffers)
         )
+        inputs = to_model_input(inputs, self.dtype, leading=2)
         output: Tensor = _map_models(self.model.backbone, parameters, buffers, inputs)
         return output
 
