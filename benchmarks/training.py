@@ -17,7 +17,8 @@ With --convolutions: ResNet-18 one model at a time, as in the stack, and all mod
 
 With --many-rounds [ROUNDS]: rounds of one epoch, by default 60, for 12 clients (1,800 training and 1,000 test
 rows each, GENERATED) x 6 procedures with the paper's ResMLP, on a CPU with the small one. Total seconds, and
-the share between rounds: returns, averages and measurements. Once with all measurements and once without.
+the time between rounds: returns, averages and measurements, which are made after every round, every tenth, or
+none.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -52,7 +54,15 @@ from fedgram.runs.train_config import Precision, TrainConfig
 from training_floor import floor
 
 CLIENTS, ROWS = 4, 1024
-SIX = ("ordinary", "proximal", "aligned", "corrected+offset", "solved+corrected+offset", "full-model")
+PROCEDURES = {
+    "the paper's": (
+        "ordinary", "proximal", "aligned", "corrected", "proximal+corrected", "aligned+corrected",
+    ),
+    "with solved returns, offsets and full models": (
+        "ordinary", "proximal", "aligned", "corrected+offset", "solved+corrected+offset", "full-model",
+    ),
+}  # fmt: skip
+MEASURED = {"every round": 1, "every tenth round": 10, "no round": None}
 HEADINGS = ("backbone", "precision", "models", "plain, one model", "stack", "per model", "times faster")
 HEADINGS += ("floor", "share of floor", "peak GiB")
 
@@ -86,6 +96,23 @@ class Row:
         return self.models * self.plain_ms / self.stack_ms
 
 
+@dataclass(frozen=True)
+class RoundTimes:
+    """Seconds of rounds of one epoch, and milliseconds of a round: in training, and between rounds."""
+
+    procedures: str
+    measured: str
+    setup_s: float
+    rounds_s: float
+    training_ms: float
+    between_ms: float
+
+    @property
+    def share(self) -> float:
+        """Part of the time that is not local training."""
+        return self.between_ms / (self.training_ms + self.between_ms)
+
+
 GPU = (
     Case("resmlp", (17,), 6, "tf32", (1, 5, 20)),
     Case("resmlp", (17,), 6, "fp32", (20,)),
@@ -109,8 +136,11 @@ def main() -> None:
         compare_convolutions(device)
         return
     if arguments.many_rounds:
-        for measured_rounds in (True, False):
-            print(many_rounds(arguments.many_rounds, device, measured_rounds), flush=True)
+        times = []
+        for procedures, measured in product(PROCEDURES, MEASURED):
+            times.append(time_rounds(device, arguments.many_rounds, procedures, measured))
+            print(times[-1], f"{times[-1].share:.0%} between rounds", flush=True)
+        write_json(arguments.json, times)
         return
     cases = [
         c for c in (GPU if device.type == "cuda" else CPU) if arguments.only in f"{c.backbone} {c.precision}"
@@ -122,8 +152,12 @@ def main() -> None:
             rows.append(measured(case, runs, plain, device))
             print(asdict(rows[-1]), file=sys.stderr, flush=True)
     console.print(table(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    write_json(arguments.json, rows)
+
+
+def write_json(path: Path | None, rows: Sequence[Row | RoundTimes]) -> None:
+    if path:
+        path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 def compare_convolutions(device: torch.device) -> None:
@@ -135,18 +169,17 @@ def compare_convolutions(device: torch.device) -> None:
             )
 
 
-def many_rounds(rounds: int, device: torch.device, measured_rounds: bool) -> str:
+def time_rounds(device: torch.device, rounds: int, procedures: str, measured: str) -> RoundTimes:
     """Time rounds of one epoch: all of them, and what is not local training.
 
     On a CPU these are seconds of the process, which do not depend on what else the machine does.
     """
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     backbone, width = ("resmlp", 512) if device.type == "cuda" else ("resmlp-small", 64)
-    config = TrainConfig(rounds=rounds, epochs=1, features=width)
+    config = TrainConfig(rounds=rounds, epochs=1, features=width, measure_every=MEASURED[measured] or 1)
     trained, begin = 0.0, clock()
-    federation = Federation(
-        noisy_sites(), backbone, [Run(Procedure.parse(words), 0) for words in SIX], config, device
-    )
+    runs = [Run(Procedure.parse(words), 0) for words in PROCEDURES[procedures]]
+    federation = Federation(noisy_sites(), backbone, runs, config, device)
     whole = federation.clients.fit.round
 
     def timed_round(*arguments: Any) -> torch.Tensor:
@@ -160,15 +193,12 @@ def many_rounds(rounds: int, device: torch.device, measured_rounds: bool) -> str
 
     setup = clock() - begin
     with patch.object(federation.clients.fit, "round", timed_round):
-        for _ in federation.rounds() if measured_rounds else federation.rounds(measured=False):
+        for _ in federation.rounds(measured=MEASURED[measured] is not None):
             pass
         wait(device)
     took = clock() - begin - setup
-    kind = "measured" if measured_rounds else "not measured"
-    return (
-        f"{rounds} rounds of one epoch, {kind}: {took:.1f} s after {setup:.1f} s of setup; between rounds "
-        f"{(took - trained) / rounds * 1e3:.0f} ms each, {1 - trained / took:.0%} of the time"
-    )
+    between, training = 1e3 * (took - trained) / rounds, 1e3 * trained / rounds
+    return RoundTimes(procedures, measured, setup, took, training, between)
 
 
 def noisy_sites() -> Problem:

@@ -96,6 +96,18 @@ def test_show(runs):
     assert len(document["test_mse"]["offset"]) == 2
 
 
+def test_errors_of_some_rounds(tmp_path):
+    """Heads are shown for every round, errors for those that were measured."""
+    short = [*TINY, "--rounds", "3", "--measure-every", "2", "--out", tmp_path]
+    assert fedgram("train", "swimmer-mini", *short)[0] == 0
+    (run,) = Runs(tmp_path)
+    code, out, _ = fedgram("runs", "show", run.folder)
+    assert code == 0
+    heads, errors = out.split("objective gap")
+    assert re.findall(r"^ *(\d) +\d\.\d+e", heads, re.MULTILINE) == ["0", "1", "2", "3"]
+    assert re.findall(r"^ *(\d) +\d\.\d+e", errors, re.MULTILINE) == ["2", "3"]
+
+
 def test_compare(runs, tmp_path):
     figure = tmp_path / "figure.png"
     code, out, err = fedgram("runs", "compare", runs, "--figure", figure)
@@ -463,6 +475,7 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
             "features=1 is too small for 2",
         ),
         (["gaussian", "--rounds", "0"], "rounds must be positive"),
+        (["gaussian", "--measure-every", "0"], "measure_every must be positive"),
         (["gaussian", "--lambda-h", "-1"], "lambda_h must be a positive number"),
         (["gaussian", "--variant", "big"], "has no variant 'big'"),
     ],

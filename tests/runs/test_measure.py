@@ -18,7 +18,7 @@ from fedgram.runs.expectation import expectation
 from fedgram.runs.measure import average_over_clients, measure
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.record import Round
-from tests.helpers.small_runs import exact_run, small_problem, trained
+from tests.helpers.small_runs import SETTINGS, exact_run, small_problem, trained
 
 
 @pytest.mark.parametrize("targets", [2, 3])
@@ -176,6 +176,22 @@ def test_clients_that_did_not_train_or_did_not_measure_are_absent(tmp_path, part
     getattr(second, part)[2] = np.nan
     run.record(second)
     assert measure(run).absent.tolist() == [[False] * 3, [False, False, True], [False] * 3]
+
+
+def test_rounds_that_are_not_measured_are_the_same_otherwise(tmp_path):
+    """With measure_every=2, rounds 2 and 3 of three are measured, and no client counts as absent."""
+    procedures = ("full-model", "solved+corrected+offset")
+    every = trained(tmp_path / "every", procedures, (0,))
+    some = trained(tmp_path / "some", procedures, (0,), replace(SETTINGS, measure_every=2))
+    for one, other in zip(every, some, strict=True):
+        expected, found = measure(one), measure(other)
+        np.testing.assert_array_equal(found.grams, expected.grams)
+        for name in ("objective_gap", "train_mse", "test_mse"):
+            np.testing.assert_allclose(getattr(found, name)[1:], getattr(expected, name)[1:], rtol=1e-12)
+            assert np.isnan(getattr(found, name)[0]).all()
+        assert np.isnan(found.median_objective_gaps).tolist() == [True, False, False]
+        assert not found.absent.any()
+        assert found.warnings == expected.warnings
 
 
 def test_a_document_has_every_number_and_null_where_there_is_none(tmp_path):

@@ -43,6 +43,9 @@ def train(
     seeds: options.Seeds = "1",
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = PAPER.rounds,
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = PAPER.epochs,
+    measure_every: Annotated[
+        int, typer.Option(help="Measure objectives and errors only after every k-th round, and the last.")
+    ] = PAPER.measure_every,
     lambda_h: options.LambdaH = PAPER.penalty.features,
     lambda_w: options.LambdaW = PAPER.penalty.head,
     device: options.Device = "auto",
@@ -121,7 +124,8 @@ def train(
     config = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
         learning_rate=learning_rate, final_learning_rate=final_learning_rate, clip=clip,
-        precision=precision, decay=decay,  # type: ignore[arg-type]  # TrainConfig checks them
+        measure_every=measure_every, precision=precision,  # type: ignore[arg-type]  # TrainConfig checks them
+        decay=decay,  # type: ignore[arg-type]
     )  # fmt: skip
     table = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute, kind)
     needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))

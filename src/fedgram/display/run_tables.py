@@ -96,7 +96,8 @@ def _fit_table(measured: RunMeasurement) -> Table:
     table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
     gaps = measured.median_objective_gaps
     for number, (gap, errors) in enumerate(zip(gaps, measured.test_mse, strict=True), start=1):
-        table.add_row(str(number), *_scientific([gap, *errors]))
+        if measured.setup.settings.is_measured(number):
+            table.add_row(str(number), *_scientific([gap, *errors]))
     return table
 
 

@@ -78,15 +78,16 @@ class Federation:
     def rounds(
         self, on_epoch: OnEpoch = lambda epochs: None, *, measured: bool = True
     ) -> Iterator[dict[Run, Round]]:
-        """Train the remaining rounds; yield the records of all runs after each, if they are measured."""
+        """Train the remaining rounds; yield the records of all runs after each, none if not measured."""
         for number in range(self.finished + 1, self.config.rounds + 1):
-            returned = self.clients.round(number, self.head, self.bias, on_epoch, measured=measured)
+            is_measured = measured and self.config.is_measured(number)
+            returned = self.clients.round(number, self.head, self.bias, on_epoch, measured=is_measured)
             self._mark_diverged(number, returned)
             self.head, self.bias = self.average(returned.layers.head), self.average(returned.layers.bias)
             self.deployed, self.finished = self._average_backbones(returned.layers), number
             if self.chosen:
                 self.chosen.update(number, self._current_models())
-            records = self._measure(number, returned) if measured else {}
+            records = self._record(number, returned, is_measured) if measured else {}
             self._go_on_from_moment_heads(number)
             yield records
 
@@ -187,8 +188,24 @@ class Federation:
             if not self.diverged[r, 1]:
                 self.diverged[r] = torch.tensor([m, number])
 
-    def _measure(self, number: int, returned: Returned) -> dict[Run, Round]:
-        """Evaluate this round of each run that was not stopped."""
+    def _record(self, number: int, returned: Returned, is_measured: bool) -> dict[Run, Round]:
+        """Record this round of each run that was not stopped."""
+        measured = self._measure(returned) if is_measured else self._without_measurements()
+        head, bias = self.head.cpu().numpy(), self.bias.cpu().numpy()
+        layers = returned.layers
+        heads, biases, local, shared, train, test, clipped, loss = (
+            self._by_client(values).transpose(0, 1).cpu().numpy()
+            for values in (layers.head, layers.bias, *measured, returned.clipped, returned.training_loss)
+        )
+        return {
+            run: Round(number, head[r], bias[r], heads[r], biases[r], local[r], shared[r], train[r], test[r],
+                       clipped[r], loss[r])
+            for r, run in enumerate(self.recorded)
+            if run not in self.stopped
+        }  # fmt: skip
+
+    def _measure(self, returned: Returned) -> tuple[Tensor, ...]:
+        """Return objectives of own and of shared models (K,), and train and test errors (K, 3)."""
         state, clients, full = self._shared_state(returned), self.clients, self._full_model_runs
         by_group = []
         for group, outputs in zip(clients.groups, returned.outputs, strict=True):
@@ -198,20 +215,12 @@ class Federation:
                 models = [m * len(self.runs) + r for m in range(group.stop - group.start) for r in full]
                 rows.replace(models, clients.outputs("train", group, full))
             by_group.append((own, *state.evaluate(clients, group, rows)))
+        return tuple(map(torch.cat, zip(*by_group, strict=True)))
 
-        def by_run(values: Tensor) -> Array:
-            return self._by_client(values).transpose(0, 1).cpu().numpy()
-
-        local, shared, train, test = (by_run(torch.cat(each)) for each in zip(*by_group, strict=True))
-        head, bias = self.head.cpu().numpy(), self.bias.cpu().numpy()
-        heads, biases = by_run(returned.layers.head), by_run(returned.layers.bias)
-        clipped, loss = by_run(returned.clipped), by_run(returned.training_loss)
-        return {
-            run: Round(number, head[r], bias[r], heads[r], biases[r], local[r], shared[r], train[r], test[r],
-                       clipped[r], loss[r])
-            for r, run in enumerate(self.recorded)
-            if run not in self.stopped
-        }  # fmt: skip
+    def _without_measurements(self) -> tuple[Tensor, ...]:
+        """Return NaN in place of all that `_measure` returns."""
+        count = len(self.clients.stack)
+        return tuple(torch.full(shape, torch.nan) for shape in ((count,), (count,), (count, 3), (count, 3)))
 
     def _shared_state(self, returned: Returned) -> SharedState:
         own, centered = own_biases(returned)

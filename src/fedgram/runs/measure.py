@@ -34,8 +34,8 @@ class RunMeasurement(DisplayMethods):
     delta δ_t (T,): mean distance of returned heads from those that clients select at the broadcast W_t.
     objective_gap (T, M): (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction; NaN for absent clients.
     train_mse and test_mse (T, 3): over all rows of present clients, under each of BIAS_RULES; NaN without
-    test rows.
-    absent (T, M): clients that did not reply, or did not measure errors.
+    test rows, and in rounds that were not measured, like the objective gap.
+    absent (T, M): clients that did not reply, or did not measure errors when others did.
     chosen_test_mse: of the models that were chosen on validation rows, over all test rows; None without.
     """
 
@@ -90,8 +90,11 @@ class RunMeasurement(DisplayMethods):
 
     @property
     def median_objective_gaps(self) -> Array:
-        """Median relative objective gap of present clients, (T,)."""
-        return np.nanmedian(self.objective_gap, axis=1)
+        """Median relative objective gap of present clients, (T,); NaN in rounds that were not measured."""
+        gaps = np.full(len(self.objective_gap), np.nan)
+        is_known = np.isfinite(self.objective_gap).any(axis=1)
+        gaps[is_known] = np.nanmedian(self.objective_gap[is_known], axis=1)
+        return gaps
 
     @property
     def median_objective_gap(self) -> float:
@@ -198,6 +201,7 @@ def measure(run: StoredRun) -> RunMeasurement:
     # Without a head there is no objective to correct, or the correction is zero: clients that train alone.
     added = correction_value(np.nan_to_num(returned), expected.deficit, prediction.penalty)
     train_rows, test_rows = _count_rows(run.setup)
+    is_measured = np.array([run.setup.settings.is_measured(each.number) for each in rounds])
     train_mse = np.stack([each.train_mse for each in rounds])
     return RunMeasurement(
         setup=run.setup,
@@ -212,7 +216,7 @@ def measure(run: StoredRun) -> RunMeasurement:
         objective_gap=(objective + added) / expected.loss_optimum - 1,
         train_mse=average_over_clients(train_mse, train_rows),
         test_mse=average_over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
-        absent=np.isnan(objective) | np.isnan(train_mse).any(axis=-1),
+        absent=is_measured[:, None] & (np.isnan(objective) | np.isnan(train_mse).any(axis=-1)),
         chosen_test_mse=_chosen_test_mse(run, test_rows),
     )
 

@@ -33,7 +33,8 @@ class Round:
     clipped (M,): directions that a solved return dropped.
     training_loss (M,): minibatch mean of the last epoch with all terms.
 
-    Objectives and errors use evaluation mode. A centralized run has one client, the pooled data.
+    Objectives and errors use evaluation mode, and are NaN in rounds that are not measured. A centralized run
+    has one client, the pooled data.
     """
 
     number: int

@@ -41,6 +41,8 @@ class TrainConfig:
         Precision of matrix products; tf32 has an effect only on a GPU, and fp64 applies to everything.
     decay : {'round', 'run'}
         Whether the learning rate falls within each round, or over all of them.
+    measure_every : int
+        Measure objectives and errors after every k-th round and the last; heads are stored after each.
 
     Raises
     ------
@@ -65,13 +67,14 @@ class TrainConfig:
     clip: float = 5.0
     precision: Precision = "tf32"
     decay: Decay = "round"
+    measure_every: int = 1
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, Real) and not 0 < float(value) < float("inf"):
                 raise InputError(f"{each.name} must be positive, not {float(value):g}.", field=each.name)
-        for name in ("rounds", "epochs", "batch", "features"):
+        for name in ("rounds", "epochs", "batch", "features", "measure_every"):
             object.__setattr__(self, name, _to_int(name, getattr(self, name)))
         for name in ("learning_rate", "final_learning_rate", "clip"):
             check_type(getattr(self, name), Real, f"{name}=", "Pass a positive number")
@@ -79,6 +82,10 @@ class TrainConfig:
         for name, known in (("precision", PRECISIONS), ("decay", get_args(Decay))):
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"Unknown {name} '{value}'. Choose from {', '.join(known)}.", field=name)
+
+    def is_measured(self, number: int) -> bool:
+        """Whether objectives and errors are measured after round number 1, 2, ...."""
+        return number % self.measure_every == 0 or number == self.rounds
 
 
 def _to_int(name: str, value: Any) -> int:
