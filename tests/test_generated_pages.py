@@ -29,11 +29,18 @@ def assert_same_picture(one, two):
     assert np.abs(first - second).mean() < MOST_DIFFERENT
 
 
-def test_the_tables_of_readme_and_reproduction_are_current():
+def test_the_tables_of_readme_are_current():
     import readme_numbers
 
     assert_current((ROOT / "README.md").read_text(), "numbers", readme_numbers.tables())
-    assert_current((ROOT / "REPRODUCTION.md").read_text(), "agreement", readme_numbers.agreement_tables())
+
+
+def test_the_tables_of_reproduction_are_current():
+    import reproduction_page
+
+    page = reproduction_page.PAGE.read_text()
+    for name, text in reproduction_page.tables().items():
+        assert_current(page, name, text)
 
 
 def test_the_tables_of_benchmarks_are_current():
