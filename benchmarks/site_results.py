@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -158,11 +158,11 @@ def markdown(results: Results, problems: Sequence[str]) -> str:
 
     Seconds are stored but not shown: most were measured on machines that other work shared.
     """
-    errors = _table(results, problems, "test_mse", "{:.4f}")
+    errors = _table(results, problems, "test_mse", _format_error)
     if results.seeds(problems[0], ALONE):
         errors = _add_relative(errors, results, problems)
     errors += _describe_auto(results, problems)
-    kibibytes = _table(results, problems, "bytes_sent", "{:,.1f}", 1 / 1024)
+    kibibytes = _table(results, problems, "bytes_sent", lambda sent: f"{sent / 1024:,.1f}")
     lines = ["Test MSE of standardized targets, mean over seeds:", "", *errors, ""]
     lines += ["KiB that a site sends, mean over sites:", "", *kibibytes, ""]
     checks = [*check_targets(results, problems), *compare_with_flower(results, problems)]
@@ -188,13 +188,18 @@ def _count_seeds(results: Results, problems: Sequence[str]) -> str:
     return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
-def _table(results: Results, problems: Sequence[str], field: str, form: str, scale: float = 1.0) -> list[str]:
+def _table(results: Results, problems: Sequence[str], field: str, form: Callable[[float], str]) -> list[str]:
     """Lines of a Markdown table: rows by problems, empty where a row was not run."""
     lines = [_line(["", *problems]), _line(["---"] * (1 + len(problems)))]
     for row in results.rows(problems):
-        values = [scale * results.mean(problem, row, field) for problem in problems]
-        lines.append(_line([row, *("" if np.isnan(value) else form.format(value) for value in values)]))
+        values = [results.mean(problem, row, field) for problem in problems]
+        lines.append(_line([row, *("" if np.isnan(value) else form(value) for value in values)]))
     return lines
+
+
+def _format_error(error: float) -> str:
+    """Four decimals, five below 0.001."""
+    return f"{error:.4f}" if error >= 0.001 else f"{error:.5f}"
 
 
 def _describe_auto(results: Results, problems: Sequence[str]) -> list[str]:
@@ -242,7 +247,7 @@ def draw_figure(results: Results, problems: Sequence[str], path: Path, kind: str
     axes.set(xscale="log", xlabel=f"test MSE relative to working alone\n({kind} data)")
     axes.set_yticks(range(len(rows), 0, -1), rows)
     axes.get_yticklabels()[rows.index(AUTO)].set(color=GREEN, fontweight="bold")
-    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0]
+    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0]
     low, high = axes.get_xlim()
     axes.set_xticks(shown := [tick for tick in ticks if low <= tick <= high], [f"{tick:g}" for tick in shown])
     axes.set_xticks([], minor=True)

@@ -137,8 +137,8 @@ def main() -> None:
         return
     if arguments.many_rounds:
         times = []
-        for procedures, measured in product(PROCEDURES, MEASURED):
-            times.append(time_rounds(device, arguments.many_rounds, procedures, measured))
+        for procedures, rounds in product(PROCEDURES, MEASURED):
+            times.append(time_rounds(device, arguments.many_rounds, procedures, rounds))
             print(times[-1], f"{times[-1].share:.0%} between rounds", flush=True)
         write_json(arguments.json, times)
         return

@@ -310,3 +310,14 @@ def test_arithmetic_puts_the_switches_back(precision, before):
         torch.set_float32_matmul_precision(found[0])
         torch.backends.cudnn.allow_tf32 = found[1]
     assert storage_dtype(precision) == (torch.float64 if precision == "fp64" else torch.float32)
+
+
+@pytest.mark.parametrize(("backbone", "is_used"), [("resmlp-small", False), ("residual-cnn-small", True)])
+def test_only_convolutions_use_onednn(backbone, is_used):
+    """It is slow for many small products; afterwards it is as it was."""
+    shape = (2, 1, 16, 16) if is_used else (2, 3)
+    stack = ModelStack.from_models([draw(backbone, torch.zeros(shape), 4, 2, 0, None)], CPU, torch.float32)
+    with torch.backends.mkldnn.flags(enabled=True, allow_tf32=None):
+        with stack.use_precision("fp32"):
+            assert torch.backends.mkldnn.enabled is is_used
+        assert torch.backends.mkldnn.enabled

@@ -113,7 +113,7 @@ class Fit:
 
     def _precision(self) -> AbstractContextManager[None]:
         self.stack.model.train()
-        return cuda.use_precision(self.config.precision, self.stack.device)
+        return self.stack.use_precision(self.config.precision)
 
     def _rows_of(self, models: slice, size: int) -> int | Tensor:
         """Return how many rows each model has at the selected step."""

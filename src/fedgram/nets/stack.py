@@ -5,7 +5,8 @@ Every parameter and buffer has a leading model axis K.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedgram.nets.cuda import use_precision
+from fedgram.nets.cuda import disable_onednn, use_precision
 from fedgram.nets.model import Model, to_model_input
+from fedgram.runs.train_config import Precision
 
 Tensors = dict[str, Tensor]
 
@@ -69,6 +71,13 @@ class ModelStack:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
+    @contextmanager
+    def use_precision(self, precision: Precision) -> Iterator[None]:
+        """Set PyTorch's global switches for these models, and restore them on exit."""
+        onednn = nullcontext() if has_convolutions(self.model) else disable_onednn()
+        with use_precision(precision, self.device), onednn:
+            yield
+
     def match_layout(self, gradients: Tensors) -> None:
         """Give every parameter the memory layout of its gradient (k, ...)."""
         for name, value in self.parameters.items():
@@ -103,7 +112,7 @@ class ModelStack:
         In full precision, however the models were trained.
         """
         self.model.eval()
-        with use_precision("fp32", self.device):
+        with self.use_precision("fp32"):
             chunks = [
                 torch.cat(
                     [
