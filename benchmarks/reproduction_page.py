@@ -2,7 +2,7 @@
 
     python benchmarks/reproduction_page.py
 
-Every claim of the paper that disagrees with ours must be in DISAGREEMENTS, with its cause, and no other.
+DISAGREEMENTS in `reproduction_claims.py` must list exactly the claims that disagree, with their causes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,115 +22,21 @@ from fedgram._util.text import describe_seeds
 from fedgram.paper.claims import FACTORS
 from fedgram.paper.networks import metrics
 from fedgram.paper.networks.agreement import measure_agreement
-from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies.registry import Study
 from fedgram.paper.report.networks import NetworkChapter, load_results, make_chapters
 from fedgram.runs.procedure import BIAS_RULES, Procedure
+from reproduction_claims import AGREEMENTS, COVERAGE, DISAGREEMENTS, MAIN, Trained
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "REPRODUCTION.md"
 AGENTS = {"swimmer": "Swimmer", "hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker": "Walker"}
 TABULAR = {"beijing": "Beijing (REAL)", **AGENTS}
 IMAGES = {"cifar-geo": "CIFAR-geo (REAL)", "dsprites": "sprites"}
-MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected")
 BREAK = ",<br>"  # browsers would break a line within 1e-4
 GROWN = 3.0  # last test error over that of the best round
-
-
-class Trained(NamedTuple):
-    """How runs were trained."""
-
-    procedures: tuple[str, ...]
-    epochs: tuple[int, ...] = (4000,)
-    rounds: int = 8
-
-
-COVERAGE = {
-    "ordinary": Trained(MAIN[:1]),
-    "proximal; corrected; corrected proximal": Trained(MAIN[1:]),
-    "centered": Trained(("centered",)),
-    "aligned": Trained(("aligned",)),
-    "corrected aligned": Trained(("aligned+corrected",)),
-    "seven proximal weights": Trained(tuple(map(proximal, WEIGHTS))),
-    "first round from independent starts": Trained(("independent", "aligned+independent"), rounds=1),
-    "solved; corrected solved (ours)": Trained(("solved", "solved+corrected")),
-    "centralized": Trained(("centralized",)),
-    "E = 400: ordinary, proximal, corrected proximal, aligned, solved": Trained(
-        ("ordinary", *MAIN[1::2], "aligned", "solved"), (400,)
-    ),
-    "E = 400: corrected, corrected solved, centralized": Trained(
-        ("corrected", "solved+corrected", "centralized"), (400,)
-    ),
-    "E = 400: full model": Trained(("full-model",), (400,)),
-    "E = 50 to 2000: ordinary, proximal, aligned, solved": Trained(
-        ("ordinary", "proximal", "aligned", "solved"), BUDGETS[:-1]
-    ),
-}
-
-AGREEMENTS = {
-    "proximal, endpoint error to the barycenter": ("main-proximal-endpoint",),
-    "corrected proximal, endpoint error to the centralized Gram": ("main-proximal-corrected-endpoint",),
-    "aligned, endpoint error to the barycenter": ("alignment-aligned-endpoint",),
-    "corrected aligned, endpoint error to the centralized Gram": ("alignment-aligned-corrected-8",),
-    "corrected aligned after one round; corrected proximal after three": (
-        "alignment-aligned-corrected-1", "alignment-proximal-corrected-3",
-    ),
-    "endpoint error is smallest at the proximal weight 1e-3": ("rho-endpoint-valley",),
-    "ordinary, direction error at E = 50, 400, 1000": ("epochs-50", "epochs-400", "epochs-1000"),
-    "full model, E = 400, direction error to barycenter, centralized": (
-        "full-400-to-barycenter", "full-400-to-centralized",
-    ),
-    "objective removed by alignment, independent starts: Hopper, HalfCheetah": (
-        "mismatched-independent-hopper", "mismatched-independent-halfcheetah",
-    ),
-    "centered: direction error; observed over predicted gap": ("means-direction", "means-ratio"),
-}  # fmt: skip
-
-
-class Disagreement(NamedTuple):
-    """Claims that disagree for one cause; `shown` of them represent the others in the table."""
-
-    claims: tuple[str, ...]
-    cause: str
-    shown: int = 3
-
-
-DISAGREEMENTS = {
-    "ordinary training drifts further: endpoint error (all; weight 0), direction error": Disagreement(
-        ("main-ordinary-endpoint", "rho-0-endpoint", "epochs-4000", "alignment-ordinary-endpoint"),
-        "not found; Swimmer and Walker agree, Beijing, Hopper and HalfCheetah do not; "
-        "[what was tried](docs/drift.md)",
-    ),
-    "final objective above its minimum, proximal weights 0, 1e-5, 1e-4": Disagreement(
-        (*(f"rho-{weight:g}-objective" for weight in WEIGHTS[:-1]), "rho-objective-least"),
-        "half of our median is Beijing, whose rows no network can fit; Hopper alone is within 3e-6",
-    ),
-    "endpoint error at proximal weights 0.01 and 0.1": Disagreement(
-        ("rho-0.01-endpoint", "rho-0.1-endpoint"), "two settings against ten"
-    ),
-    "direction error falls with every larger E": Disagreement(
-        ("epochs-falls",), "the drift above, at E = 4000"
-    ),
-    "epochs until the direction error is below 0.1: Hopper, Walker, Beijing": Disagreement(
-        ("epochs-first-hopper", "epochs-first-walker", "epochs-first-beijing"),
-        "not known; Beijing misses 400 with 0.106",
-    ),
-    "share of runs whose direction error centering changes by more than 0.02": Disagreement(
-        ("means-moved",), "the drift above"
-    ),
-    "objective removed by alignment, common start: Beijing, Swimmer, Hopper": Disagreement(
-        (
-            *(f"mismatched-common-{name}" for name in ("beijing", "swimmer", "hopper", "range")),
-            *(f"mismatched-independent-{name}" for name in ("beijing", "swimmer", "range")),
-            "mismatched-similar",
-        ),
-        "on Hopper a first round either [jumps](docs/drift.md) or does not, so one seed decides nothing; on "
-        "Swimmer no round jumps",
-    ),
-}
 
 
 def main() -> None:

@@ -137,8 +137,8 @@ def main() -> None:
         return
     if arguments.many_rounds:
         times = []
-        for procedures, rounds in product(PROCEDURES, MEASURED):
-            times.append(time_rounds(device, arguments.many_rounds, procedures, rounds))
+        for procedures, measured_rounds in product(PROCEDURES, MEASURED):
+            times.append(time_rounds(device, arguments.many_rounds, procedures, measured_rounds))
             print(times[-1], f"{times[-1].share:.0%} between rounds", flush=True)
         write_json(arguments.json, times)
         return

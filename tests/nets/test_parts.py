@@ -313,11 +313,13 @@ def test_arithmetic_puts_the_switches_back(precision, before):
 
 
 @pytest.mark.parametrize(("backbone", "is_used"), [("resmlp-small", False), ("residual-cnn-small", True)])
-def test_only_convolutions_use_onednn(backbone, is_used):
+def test_only_convolutions_and_bf16_use_onednn(backbone, is_used):
     """It is slow for many small products; afterwards it is as it was."""
     shape = (2, 1, 16, 16) if is_used else (2, 3)
     stack = ModelStack.from_models([draw(backbone, torch.zeros(shape), 4, 2, 0, None)], CPU, torch.float32)
     with torch.backends.mkldnn.flags(enabled=True, allow_tf32=None):
         with stack.use_precision("fp32"):
             assert torch.backends.mkldnn.enabled is is_used
+        with stack.use_precision("bf16"):
+            assert torch.backends.mkldnn.enabled
         assert torch.backends.mkldnn.enabled

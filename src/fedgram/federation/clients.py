@@ -206,6 +206,10 @@ class Clients:
         """Return the range of some clients' models in the stack."""
         return slice(clients.start * len(self.runs), clients.stop * len(self.runs))
 
+    def indices(self, clients: slice, runs: Sequence[int]) -> list[int]:
+        """Return the positions of some clients' models of some runs in the stack."""
+        return [m * len(self.runs) + r for m in range(clients.start, clients.stop) for r in runs]
+
     def of_run(self, tensors: Tensors, run: int) -> Tensors:
         """Return the models (M, ...) of a run from tensors (K, ...) by name, without copies."""
         return {name: value[run :: len(self.runs)] for name, value in tensors.items()}
@@ -229,7 +233,7 @@ class Clients:
         rows: dict[int, Rows] = {}
         mean = torch.zeros_like(layers.layer_weight[:, 0])
         for group, u in zip(self.groups, outputs, strict=False):
-            models = [m * len(self.runs) + r for m in range(group.start, group.stop) for r in runs]
+            models = self.indices(group, runs)
             mean[models] = u.mean(dim=1, dtype=mean.dtype)
             targets = self.targets("train", group)
             rows |= {k: (own, targets[k - self.at(group).start]) for k, own in zip(models, u, strict=True)}

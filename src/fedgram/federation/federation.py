@@ -34,6 +34,7 @@ from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import OnEpoch
 from fedgram.nets.model import Backbone
 from fedgram.nets.stack import Tensors
+from fedgram.runs.procedure import BIAS_RULES
 from fedgram.runs.record import Round, Run
 from fedgram.runs.train_config import TrainConfig
 
@@ -212,15 +213,16 @@ class Federation:
             rows = OutputRows.from_outputs(outputs)
             own = local_objective(clients, group, returned.layers, rows)
             if full:  # averaging changed their backbones
-                models = [m * len(self.runs) + r for m in range(group.stop - group.start) for r in full]
+                models = clients.indices(slice(0, group.stop - group.start), full)
                 rows.replace(models, clients.outputs("train", group, full))
             by_group.append((own, *state.evaluate(clients, group, rows)))
         return tuple(map(torch.cat, zip(*by_group, strict=True)))
 
     def _without_measurements(self) -> tuple[Tensor, ...]:
         """Return NaN in place of all that `_measure` returns."""
-        count = len(self.clients.stack)
-        return tuple(torch.full(shape, torch.nan) for shape in ((count,), (count,), (count, 3), (count, 3)))
+        objectives = torch.full((len(self.clients.stack),), torch.nan, dtype=torch.float64)
+        errors = objectives[:, None].expand(-1, len(BIAS_RULES))
+        return objectives, objectives, errors, errors
 
     def _shared_state(self, returned: Returned) -> SharedState:
         own, centered = own_biases(returned)

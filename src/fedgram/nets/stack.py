@@ -73,8 +73,12 @@ class ModelStack:
 
     @contextmanager
     def use_precision(self, precision: Precision) -> Iterator[None]:
-        """Set PyTorch's global switches for these models, and restore them on exit."""
-        onednn = nullcontext() if has_convolutions(self.model) else disable_onednn()
+        """Set PyTorch's global switches for these models, and restore them on exit.
+
+        oneDNN is fast for convolutions and in bf16 only.
+        """
+        needs_onednn = precision == "bf16" or has_convolutions(self.model)
+        onednn = nullcontext() if needs_onednn else disable_onednn()
         with use_precision(precision, self.device), onednn:
             yield
 

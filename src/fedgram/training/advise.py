@@ -111,8 +111,8 @@ def advise(
     )
     change = _total_change(squares, problem)
     # Sites mix in their own models, so that joining rarely hurts: on 29 problems of benchmarks/sites.py the
-    # error was 20 % below working alone on average, and above it on three: by 3 %, and by 12 % on two whose
-    # sites have seven rows.
+    # error was 20 % below working alone on average, and above it on three: by 3 %, and by 12 % on two, where
+    # most sites have seven rows.
     recommended = AUTO if change[1] <= 0 else ALONE  # also if working alone has no error
     return Advice(
         targets=targets,
