@@ -80,7 +80,8 @@ def print_run(run: StoredRun) -> None:
     if measured:
         if not run.setup.procedure.without_limit:
             console.print(_error_table(measured))
-        console.print(_fit_table(measured))
+        if (table := _fit_table(measured)).row_count:  # no round may have been measured yet
+            console.print(table)
 
 
 def _error_table(measured: RunMeasurement) -> Table:
