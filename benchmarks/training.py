@@ -43,7 +43,7 @@ import fedgram.nets.stack
 from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
-from fedgram.nets.cuda import storage_dtype, use_precision
+from fedgram.nets.cuda import autocast, storage_dtype, use_precision
 from fedgram.nets.fit import Fit
 from fedgram.nets.model import Model, draw, to_model_input
 from fedgram.nets.objective import Terms
@@ -116,8 +116,10 @@ class RoundTimes:
 GPU = (
     Case("resmlp", (17,), 6, "tf32", (1, 5, 20)),
     Case("resmlp", (17,), 6, "fp32", (20,)),
+    Case("resmlp", (17,), 6, "fp16", (1, 5, 20)),
     Case("resmlp", (17,), 6, "bf16", (20,)),
     Case("resnet18", (64, 64, 3), 3, "tf32", (1, 5, 20)),
+    Case("resnet18", (64, 64, 3), 3, "fp16", (1, 5, 20)),
     Case("resnet18", (64, 64, 3), 3, "bf16", (1, 5, 20)),
 )
 CPU = (Case("resmlp-small", (17,), 6, "fp32", (4,)),)
@@ -296,10 +298,13 @@ def plain_step(case: Case, device: torch.device) -> float:
     epochs = 30
 
     def train() -> None:
-        with use_precision(case.precision, device):
+        scaler = torch.amp.GradScaler(device.type, enabled=case.precision == "fp16")
+        with use_precision(case.precision):
             for _ in range(epochs):
                 for rows in torch.randperm(ROWS, device=device).split(256):
-                    h, predicted = network(to_model_input(inputs[rows], torch.float32))
+                    with autocast(case.precision, device):
+                        h, predicted = network(to_model_input(inputs[rows], torch.float32))
+                    h, predicted = h.float(), predicted.float()
                     weight = network.head.weight
                     inverse = torch.linalg.inv(
                         weight @ weight.T + 0.01 * torch.eye(case.targets, device=device)
@@ -308,9 +313,11 @@ def plain_step(case: Case, device: torch.device) -> float:
                     loss = loss + 0.005 * h.square().sum(1).mean() + 0.005 * weight.square().sum()
                     loss = loss + 0.5e-3 * (weight - start).square().sum() + 0.005 * (deficit * inverse).sum()
                     optimizer.zero_grad()
-                    loss.backward()
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(optimizer)
                     torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-                    optimizer.step()
+                    scaler.step(optimizer)
+                    scaler.update()
 
     return timed(train, device) / (epochs * ROWS // 256)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedgram.nets.cuda import use_precision
+from fedgram.nets.cuda import HALF, use_precision
 from fedgram.nets.model import Model
 from fedgram.runs.train_config import Precision
 
@@ -24,7 +24,7 @@ def floor(model: Model, inputs: Tensor, models: int, precision: Precision) -> fl
     device = inputs.device
     numbers = sum(value.numel() for value in model.parameters())
     operations, outputs = count_layers(model.to(device), inputs)
-    width = 2 if precision == "bf16" else 4
+    width = 2 if precision in HALF else 4
     moved = (4 * PASSES * numbers + width * OUTPUT_PASSES * outputs) / bandwidth(device)
     return 1e3 * models * (moved + operations / rate(device, precision))
 
@@ -52,9 +52,9 @@ def count_layers(model: Model, inputs: Tensor) -> tuple[int, int]:
 
 def rate(device: torch.device, precision: Precision) -> float:
     """Operations per second of a large product."""
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = HALF.get(precision, torch.float32)
     left, right = (torch.randn(SIZE, SIZE, device=device, dtype=dtype) for _ in range(2))
-    with use_precision("fp32" if precision == "fp32" else "tf32", device):
+    with use_precision(precision):
         return 2 * SIZE**3 / timed(lambda: left @ right)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +92,44 @@ def test_the_fused_optimizer_is_the_plain_one(clip):
     for name in SHAPES:
         torch.testing.assert_close(fused[name].cpu(), plain[name], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(fast.second[name].cpu(), slow.second[name], rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_fused_optimizer_keeps_copies_in_half_precision(dtype):
+    shapes = {"backbone.bias": (7,), "backbone.odd": (13, 11), "backbone.even": (64, 32), "head": (5, 16)}
+    plain = {name: drawn(3, *shape, seed=1) for name, shape in shapes.items()}
+    fused = {name: value.to(GPU) for name, value in plain.items()}
+    copies, copied = (
+        {name: each[name].to(dtype) for name in ("backbone.odd", "backbone.even")} for each in (plain, fused)
+    )
+    slow, fast = AdamW(plain, 1.0, copies), choose_optimizer(GPU, torch.float32)(fused, 1.0, copied)
+    rates, unscale = schedule(TrainConfig(epochs=9), [1] * 3).float(), torch.tensor([0.5, 2.0, 1e-3])
+    for t in range(9):
+        gradients = {
+            name: drawn(3, *shape, seed=t).to(dtype if name in copies else torch.float32)
+            for name, shape in shapes.items()
+        }
+        if t in (4, 5):  # models with such gradients stay as they are
+            gradients["backbone.odd"][1, 0, 0] = float("inf") if t == 4 else float("nan")
+        there = {name: value.to(GPU) for name, value in gradients.items()}
+        ours = fast.step(slice(0, 3), there, rates[t].to(GPU), unscale.to(GPU))
+        assert torch.equal(slow.step(slice(0, 3), gradients, rates[t], unscale), ours.cpu())
+        assert ours.tolist() == [True, t not in (4, 5), True]
+    for name in shapes:
+        torch.testing.assert_close(fused[name].cpu(), plain[name], rtol=1e-5, atol=1e-6)
+    for name, copy in copied.items():
+        assert torch.equal(copy, fused[name].to(dtype))
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 0.02), ("fp16", 0.02), ("bf16", 0.1)])
+@pytest.mark.parametrize("backbone", [own_net, "resmlp-small", "resnet-small"])
+def test_low_precision_stays_close(backbone, precision, tolerance):
+    _, expected = trained(backbone, settings_of(backbone, "fp64"), CPU, WORDS[:2])
+    _, found = trained(backbone, settings_of(backbone, precision), GPU, WORDS[:2])
+    for record, other in zip(found, expected, strict=True):
+        for run in other:
+            error = np.abs(record[run].head - other[run].head).max() / np.abs(other[run].head).max()
+            assert 0 < error < tolerance
 
 
 def wide(value):

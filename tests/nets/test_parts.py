@@ -10,7 +10,7 @@ from torch import nn
 
 from fedgram import Penalty
 from fedgram.nets.batches import GOLDEN, Batches, splitmix64
-from fedgram.nets.cuda import storage_dtype, use_precision
+from fedgram.nets.cuda import HALF, autocast, storage_dtype, use_precision
 from fedgram.nets.fit import choose_optimizer
 from fedgram.nets.model import draw, to_model_input
 from fedgram.nets.objective import Terms, compute_losses, correction_term, invert_positive_definite
@@ -190,7 +190,8 @@ def test_losses_are_the_formula():
     shift = correct(moments, PENALTY, 0.4)
     terms = Terms(broadcast, torch.tensor(proximal).double(), torch.as_tensor(0.4 * shift.deficit))
     for given in (terms, Terms(broadcast, terms.proximal, None)):
-        values = compute_losses(stack, stack.parameters, stack.buffers, (x, y), given, PENALTY)
+        outputs = stack.map_backbones(stack.parameters, stack.buffers, x)
+        values = compute_losses(stack, stack.parameters, outputs, y, given, PENALTY)
         for k, model in enumerate(models()):
             features, predictions = (each.detach().numpy() for each in model(x[k]))
             head = model.head.weight.detach().numpy()
@@ -294,17 +295,24 @@ def test_bytes_are_seen_alike_in_stacked_minibatches_and_row_by_row(row):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("before", [("highest", True), ("medium", False)])
 def test_arithmetic_puts_the_switches_back(precision, before):
-    found = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    found, products = (
+        (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
+        torch.backends.cuda.matmul,
+    )
+    reduces = products.allow_fp16_reduced_precision_reduction
     try:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
-        with suppress(ZeroDivisionError), use_precision(precision, CPU):
-            assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
-            assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+        with suppress(ZeroDivisionError), use_precision(precision), autocast(precision, CPU):
+            allows_tf32 = precision in ("tf32", "fp16", "bf16")
+            assert torch.get_float32_matmul_precision() == ("high" if allows_tf32 else "highest")
+            assert torch.backends.cudnn.allow_tf32 == allows_tf32
+            assert not products.allow_fp16_reduced_precision_reduction
             product = torch.ones(2, 2) @ torch.ones(2, 2)
-            assert product.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+            assert product.dtype == HALF.get(precision, torch.float32)
             _ = 1 / 0  # also when something breaks
         assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+        assert products.allow_fp16_reduced_precision_reduction == reduces
         assert not torch.is_autocast_enabled("cpu")
     finally:
         torch.set_float32_matmul_precision(found[0])
@@ -313,7 +321,7 @@ def test_arithmetic_puts_the_switches_back(precision, before):
 
 
 @pytest.mark.parametrize(("backbone", "is_used"), [("resmlp-small", False), ("residual-cnn-small", True)])
-def test_only_convolutions_and_bf16_use_onednn(backbone, is_used):
+def test_only_convolutions_and_half_precision_use_onednn(backbone, is_used):
     """It is slow for many small products; afterwards it is as it was."""
     shape = (2, 1, 16, 16) if is_used else (2, 3)
     stack = ModelStack.from_models([draw(backbone, torch.zeros(shape), 4, 2, 0, None)], CPU, torch.float32)

@@ -115,7 +115,7 @@ class Clients:
         self.terms.broadcast.copy_(self.stack.parameters["head.weight"])
         loss = self.fit.round(number, on_epoch)
         runs = range(len(self.runs)) if measured else self._runs_with_outputs
-        outputs, diverged = self.training_outputs(runs)
+        outputs, diverged = self.training_outputs(runs, ~loss.isfinite())
         result = self._return_layers(runs, outputs)
         self._store_layers(result.resume_from)
         return Returned(
@@ -145,14 +145,18 @@ class Clients:
             layer_bias=layers.layer_bias + torch.where(self.has_offset, offset, 0.0),
         )
 
-    def training_outputs(self, runs: Sequence[int] | None = None) -> tuple[list[Tensor], Tensor]:
+    def training_outputs(
+        self, runs: Sequence[int] | None = None, failed: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         """Return backbone outputs u (g R, N, D) of each group's training rows, and diverged models (K,).
 
-        Diverged models and their outputs are set to 0, so that later steps stay finite. The default is all
-        runs.
+        Diverged models, those that `failed` (K,) included, and their outputs are set to 0, so that later
+        steps stay finite. The default is all runs.
         """
         runs = range(len(self.runs)) if runs is None else runs
         diverged, outputs = self.stack.find_diverged(), []
+        if failed is not None:
+            diverged |= failed
         if runs:
             outputs = [self.outputs("train", group, runs) for group in self.groups]
             norms = [torch.linalg.vector_norm(u, dim=(1, 2), dtype=torch.float64) for u in outputs]

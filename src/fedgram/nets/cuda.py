@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -17,23 +17,43 @@ STREAMS = 4  # models computed at the same time if each runs alone
 RECOMPILATIONS = 64  # one for each batch size of the clients, and those of earlier stacks
 
 
+HALF: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""Dtypes of the precisions in which backbones compute with half as many bytes."""
+
+
 def storage_dtype(precision: Precision) -> torch.dtype:
     """Return the dtype of parameters and data."""
     return torch.float64 if precision == "fp64" else torch.float32
 
 
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """Multiply in half precision, if this is one."""
+    return torch.autocast(device.type, HALF[precision]) if precision in HALF else nullcontext()
+
+
 @contextmanager
-def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+def use_precision(precision: Precision) -> Iterator[None]:
     """Set PyTorch's global precision switches, and restore them on exit."""
+    allows_tf32, products = precision == "tf32" or precision in HALF, torch.backends.cuda.matmul
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    reductions = (
+        products.allow_fp16_reduced_precision_reduction, products.allow_bf16_reduced_precision_reduction,
+    )  # fmt: skip
+    torch.set_float32_matmul_precision("high" if allows_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = allows_tf32
+    _sum_in_half_precision(False, False)
     try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+        _sum_in_half_precision(*reductions)
+
+
+def _sum_in_half_precision(fp16: bool, bf16: bool) -> None:
+    """Allow products in half precision to add parts of their sums in half precision."""
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = fp16
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = bf16
 
 
 @contextmanager

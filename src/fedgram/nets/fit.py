@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedgram.nets import cuda
 from fedgram.nets.batches import Batches
+from fedgram.nets.gradients import (
+    EAGER,
+    LARGEST_SLOPE,
+    Parts,
+    adapt_scale,
+    differentiate,
+    multiplied_weights,
+)
 from fedgram.nets.model import translate_errors
-from fedgram.nets.objective import Terms, compute_losses
+from fedgram.nets.objective import Terms
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import ModelStack, Tensors, split_slice
+from fedgram.nets.stack import BACKBONE, ModelStack, Tensors, split_slice
 from fedgram.runs.train_config import TrainConfig
 
 RARE = 0.1
@@ -44,9 +53,11 @@ class Fit:
         self.continues = continues
         self.now = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self.total = torch.zeros(len(stack), dtype=stack.dtype, device=stack.device)
-        self.compiled_losses = (
-            cuda.compile_on_gpu(compute_losses, stack.device) if self._is_long else compute_losses
-        )
+        self.largest_slope = torch.full_like(self.total, LARGEST_SLOPE)  # in half precision
+        self.compiled = EAGER
+        if self._is_long:
+            compiled: list[Any] = [cuda.compile_on_gpu(part, stack.device) for part in EAGER]
+            self.compiled = Parts(*compiled)
         self.pads = len(set(batches.counts)) > 1 and can_pad(stack) and stack.device.type == "cpu"
         self.common = self._common_shapes()
         self.streams = cuda.StreamPool(stack.device, stack.models_at_once < len(stack))
@@ -56,13 +67,15 @@ class Fit:
         shape = (steps, len(self.steps_per_epoch), 2, 2)  # step, client, restarts or continues, two rates
         self.rates = torch.zeros(shape, dtype=stack.dtype, device=stack.device)
         with self._precision(), self._restore_buffers():
+            self.copies = self._copy_weights()
             # The optimizer then reads both in the same order, and batched products are faster.
             models, size = self.common[0]
             stack.match_layout(self.gradients(slice(0, models), size)[1])
+            self.copies = self._copy_weights()
             self.optimizer = (
-                AdamW(stack.parameters, config.clip, skips=True)
+                AdamW(stack.parameters, config.clip, self.copies, skips=True)
                 if self.pads
-                else choose_optimizer(stack.device, stack.dtype)(stack.parameters, config.clip)
+                else choose_optimizer(stack.device, stack.dtype)(stack.parameters, config.clip, self.copies)
             )
             self.steps = self._record_steps()
 
@@ -70,6 +83,9 @@ class Fit:
         """Train every model for a round; return their mean losses in the last epoch (K,)."""
         self.optimizer.reset(torch.ones_like(self.continues) if number == 1 else ~self.continues)
         self.now.zero_()
+        self.largest_slope.fill_(LARGEST_SLOPE)
+        for name, copy in self.copies.items():
+            copy.copy_(self.stack.parameters[name])
         for kind in (False, True):
             rates = schedule(self.config, self.steps_per_epoch, number, continues=kind)
             self.rates[: len(rates), :, int(kind)] = rates.to(self.rates)
@@ -89,27 +105,50 @@ class Fit:
         with self.streams as streams:
             for turn, (models, size) in enumerate(self._split_by_size(sizes)):
                 with streams.use(turn):
-                    values, gradients = self.gradients(models, size)
+                    values, gradients, unscale = self.gradients(models, size)
                     kind = self.continues[models].long()
-                    self.optimizer.step(models, gradients, rates[self.batches.client[models], kind])
+                    own_rates = rates[self.batches.client[models], kind]
+                    finite = self.optimizer.step(models, gradients, own_rates, unscale)
+                    if finite is not None:
+                        self.largest_slope[models] = adapt_scale(self.largest_slope[models], finite)
                     self.total[models] += values * self._rows_of(models, size)
         self.now += 1
 
-    def gradients(self, models: slice, size: int) -> tuple[Tensor, Tensors]:
-        """Return losses (K,) of some models at the selected step, and gradients (K, ...) by name."""
-        buffers = {name: value[models] for name, value in self.stack.buffers.items()}
-        leaves = {name: p[models].detach().requires_grad_() for name, p in self.stack.parameters.items()}
-        batch = self.batches.take(models, size)
+    def gradients(self, models: slice, size: int) -> tuple[Tensor, Tensors, Tensor | None]:
+        """Return losses (K,) of some models at the selected step, and gradients (K, ...) by name.
+
+        In half precision gradients of backbones are scaled; the last result (K,) undoes it.
+        """
+        stack, precision = self.stack, self.config.precision
+        buffers = {name: value[models] for name, value in stack.buffers.items()}
+        read = stack.parameters | self.copies
+        leaves = {name: value[models].detach().requires_grad_() for name, value in read.items()}
+        inputs, targets = self.batches.take(models, size)
         terms, penalty = self.terms.select(models), self.config.penalty
-        is_common = (models.stop - models.start, size) in self.common
-        compute = self.compiled_losses if is_common else compute_losses
         row_weights = self.batches.row_weights[models, :size] if self.pads else None
+        is_common = (models.stop - models.start, size) in self.common
+        parts = self.compiled if is_common else EAGER
         with translate_errors(size):
-            values = compute(self.stack, leaves, buffers, batch, terms, penalty, row_weights)
-            gradients = torch.autograd.grad(
-                values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-            )
-        return values.detach(), dict(zip(leaves, gradients, strict=True))
+            with cuda.autocast(precision, stack.device):
+                outputs = parts.outputs(stack, leaves, buffers, inputs)
+            # Last layers are small, and what the theory is about: they stay in full precision.
+            joint = outputs.detach().to(stack.dtype).requires_grad_()
+            values = parts.losses(stack, leaves, joint, targets, terms, penalty, row_weights)
+            last = {name: leaf for name, leaf in leaves.items() if not name.startswith(BACKBONE)}
+            slope, *found = torch.autograd.grad(values.sum(), [joint, *last.values()])
+            gradients, unscale = dict(zip(last, found, strict=True)), None
+            if precision in cuda.HALF:
+                slope, unscale = parts.scale(slope, self.largest_slope[models], outputs.dtype)
+            backbone = {name: leaf for name, leaf in leaves.items() if name.startswith(BACKBONE)}
+            gradients |= differentiate(outputs, backbone, slope)
+        return values.detach(), {name: gradients[name] for name in leaves}, unscale
+
+    def _copy_weights(self) -> Tensors:
+        """Copy the weights that half precision multiplies by, so that steps need not convert them."""
+        if self.config.precision not in cuda.HALF:
+            return {}
+        dtype, parameters = cuda.HALF[self.config.precision], self.stack.parameters
+        return {name: parameters[name].to(dtype) for name in multiplied_weights(self.stack)}
 
     def _precision(self) -> AbstractContextManager[None]:
         self.stack.model.train()

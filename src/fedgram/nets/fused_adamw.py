@@ -1,7 +1,8 @@
 """Clipping and AdamW of all models in two Triton kernels.
 
-Tensors are cut into blocks. A table holds tensor, model, start and length of each block; another holds the
-addresses of the gradients that autograd allocated.
+Tensors are cut into blocks. A table holds tensor, model, start, length and unit of each block; another holds
+the addresses of the gradients that autograd allocated. A parameter with a copy in half precision has its
+gradient in it, too. Units multiply gradients: 1 for a model's last layers, `unscale` for its backbone.
 """
 
 from __future__ import annotations
@@ -15,43 +16,50 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgram.nets.optimizer import CLIP_EPS, EPS, FIRST_DECAY, SECOND_DECAY, AdamW
-from fedgram.nets.stack import Tensors
+from fedgram.nets.stack import BACKBONE, Tensors
 
 BLOCK, WARPS = 2048, 4  # numbers and warps of one program
 ALIGNED = 16  # tensors with a multiple of this many numbers per model allow vector loads
+DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
-def squares_kernel(table, gradients, partial, ALIGN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sum the squares of each block of the gradients."""
+def squares_kernel(  # type: ignore[no-untyped-def]
+    table, gradients, units, partial, ALIGN: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
+):
+    """Sum the squares of each block of the gradients, which have a dtype."""
     block = tl.program_id(0)
-    tensor = tl.load(table + 4 * block)
-    base = tl.multiple_of(tl.load(table + 4 * block + 2), ALIGN)
-    count = tl.multiple_of(tl.load(table + 4 * block + 3), ALIGN)
+    tensor = tl.load(table + 5 * block)
+    base = tl.multiple_of(tl.load(table + 5 * block + 2), ALIGN)
+    count = tl.multiple_of(tl.load(table + 5 * block + 3), ALIGN)
+    unit = tl.load(units + tl.load(table + 5 * block + 4))
     offset = tl.arange(0, BLOCK)
-    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(tl.float32)), ALIGN)
-    value = tl.load(gradient + base + offset, mask=offset < count, other=0.0)
+    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(DTYPE)), ALIGN)
+    value = unit * tl.load(gradient + base + offset, mask=offset < count, other=0.0).to(tl.float32)
     tl.store(partial + block, tl.sum(value * value))
 
 
 @triton.jit
 def update_kernel(  # type: ignore[no-untyped-def]
-    table, states, gradients, scale, rates, new_1, old_2, new_2, eps, ALIGN: tl.constexpr, BLOCK: tl.constexpr
-):
+    table, states, gradients, units, scale, rates, new_1, old_2, new_2, eps,
+    ALIGN: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
     """Update each block: new_1 = 1 - β₁, old_2 = β₂, new_2 = 1 - β₂, computed in double precision."""
     block = tl.program_id(0)
-    tensor = tl.load(table + 4 * block)
-    model = tl.load(table + 4 * block + 1)
-    base = tl.multiple_of(tl.load(table + 4 * block + 2), ALIGN)
-    count = tl.multiple_of(tl.load(table + 4 * block + 3), ALIGN)
+    tensor = tl.load(table + 5 * block)
+    model = tl.load(table + 5 * block + 1)
+    base = tl.multiple_of(tl.load(table + 5 * block + 2), ALIGN)
+    count = tl.multiple_of(tl.load(table + 5 * block + 3), ALIGN)
+    unit = tl.load(units + tl.load(table + 5 * block + 4))
+    clipped = tl.load(scale + model)
     offset = tl.arange(0, BLOCK)
-    inside = offset < count
+    inside = (offset < count) & (clipped != 0.0)
     place = base + offset
-    parameters = tl.multiple_of(tl.load(states + 3 * tensor).to(tl.pointer_type(tl.float32)), ALIGN) + place
-    firsts = tl.multiple_of(tl.load(states + 3 * tensor + 1).to(tl.pointer_type(tl.float32)), ALIGN) + place
-    seconds = tl.multiple_of(tl.load(states + 3 * tensor + 2).to(tl.pointer_type(tl.float32)), ALIGN) + place
-    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(tl.float32)), ALIGN) + place
-    slope = tl.load(gradient, mask=inside) * tl.load(scale + model)
+    parameters = tl.multiple_of(tl.load(states + 4 * tensor).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    firsts = tl.multiple_of(tl.load(states + 4 * tensor + 1).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    seconds = tl.multiple_of(tl.load(states + 4 * tensor + 2).to(tl.pointer_type(tl.float32)), ALIGN) + place
+    gradient = tl.multiple_of(tl.load(gradients + tensor).to(tl.pointer_type(DTYPE)), ALIGN) + place
+    slope = tl.load(gradient, mask=inside).to(tl.float32) * (unit * clipped)
     first = tl.load(firsts, mask=inside)
     second = tl.load(seconds, mask=inside)
     parameter = tl.load(parameters, mask=inside)
@@ -63,60 +71,67 @@ def update_kernel(  # type: ignore[no-untyped-def]
     tl.store(firsts, first, mask=inside)
     tl.store(seconds, second, mask=inside)
     tl.store(parameters, parameter, mask=inside)
+    if tl.float32 != DTYPE:
+        copies = tl.multiple_of(tl.load(states + 4 * tensor + 3).to(tl.pointer_type(DTYPE)), ALIGN) + place
+        tl.store(copies, parameter.to(DTYPE), mask=inside)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
     """Blocks of some models, in order of models.
 
-    tables: alignment -> (blocks, 4) with tensor, model, start and count; states (tensors, 3): addresses of
-    parameters, first and second moments.
+    tables: alignment and dtype of gradients -> (blocks, 5) with tensor, model, start, count and unit; states
+    (tensors, 4): addresses of parameters, first and second moments, and copies.
     """
 
-    tables: dict[int, Tensor]
+    tables: dict[tuple[int, torch.dtype], Tensor]
     states: Tensor
     models: int
 
     @classmethod
-    def from_states(cls, models: slice, states: list[tuple[Tensor, Tensor, Tensor]]) -> BlockTable:
-        """Tabulate the parameters, first and second moments of some models."""
-        device, count = states[0][0].device, models.stop - models.start
-        sizes = [state[0][0].numel() for state in states]
-        blocks: dict[int, list[tuple[int, int, int, int]]] = {}
+    def from_states(cls, models: slice, states: dict[str, list[Tensor]]) -> BlockTable:
+        """Tabulate parameters of some models, both moments, and copies, or parameters again, by name."""
+        count = models.stop - models.start
+        blocks: dict[tuple[int, torch.dtype], list[tuple[int, ...]]] = {}
         for model in range(count):
-            for tensor, size in enumerate(sizes):
+            for tensor, (name, state) in enumerate(states.items()):
+                size, unit = state[0][0].numel(), model + count * name.startswith(BACKBONE)
                 alignment = 1 if size % ALIGNED else ALIGNED
-                blocks.setdefault(alignment, []).extend(
-                    (tensor, model, model * size + start, min(BLOCK, size - start))
+                blocks.setdefault((alignment, state[3].dtype), []).extend(
+                    (tensor, model, model * size + start, min(BLOCK, size - start), unit)
                     for start in range(0, size, BLOCK)
                 )
-        addresses = [[each[models].data_ptr() for each in state] for state in states]
-        tables = {alignment: torch.tensor(each, device=device) for alignment, each in blocks.items()}
+        addresses = [[each[models].data_ptr() for each in state] for state in states.values()]
+        device = next(iter(states.values()))[0].device
+        tables = {kind: torch.tensor(each, device=device) for kind, each in blocks.items()}
         return cls(tables, torch.tensor(addresses, device=device), count)
 
-    def norms(self, gradients: Tensor) -> Tensor:
-        """Compute the global norm (K,) of each model's gradients, given their addresses (tensors,)."""
+    def norms(self, gradients: Tensor, units: Tensor) -> Tensor:
+        """Compute the global norm (K,) of each model's gradients: addresses (tensors,), units (2, K)."""
         squares = torch.zeros(self.models, device=gradients.device)
-        for alignment, table in self.tables.items():
+        for (alignment, dtype), table in self.tables.items():
             partial = torch.empty(len(table), device=gradients.device)
-            squares_kernel[(len(table),)](table, gradients, partial, alignment, BLOCK, num_warps=WARPS)
+            squares_kernel[(len(table),)](
+                table, gradients, units, partial, alignment, BLOCK, DTYPES[dtype], num_warps=WARPS
+            )
             squares = squares + partial.view(self.models, -1).sum(dim=1)
         return squares.sqrt()
 
-    def update(self, gradients: Tensor, scale: Tensor, rates: Tensor) -> None:
-        """Update all models: addresses of gradients (tensors,), scale (K,), rates (K, 2)."""
+    def update(self, gradients: Tensor, units: Tensor, scale: Tensor, rates: Tensor) -> None:
+        """Update all models: addresses of gradients (tensors,), units (2, K), scale (K,), rates (K, 2)."""
         weights = (1 - FIRST_DECAY, SECOND_DECAY, 1 - SECOND_DECAY, EPS)
-        for alignment, table in self.tables.items():
+        for (alignment, dtype), table in self.tables.items():
             update_kernel[(len(table),)](
-                table, self.states, gradients, scale, rates, *weights, alignment, BLOCK, num_warps=WARPS
-            )
+                table, self.states, gradients, units, scale, rates, *weights, alignment, BLOCK,
+                DTYPES[dtype], num_warps=WARPS,
+            )  # fmt: skip
 
 
 class FusedAdamW(AdamW):
     """AdamW in two kernels; parameters and moments have the memory layout of their gradients."""
 
-    def __init__(self, parameters: Tensors, clip: float) -> None:
-        super().__init__(parameters, clip)
+    def __init__(self, parameters: Tensors, clip: float, copies: Tensors | None = None) -> None:
+        super().__init__(parameters, clip, copies)
         self.tables: dict[tuple[int, int], BlockTable] = {}
         self.spare: dict[tuple[int, int], Tensor] = {}
         self.captures: list[tuple[Tensor, list[int]]] = []
@@ -126,12 +141,24 @@ class FusedAdamW(AdamW):
         for table, addresses in self.captures:
             table.copy_(torch.tensor(addresses))
 
-    def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
-        """Update some models: gradients (K, ...) by name, rates (K, 2) from `schedule`."""
-        ordered = [_match_layout(gradient, self.parameters[name]) for name, gradient in gradients.items()]
+    def step(
+        self, models: slice, gradients: Tensors, rates: Tensor, unscale: Tensor | None = None
+    ) -> Tensor | None:
+        """Update some models, as `AdamW.step`."""
+        ordered = [
+            _match_layout(gradient, self.copies.get(name, self.parameters[name]))
+            for name, gradient in gradients.items()
+        ]
         table, addresses = self._table(models, gradients), self._addresses(models, ordered)
-        scale = (self.clip / (table.norms(addresses) + CLIP_EPS)).clamp(max=1.0)
-        table.update(addresses, scale, rates.contiguous())
+        ones = torch.ones(len(rates), device=rates.device)
+        units = torch.stack([ones, ones if unscale is None else unscale])
+        norms = table.norms(addresses, units)
+        scale, finite = (self.clip / (norms + CLIP_EPS)).clamp(max=1.0), None
+        if unscale is not None:
+            finite = norms.isfinite()
+            scale = scale.where(finite, 0.0)  # the kernel leaves these models as they are
+        table.update(addresses, units, scale, rates.contiguous())
+        return finite
 
     def _addresses(self, models: slice, gradients: list[Tensor]) -> Tensor:
         """Return a table of the gradients' addresses, (tensors,)."""
@@ -147,7 +174,10 @@ class FusedAdamW(AdamW):
     def _table(self, models: slice, names: Iterable[str]) -> BlockTable:
         at = (models.start, models.stop)
         if at not in self.tables:
-            states = [(self.parameters[name], self.first[name], self.second[name]) for name in names]
+            states = {
+                name: [value, self.first[name], self.second[name], self.copies.get(name, value)]
+                for name, value in ((name, self.parameters[name]) for name in names)
+            }
             self.tables[at] = BlockTable.from_states(models, states)
         return self.tables[at]
 

@@ -34,18 +34,17 @@ class Terms:
 def compute_losses(
     stack: ModelStack,
     parameters: Tensors,
-    buffers: Tensors,
-    batch: tuple[Tensor, Tensor],
+    outputs: Tensor,
+    targets: Tensor,
     terms: Terms,
     penalty: Penalty,
     row_weights: Tensor | None = None,
 ) -> Tensor:
-    """Compute the objective of each model (K,) on inputs (K, B, ...) and targets (K, B, C).
+    """Compute the objective of each model (K,) on backbone outputs (K, B, D) and targets (K, B, C).
 
     row_weights (K, B) replace 1/B where models have different numbers of rows; they are 0 for padding.
     """
-    inputs, targets = batch
-    features, predictions = stack.apply(parameters, buffers, inputs)
+    features, predictions = stack.map_outputs(parameters, outputs)
     head = parameters["head.weight"]
     if row_weights is None:
         fit = half_square(predictions - targets) / targets.shape[1]

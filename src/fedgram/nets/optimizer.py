@@ -7,7 +7,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from fedgram.nets.stack import Tensors
+from fedgram.nets.stack import BACKBONE, Tensors
 from fedgram.runs.train_config import TrainConfig
 
 FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8  # β₁, β₂ and ε of PyTorch's AdamW
@@ -17,11 +17,15 @@ CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 class AdamW:
     """Optimizer of K models; parameters and both moments are tensors (K, ...) by name.
 
-    With `skips`, a model whose learning rate is 0 has no rows left: its moments do not change either.
+    `copies` of some parameters in half precision follow them. With `skips`, a model whose learning rate is 0
+    has no rows left: its moments do not change either.
     """
 
-    def __init__(self, parameters: Tensors, clip: float, *, skips: bool = False) -> None:
+    def __init__(
+        self, parameters: Tensors, clip: float, copies: Tensors | None = None, *, skips: bool = False
+    ) -> None:
         self.parameters, self.clip, self.skips = parameters, clip, skips
+        self.copies = copies or {}
         self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
 
@@ -47,12 +51,36 @@ class AdamW:
     def finish_capture(self) -> None:
         """Run after the last step is recorded as a CUDA graph."""
 
-    def step(self, models: slice, gradients: Tensors, rates: Tensor) -> None:
-        """Update some models: gradients (K, ...) by name, rates (K, 2) from `schedule`."""
+    def step(
+        self, models: slice, gradients: Tensors, rates: Tensor, unscale: Tensor | None = None
+    ) -> Tensor | None:
+        """Update some models: gradients (K, ...) by name, rates (K, 2) from `schedule`.
+
+        In half precision gradients of backbones are to be multiplied by `unscale` (K,). Models whose
+        gradients are not finite then stay as they are; the others (K,) are returned.
+        """
+        finite, skips = None, self.skips
+        if unscale is not None:
+            gradients = {name: _unscale(name, gradient, unscale) for name, gradient in gradients.items()}
+            finite = torch.stack([each.flatten(1).isfinite().all(dim=1) for each in gradients.values()]).all(
+                0
+            )
+            gradients = {name: each.nan_to_num(0.0, 0.0, 0.0) for name, each in gradients.items()}
+            rates, skips = rates * finite[:, None], True
         scale = clip_scale(gradients, self.clip)
         for name, gradient in gradients.items():
             state = (self.parameters[name][models], self.first[name][models], self.second[name][models])
-            _update(*state, gradient, scale, rates, self.skips)
+            _update(*state, gradient, scale, rates, skips)
+        for name, copy in self.copies.items():
+            copy[models] = self.parameters[name][models].to(copy.dtype)
+        return finite
+
+
+def _unscale(name: str, gradient: Tensor, unscale: Tensor) -> Tensor:
+    """Return a gradient (K, ...) in full precision, and multiplied by unscale (K,) if it is a backbone's."""
+    gradient = gradient.to(unscale.dtype)
+    is_scaled = name.startswith(BACKBONE)
+    return gradient * unscale.view(-1, *[1] * (gradient.ndim - 1)) if is_scaled else gradient
 
 
 def clip_scale(gradients: Tensors, clip: float) -> Tensor:

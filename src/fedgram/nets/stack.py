@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedgram.nets.cuda import disable_onednn, use_precision
+from fedgram.nets.cuda import HALF, disable_onednn, use_precision
 from fedgram.nets.model import Model, to_model_input
 from fedgram.runs.train_config import Precision
 
 Tensors = dict[str, Tensor]
 
 ROWS_AT_ONCE = 1024  # rows of one evaluation, which bounds its memory
+BACKBONE = "backbone."  # names of backbones' parameters and buffers begin with it
 
 
 @dataclass(eq=False)
@@ -35,6 +36,13 @@ class ModelStack:
     model: Model
     parameters: Tensors
     buffers: Tensors
+    last_layers: Model = field(init=False)
+
+    def __post_init__(self) -> None:
+        feature, head = self.model.feature, self.model.head
+        with torch.device("meta"):
+            sizes = (feature.in_features, feature.out_features, head.out_features)
+            self.last_layers = Model(nn.Identity(), *sizes)
 
     @classmethod
     def from_models(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> ModelStack:
@@ -75,11 +83,11 @@ class ModelStack:
     def use_precision(self, precision: Precision) -> Iterator[None]:
         """Set PyTorch's global switches for these models, and restore them on exit.
 
-        oneDNN is fast for convolutions and in bf16 only.
+        oneDNN is fast for convolutions and in half precision only.
         """
-        needs_onednn = precision == "bf16" or has_convolutions(self.model)
+        needs_onednn = precision in HALF or has_convolutions(self.model)
         onednn = nullcontext() if needs_onednn else disable_onednn()
-        with use_precision(precision, self.device), onednn:
+        with use_precision(precision), onednn:
             yield
 
     def match_layout(self, gradients: Tensors) -> None:
@@ -103,11 +111,21 @@ class ModelStack:
         for value in self.tensors.values():
             value[models] = 0
 
-    def apply(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Map each model's inputs (K, B, ...) to features (K, B, P) and predictions (K, B, C)."""
+    def map_backbones(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Tensor:
+        """Map each model's inputs (K, B, ...) to backbone outputs u (K, B, D)."""
+        own, fixed = (
+            {name.removeprefix(BACKBONE): value for name, value in each.items() if name.startswith(BACKBONE)}
+            for each in (parameters, buffers)
+        )
         seen = to_model_input(inputs, self.dtype, leading=2)
-        features, predictions = _map_models(self.model, parameters, buffers, seen)
-        return features.to(self.dtype), predictions.to(self.dtype)  # leave autocast
+        outputs: Tensor = _map_models(self.model.backbone, own, fixed, seen)
+        return outputs
+
+    def map_outputs(self, parameters: Tensors, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Map backbone outputs u (K, B, D) to features (K, B, P) and predictions (K, B, C)."""
+        own = {name: value for name, value in parameters.items() if not name.startswith(BACKBONE)}
+        mapped: tuple[Tensor, Tensor] = _map_models(self.last_layers, own, {}, outputs)
+        return mapped
 
     @torch.no_grad()
     def outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
@@ -120,7 +138,7 @@ class ModelStack:
             chunks = [
                 torch.cat(
                     [
-                        self._map_backbones(tensors, models, some)
+                        self._map_some(tensors, models, some)
                         for some in inputs[models].split(ROWS_AT_ONCE, dim=1)
                     ],
                     dim=1,
@@ -130,15 +148,12 @@ class ModelStack:
         self.model.train()
         return torch.cat(chunks)
 
-    def _map_backbones(self, tensors: Tensors, models: slice, inputs: Tensor) -> Tensor:
-        prefix = "backbone."
+    def _map_some(self, tensors: Tensors, models: slice, inputs: Tensor) -> Tensor:
         parameters, buffers = (
-            {name.removeprefix(prefix): tensors[name][models] for name in each if name.startswith(prefix)}
+            {name: tensors[name][models] for name in each if name.startswith(BACKBONE)}
             for each in (self.parameters, self.buffers)
         )
-        inputs = to_model_input(inputs, self.dtype, leading=2)
-        output: Tensor = _map_models(self.model.backbone, parameters, buffers, inputs)
-        return output
+        return self.map_backbones(parameters, buffers, inputs)
 
 
 def has_convolutions(model: nn.Module) -> bool:

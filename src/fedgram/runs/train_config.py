@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from fedgram._util.errors import InputError, check_type
 from fedgram.theory.penalty import Penalty
 
-Precision = Literal["tf32", "fp32", "bf16", "fp64"]
+Precision = Literal["tf32", "fp32", "fp16", "bf16", "fp64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 Decay = Literal["round", "run"]
 
@@ -37,8 +37,9 @@ class TrainConfig:
         End of the half-cosine schedule.
     clip : float
         Bound on each model's global gradient norm.
-    precision : {'tf32', 'fp32', 'bf16', 'fp64'}
-        Precision of matrix products; tf32 has an effect only on a GPU, and fp64 applies to everything.
+    precision : {'tf32', 'fp32', 'fp16', 'bf16', 'fp64'}
+        Precision of matrix products; tf32 has an effect only on a GPU, fp16 and bf16 need one, and fp64
+        applies to everything.
     decay : {'round', 'run'}
         Whether the learning rate falls within each round, or over all of them.
     measure_every : int
