@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmark_pages import markdown_table, replace_between
 from fedgram._util.errors import InputError
@@ -27,7 +25,7 @@ from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies.registry import Study
 from fedgram.paper.report.networks import NetworkChapter, load_results, make_chapters
-from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.procedure import Procedure
 from reproduction_claims import AGREEMENTS, COVERAGE, DISAGREEMENTS, MAIN, Trained
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +34,6 @@ AGENTS = {"swimmer": "Swimmer", "hopper": "Hopper", "halfcheetah": "HalfCheetah"
 TABULAR = {"beijing": "Beijing (REAL)", **AGENTS}
 IMAGES = {"cifar-geo": "CIFAR-geo (REAL)", "dsprites": "sprites"}
 BREAK = ",<br>"  # browsers would break a line within 1e-4
-GROWN = 3.0  # last test error over that of the best round
 
 
 def main() -> None:
@@ -57,11 +54,7 @@ def tables() -> dict[str, str]:
         "agreement": agreement(results, chapters),
         "agrees": agreeing(claims),
         "disagrees": disagreeing(claims),
-        "seeds": second_seeds(runs),
-        "solved": solved(runs),
-        "biases": bias_rules(runs),
-        "grown": grown_errors(runs),
-        "cost": cost(runs),
+        "seeds": seed_ranges(runs),
     }
 
 
@@ -128,86 +121,23 @@ def disagreeing(claims: Mapping[str, Any]) -> str:
     return markdown_table(("what", "claims", "ours", "paper", "cause"), rows)
 
 
-def second_seeds(runs: Sequence[Result]) -> str:
-    """Endpoint errors of seeds 0 and 1, and the largest factors between them."""
+def seed_ranges(runs: Sequence[Result]) -> str:
+    """Endpoint errors over all seeds, and the largest factors between seeds."""
     rows, factors = [], {}
     for name in MAIN:
         cells = []
         for setting, title in TABULAR.items():
-            pair = [_endpoints(runs, (setting,), name, seeds=(seed,))[0] for seed in (0, 1)]
-            cells.append(BREAK.join(map(_format, pair)))
-            factors[f"{name.replace('+', ', ')} on {title.removesuffix(' (REAL)')}"] = max(pair) / min(pair)
+            errors = _endpoints(runs, setting, name)
+            cells.append(_format_range(errors))
+            factors[f"{name.replace('+', ', ')} on {title.removesuffix(' (REAL)')}"] = max(errors) / min(
+                errors
+            )
         rows.append((f"{name.replace('+', ', ')}, to the {_target(name)}", *cells))
     (first, largest), (second, next_largest), *_ = sorted(factors.items(), key=lambda item: -item[1])
     return (
-        f"{markdown_table(('endpoint error, seeds 0 and 1', *TABULAR.values()), rows)}\nThe largest factors "
-        f"between two seeds are {largest:.1f} ({first}) and {next_largest:.1f} ({second}).\n"
+        f"{markdown_table(('endpoint error, all seeds', *TABULAR.values()), rows)}\nThe largest factors "
+        f"between seeds are {largest:.1f} ({first}) and {next_largest:.1f} ({second}).\n"
     )
-
-
-def solved(runs: Sequence[Result]) -> str:
-    """Endpoint errors of solved returns beside all other procedures."""
-    kinds = {
-        "solved, to the barycenter": (("solved",), 4000),
-        "corrected solved, to the centralized Gram": (("solved+corrected",), 4000),
-        "solved, E = 400, to the barycenter": (("solved",), 400),
-        "ordinary, proximal, aligned, corrected: E = 400": ((*MAIN, "aligned"), 400),
-    }
-    groups = {"four agents": tuple(AGENTS), "Beijing (REAL)": ("beijing",)}
-    groups |= {title: (setting,) for setting, title in IMAGES.items()}
-    rows = []
-    for label, (procedures, epochs) in kinds.items():
-        found = [
-            [error for name in procedures for error in _endpoints(runs, settings, name, epochs)]
-            for settings in groups.values()
-        ]
-        rows.append((label, *map(_format_range, found)))
-    return markdown_table(("endpoint error", *groups), rows)
-
-
-def bias_rules(runs: Sequence[Result]) -> str:
-    """Test errors at E = 400 under each bias rule: the range over procedures."""
-    rows = []
-    for setting, title in (TABULAR | IMAGES).items():
-        own = [run for name in (*MAIN, "aligned") for run in _select(runs, setting, name, 400)]
-        last = np.array([run.test_mse[-1] for run in own])
-        rows.append((title, *(_format_range(errors) for errors in last.T.tolist())))
-    return markdown_table(("test MSE, E = 400", *(f"{rule} bias" for rule in BIAS_RULES)), rows)
-
-
-def grown_errors(runs: Sequence[Result]) -> str:
-    """Sentence about runs whose last test error is far above their best."""
-    rule = BIAS_RULES.index("private")
-    errors = {
-        run.key: run.test_mse[:, rule]
-        for run in runs
-        if run.epochs == 4000 and run.rounds == 8 and not run.procedure.centralized
-    }
-    grown = {key: each[-1] > GROWN * each.min() for key, each in errors.items() if np.isfinite(each).all()}
-    beijing = [value for key, value in grown.items() if key.setting == "beijing"]
-    return (
-        f"With private biases, the last test error is more than {GROWN:g} times that of the best round in "
-        f"{sum(grown.values())} of {len(grown)} federated runs (E = 4000), on Beijing in {sum(beijing)} of "
-        f"{len(beijing)}.\n"
-    )
-
-
-def cost(runs: Sequence[Result]) -> str:
-    """Seconds of a run, which depend on how many models are trained at once."""
-    rows = []
-    for setting, title in (TABULAR | IMAGES).items():
-        epochs = 400 if setting in IMAGES else 4000
-        own = [run for run in runs if (run.setting, run.epochs, run.rounds) == (setting, epochs, 8)]
-        pooled = [run.seconds for run in own if run.procedure.centralized]
-        shared = [run for run in own if not run.procedure.centralized]
-        models = {run.models_in_stack for run in shared}
-        rows.append(
-            (
-                title, str(epochs), _format_whole([run.seconds for run in shared]),
-                _format_whole(models), _format_whole(pooled),
-            )
-        )  # fmt: skip
-    return markdown_table(("", "E", "seconds per run", "models at once", "centralized"), rows)
 
 
 def load_chapters(results: Results) -> list[NetworkChapter]:
@@ -236,20 +166,9 @@ def _common_seeds(runs: Sequence[Result], setting: str, trained: Trained) -> set
     return set.intersection(*found)
 
 
-def _endpoints(
-    runs: Sequence[Result],
-    settings: Iterable[str],
-    procedure: str,
-    epochs: int = 4000,
-    seeds: Sequence[int] = (),
-) -> list[float]:
-    """Endpoint errors of a procedure to its own target; all seeds by default."""
-    return [
-        metrics.endpoint(run)
-        for setting in settings
-        for run in _select(runs, setting, procedure, epochs)
-        if not seeds or run.seed in seeds
-    ]
+def _endpoints(runs: Sequence[Result], setting: str, procedure: str) -> list[float]:
+    """Endpoint errors of a procedure to its own target, at the paper's protocol."""
+    return [metrics.endpoint(run) for run in _select(runs, setting, procedure, 4000)]
 
 
 def _select(
@@ -293,10 +212,6 @@ def _count_claimed(claim: Mapping[str, Any]) -> str:
 def _format_range(values: Collection[float]) -> str:
     """Two digits of the smallest and the largest value; empty without any."""
     return " to ".join(dict.fromkeys(map(_format, _find_ends(values))))
-
-
-def _format_whole(values: Collection[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{each:.0f}" for each in _find_ends(values)))
 
 
 def _find_ends(values: Collection[float]) -> tuple[float, ...]:

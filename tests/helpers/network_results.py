@@ -65,7 +65,8 @@ def result_of(key, scale: str) -> Result:
     clients, better = len(expected.grams), key.procedure.returned == "aligned"
     return Result(
         setting=key.setting, dataset=key.dataset, kind=KINDS[key.setting], backbone=key.backbone,
-        procedure=key.procedure, seed=key.seed, epochs=key.epochs, scale=scale, larger=key.larger,
+        procedure=key.procedure, seed=key.seed, epochs=key.epochs, precision="tf32", scale=scale,
+        larger=key.larger,
         target=expected.target, **known, gap_terms=gap_terms_of(key.setting), grams=grams,
         returned_grams=np.broadcast_to(expected.grams, (rounds, *expected.grams.shape)),
         client_grams=prediction.grams,

@@ -55,7 +55,8 @@ def exact(key, scale="paper"):
     better = (0.002 if procedure.proximal else 0.0) + (0.018 if procedure.corrected else 0.0)
     return Result(
         setting=key.setting, dataset=key.dataset, kind="REAL", backbone=key.backbone, procedure=procedure,
-        seed=key.seed, epochs=key.epochs, scale=scale, larger=key.larger, target=expected.target, **known,
+        seed=key.seed, epochs=key.epochs, precision="tf32", scale=scale, larger=key.larger,
+        target=expected.target, **known,
         gap_terms=explain(prediction).traces, grams=grams,
         returned_grams=np.stack([expected.grams] * key.rounds), client_grams=prediction.grams,
         error={name: psd.relative_error(grams, gram) for name, gram in known.items()},

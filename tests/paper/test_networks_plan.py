@@ -156,6 +156,13 @@ def test_no_scale_of_that_name():
         get_scale("huge")
 
 
+def test_precision_of_new_runs():
+    assert get_scale("paper").settings(7, 3).precision == "tf32"
+    assert get_scale("paper", "fp16").settings(7, 3).precision == "fp16"
+    with pytest.raises(InputError, match=r"^Results in 'bf16' are not compared .* Choose from tf32, fp16,"):
+        get_scale("paper", "bf16")
+
+
 def test_local_epochs_select_runs(tmp_path):
     request = Request(tmp_path, PAPER, settings=("hopper",), epochs=(400, 1000))
     assert {key.epochs for key in request.select(keys_of("dnn-epochs"))} == {400, 1000}

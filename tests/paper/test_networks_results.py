@@ -100,10 +100,12 @@ def test_only_complete_runs_by_the_settings_of_the_scale_are_collected(tmp_path)
     stored(0)
     stored(1, rounds=2)
     stored(2, settings=replace(settings, batch=7))
+    stored(4, settings=replace(settings, precision="bf16"))
+    stored(5, settings=replace(settings, precision="fp16"))
     write_arrays(stored(3).folder.parents[1] / "stack-1.safetensors", {"finished": np.ones(1)})
     found = collect(tmp_path, scale)
     assert {run.setting for run in found} == set(find_settings(dataset, scale))
-    assert {run.seed for run in found} == {0}
+    assert {(run.seed, run.precision) for run in found} == {(0, "tf32"), (5, "fp16")}
     assert len(collect(tmp_path, scale, known=[run.key for run in found])) == 0
 
 

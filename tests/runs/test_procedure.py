@@ -178,9 +178,9 @@ def test_settings_of_another_type_are_named(name, value, words):
 
 
 def test_precisions_are_named():
-    said = r"^Unknown precision 'fp16'\. Choose from tf32, fp32, bf16, fp64\.$"
+    said = r"^Unknown precision 'fp8'\. Choose from tf32, fp32, fp16, bf16, fp64\.$"
     with pytest.raises(InputError, match=said) as refused:
-        TrainConfig(precision="fp16")
+        TrainConfig(precision="fp8")
     assert refused.value.field == "precision"
     assert [TrainConfig(precision=each).precision for each in PRECISIONS] == list(PRECISIONS)
 

@@ -92,6 +92,9 @@ def networks(
         list[str] | None, typer.Option(help="Only these procedures, separated by commas; repeatable.")
     ] = None,
     epochs: Annotated[str, typer.Option(help="Only these local epochs E, separated by commas.")] = "",
+    precision: Annotated[
+        str, typer.Option(help="Precision of new runs: tf32; fp16, which is faster on a GPU; fp32; or fp64.")
+    ] = "tf32",
     device: Device = "auto",
     engine: Engine = "local",
     out: Out = Path("results"),
@@ -104,8 +107,8 @@ def networks(
     """
     chosen = {"settings": split_values(*setting or ()), "procedures": split_values(*procedure or ())}
     request = _request(
-        out, scale, **chosen, seeds=parse_seeds(seeds) if seeds else (), epochs=parse_epochs(epochs),
-        device=device, engine=engine, data_dir=data_dir,
+        out, scale, precision, **chosen, seeds=parse_seeds(seeds) if seeds else (),
+        epochs=parse_epochs(epochs), device=device, engine=engine, data_dir=data_dir,
     )  # fmt: skip
     _exit_with(_run_networks(names, request), as_json)
 
@@ -156,11 +159,11 @@ def report(
     typer.echo(f"Wrote {output}: {summary}.")
 
 
-def _request(out: Path, scale: str, **more: Any) -> Request:
+def _request(out: Path, scale: str, precision: str = "tf32", **more: Any) -> Request:
     from fedgram.paper.launch.plan import Request
     from fedgram.paper.networks.scales import get_scale
 
-    return Request(out, get_scale(scale), **more)
+    return Request(out, get_scale(scale, precision), **more)
 
 
 def _run_ufm(names: Sequence[str], out: Path, quick: bool, fresh: bool = False) -> list[Outcome]:

@@ -62,9 +62,8 @@ class AdamW:
         finite, skips = None, self.skips
         if unscale is not None:
             gradients = {name: _unscale(name, gradient, unscale) for name, gradient in gradients.items()}
-            finite = torch.stack([each.flatten(1).isfinite().all(dim=1) for each in gradients.values()]).all(
-                0
-            )
+            is_finite = [each.flatten(1).isfinite().all(dim=1) for each in gradients.values()]
+            finite = torch.stack(is_finite).all(dim=0)
             gradients = {name: each.nan_to_num(0.0, 0.0, 0.0) for name, each in gradients.items()}
             rates, skips = rates * finite[:, None], True
         scale = clip_scale(gradients, self.clip)

@@ -11,12 +11,13 @@ import numpy as np
 
 from fedgram.data.problem import Kind
 from fedgram.paper.networks.results import Result, Results, RunKey
-from fedgram.paper.networks.scales import Scale
+from fedgram.paper.networks.scales import COMPARABLE, Scale
 from fedgram.paper.networks.settings import ALL, SETTINGS
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.expectation import references
 from fedgram.runs.measure import measure
 from fedgram.runs.store import find_checkpoints
+from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.explain import explain
 
 LARGER = "-larger"
@@ -34,12 +35,18 @@ def collect(root: Path, scale: Scale, known: Container[RunKey] = ()) -> Results:
         for run in Runs(folder):
             epochs, rounds = run.setup.settings.epochs, run.setup.settings.rounds
             is_finished = run.complete and not any(find_checkpoints(run.folder.parents[1]))
-            if is_finished and run.setup.settings == scale.settings(epochs, rounds):
+            if is_finished and _has_protocol(run.setup.settings, scale):
                 identity = run.setup.data.name, run.setup.backbone, run.setup.procedure, run.setup.seed
                 names = find_settings(run.setup.data.name, scale)
                 new = [name for name in names if RunKey(name, *identity, epochs, rounds, larger) not in known]
                 results += make_results(run, new, scale, larger)
     return Results(results)
+
+
+def _has_protocol(config: TrainConfig, scale: Scale) -> bool:
+    """Whether a run followed the protocol of a scale, in any comparable precision."""
+    protocol = scale.settings(config.epochs, config.rounds)
+    return config.precision in COMPARABLE and replace(config, precision=protocol.precision) == protocol
 
 
 def save_moments(root: Path, folder: Path) -> None:
@@ -79,6 +86,7 @@ def make_results(run: StoredRun, settings: Sequence[str], scale: Scale, larger: 
         procedure=setup.procedure,
         seed=setup.seed,
         epochs=setup.settings.epochs,
+        precision=setup.settings.precision,
         scale=scale.name,
         larger=larger,
         target=found.expected.target,

@@ -56,6 +56,7 @@ class StudyOutcome:
             "where": self.plan.study.where,
             "datasets": sorted({f"{run.setting}: {run.dataset} ({run.kind})" for run in self.results}),
             "hardware": sorted({run.hardware for run in self.results}),
+            "precisions": sorted({run.precision for run in self.results}),
             "results": [f"../results/{name}" for name in files],
             "figure": {"files": figures, "drawn_from": files},
             "versions": {"fedgram": __version__, "python": platform.python_version()}

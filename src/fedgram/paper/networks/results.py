@@ -26,7 +26,7 @@ from fedgram.data.problem import Kind
 from fedgram.paper.storage import read_arrow, write_table
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 
-FORMAT = "fedgram-results/2"
+FORMAT = "fedgram-results/3"
 MANIFEST = "manifest.json"
 REFERENCES = ("barycenter", "centralized", "within")
 PARTS = dict.fromkeys(("error", "direction_error"), REFERENCES) | dict.fromkeys(
@@ -76,6 +76,7 @@ class Result:
     procedure: Procedure
     seed: int
     epochs: int
+    precision: str
     scale: str
     larger: bool
     target: str

@@ -11,19 +11,23 @@ from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
 from fedgram.data.problem import Problem, Split
 from fedgram.paper.networks.settings import TABULAR, Source
-from fedgram.runs.train_config import TrainConfig
+from fedgram.runs.train_config import Precision, TrainConfig
 
 # Data of the smoke scale. Swimmer: every eighth transition. Sprites: training and test images, every fourth
 # pixel along each side, every other client.
 TRANSITIONS, TRAIN_IMAGES, TEST_IMAGES, PIXELS, CLIENTS = 8, 128, 32, 4, 2
+
+COMPARABLE = ("tf32", "fp16", "fp32", "fp64")
+"""Precisions whose results are compared with the paper; in bf16 objectives end further from their minimum."""
 
 
 @dataclass(frozen=True)
 class Scale:
     """A reduction of the paper's protocol.
 
-    divisor: of local epochs, which stay at least 1; features: P; backbones: smaller networks by the name of
-    the one they replace; embedded: read no files, because data inside fedgram replaces every dataset.
+    divisor: of local epochs, which stay at least 1; features: P; precision: of new runs; backbones: smaller
+    networks by the name of the one they replace; embedded: read no files, because data inside fedgram
+    replaces every dataset.
     """
 
     name: str
@@ -32,6 +36,7 @@ class Scale:
     most_rounds: int = 8
     most_seeds: int = 5
     features: int = 512
+    precision: Precision = "tf32"
     backbones: Mapping[str, str] = field(default_factory=dict)
     embedded: bool = False
 
@@ -53,7 +58,7 @@ class Scale:
 
     def settings(self, epochs: int, rounds: int) -> TrainConfig:
         """Protocol of a run with these epochs and rounds."""
-        return TrainConfig(epochs=epochs, rounds=rounds, features=self.features)
+        return TrainConfig(epochs=epochs, rounds=rounds, features=self.features, precision=self.precision)
 
     def source(self, setting: str) -> Source:
         """Dataset that replaces a setting's own at an embedded scale."""
@@ -103,8 +108,13 @@ SCALES: dict[str, Scale] = {
 }
 
 
-def get_scale(name: str) -> Scale:
-    """Look up a scale by its name."""
+def get_scale(name: str, precision: str = "tf32") -> Scale:
+    """Look up a scale by its name, with a precision of COMPARABLE for new runs."""
     if name not in SCALES:
         raise InputError(f"Unknown scale '{name}'. Scales are {', '.join(SCALES)}.", field="scale")
-    return SCALES[name]
+    if precision not in COMPARABLE:
+        message = (
+            f"Results in '{precision}' are not compared with the paper. Choose from {', '.join(COMPARABLE)}."
+        )
+        raise InputError(message, field="precision")
+    return replace(SCALES[name], precision=precision)  # type: ignore[arg-type]  # checked

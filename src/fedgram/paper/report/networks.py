@@ -126,7 +126,7 @@ def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmb
         "where": "beyond the paper" if study.where == "ours" else study.where,
         "summary": chapter.summary,
         "kinds": [] if chapter.has_only_baseline else list_kinds(runs),
-        "hardware": ", ".join(sorted({run.hardware for run in runs})),
+        "hardware": ", ".join(sorted({f"{run.hardware} ({run.precision})" for run in runs})),
         "scales": [
             {
                 "title": SCALES[scale].description,
