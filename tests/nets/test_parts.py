@@ -191,7 +191,7 @@ def test_losses_are_the_formula():
     terms = Terms(broadcast, torch.tensor(proximal).double(), torch.as_tensor(0.4 * shift.deficit))
     for given in (terms, Terms(broadcast, terms.proximal, None)):
         outputs = stack.map_backbones(stack.parameters, stack.buffers, x)
-        values = compute_losses(stack, stack.parameters, outputs, y, given, PENALTY)
+        values = compute_losses(stack.parameters, outputs, y, given, PENALTY)
         for k, model in enumerate(models()):
             features, predictions = (each.detach().numpy() for each in model(x[k]))
             head = model.head.weight.detach().numpy()

@@ -133,7 +133,7 @@ class Fit:
                 outputs = parts.outputs(stack, leaves, buffers, inputs)
             # Last layers are small, and what the theory is about: they stay in full precision.
             joint = outputs.detach().to(stack.dtype).requires_grad_()
-            values = parts.losses(stack, leaves, joint, targets, terms, penalty, row_weights)
+            values = parts.losses(leaves, joint, targets, terms, penalty, row_weights)
             last = {name: leaf for name, leaf in leaves.items() if not name.startswith(BACKBONE)}
             slope, *found = torch.autograd.grad(values.sum(), [joint, *last.values()])
             gradients, unscale = dict(zip(last, found, strict=True)), None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgram.nets.stack import ModelStack, Tensors
+from fedgram.nets.stack import Tensors
 from fedgram.theory.penalty import Penalty
 
 
@@ -32,7 +32,6 @@ class Terms:
 
 
 def compute_losses(
-    stack: ModelStack,
     parameters: Tensors,
     outputs: Tensor,
     targets: Tensor,
@@ -44,8 +43,9 @@ def compute_losses(
 
     row_weights (K, B) replace 1/B where models have different numbers of rows; they are 0 for padding.
     """
-    features, predictions = stack.map_outputs(parameters, outputs)
     head = parameters["head.weight"]
+    features = _map_linear(parameters["feature.weight"], parameters["feature.bias"], outputs)
+    predictions = _map_linear(head, parameters["head.bias"], features)
     if row_weights is None:
         fit = half_square(predictions - targets) / targets.shape[1]
         size = half_square(features) / targets.shape[1]
@@ -55,6 +55,11 @@ def compute_losses(
     value = fit + penalty.features * size + penalty.head * half_square(head)
     value = value + terms.proximal * half_square(head - terms.broadcast)
     return value if terms.deficit is None else value + correction_term(head, terms.deficit, penalty)
+
+
+def _map_linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """Map x (K, B, P) with weight (K, C, P) and bias (K, C) to (K, B, C)."""
+    return torch.baddbmm(bias[:, None], x, weight.mT)
 
 
 def half_square(values: Tensor) -> Tensor:

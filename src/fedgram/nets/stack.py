@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,13 +36,6 @@ class ModelStack:
     model: Model
     parameters: Tensors
     buffers: Tensors
-    last_layers: Model = field(init=False)
-
-    def __post_init__(self) -> None:
-        feature, head = self.model.feature, self.model.head
-        with torch.device("meta"):
-            sizes = (feature.in_features, feature.out_features, head.out_features)
-            self.last_layers = Model(nn.Identity(), *sizes)
 
     @classmethod
     def from_models(cls, models: Sequence[Model], device: torch.device, dtype: torch.dtype) -> ModelStack:
@@ -120,12 +113,6 @@ class ModelStack:
         seen = to_model_input(inputs, self.dtype, leading=2)
         outputs: Tensor = _map_models(self.model.backbone, own, fixed, seen)
         return outputs
-
-    def map_outputs(self, parameters: Tensors, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Map backbone outputs u (K, B, D) to features (K, B, P) and predictions (K, B, C)."""
-        own = {name: value for name, value in parameters.items() if not name.startswith(BACKBONE)}
-        mapped: tuple[Tensor, Tensor] = _map_models(self.last_layers, own, {}, outputs)
-        return mapped
 
     @torch.no_grad()
     def outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
