@@ -63,7 +63,6 @@ def gradients_of(backbone, precision, shrink):
     [
         *product(["resmlp-small"], ROUNDING, [1.0, 1e-12]),
         ("residual-cnn-small", "fp16", 1e-12),
-        pytest.param("residual-cnn-small", "bf16", 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_are_as_exact_as_half_precision_however_small(backbone, precision, shrink):
