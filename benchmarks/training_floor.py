@@ -12,7 +12,9 @@ from fedgram.nets.model import Model
 from fedgram.runs.train_config import Precision
 
 REPEATS = 20
-PASSES = 8  # gradients are read for the norm; then four tensors are read and three written
+# Gradients are read for the norm; then four tensors are read and three written. In half precision gradients
+# have half as many bytes, and copies of the parameters are written.
+STATE_BYTES, HALF_STATE_BYTES = 8 * 4, 6 * 4 + 3 * 2
 OUTPUT_PASSES = 5  # written, read by the next layer and by the backward pass; gradients written and read
 SIZE = 8192
 
@@ -24,8 +26,8 @@ def floor(model: Model, inputs: Tensor, models: int, precision: Precision) -> fl
     device = inputs.device
     numbers = sum(value.numel() for value in model.parameters())
     operations, outputs = count_layers(model.to(device), inputs)
-    width = 2 if precision in HALF else 4
-    moved = (4 * PASSES * numbers + width * OUTPUT_PASSES * outputs) / bandwidth(device)
+    width, state = (2, HALF_STATE_BYTES) if precision in HALF else (4, STATE_BYTES)
+    moved = (state * numbers + width * OUTPUT_PASSES * outputs) / bandwidth(device)
     return 1e3 * models * (moved + operations / rate(device, precision))
 
 

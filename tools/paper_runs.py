@@ -59,7 +59,7 @@ class Part:
             "--epochs": ",".join(map(str, self.epochs)),
             "--out": str(out),
             "--data-dir": str(data_dir or ""),
-            "--precision": "fp16",  # ends where TF32 does, in less time: docs/speed.md
+            "--precision": "fp16",  # less time than TF32: docs/speed.md
         }
         words = [word for option, value in options.items() if value for word in (option, value)]
         return ["reproduce", "networks", self.study, *words]

@@ -8,20 +8,24 @@ import torch
 from torch import nn
 
 from fedgram import Penalty
-from fedgram.nets.backbones import BACKBONES, BlockedConv2d, convolve_blocks
+from fedgram.federation.federation import Federation
+from fedgram.nets.backbones import BACKBONES, convolve_blocks
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit
 from fedgram.nets.gradients import (
     LARGEST_SLOPE,
     SHRINK,
     SMALLEST_SLOPE,
-    multiplied_weights,
-    scale_gradients,
+    list_product_weights,
+    scale_slopes,
 )
 from fedgram.nets.model import draw
 from fedgram.nets.objective import Terms
 from fedgram.nets.stack import ModelStack
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
+from tests.helpers.plain_loop import tabular
 
 CPU = torch.device("cpu")
 SHAPES = {"resmlp-small": (5,), "residual-cnn-small": (2, 16, 16)}
@@ -91,7 +95,7 @@ def test_copies_are_the_weights_in_half_precision(backbone, precision):
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     layers = [m for m in BACKBONES[backbone](SHAPES[backbone]).modules() if hasattr(m, "weight")]
     products = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
-    assert len(fit.copies) == len(multiplied_weights(fit.stack)) == len(products)
+    assert len(fit.copies) == len(list_product_weights(fit.stack)) == len(products)
     first = "backbone." + first_weight(backbone)
     for value in fit.stack.parameters.values():
         value *= 1.5  # as a server may replace them between rounds
@@ -119,10 +123,9 @@ def test_weights_that_the_server_replaced_are_copied():
 def test_each_model_has_its_own_scale():
     slope = torch.tensor([1e-20, 1.0, 0.0, 1e20])[:, None, None] * torch.tensor([[0.5, -1.0]])
     largest = torch.tensor([0.5, 0.25, 0.25, 0.125])
-    scaled, unscale = scale_gradients(slope, largest, torch.float16)
-    assert scaled.dtype == torch.float16
+    scaled, unscale = scale_slopes(slope, largest)
     assert scaled.abs().amax(dim=(1, 2)).tolist() == [0.5, 0.25, 0.0, 0.125]
-    torch.testing.assert_close(scaled.float() * unscale[:, None, None], slope)
+    torch.testing.assert_close(scaled * unscale[:, None, None], slope)
 
 
 def test_a_step_that_overflows_changes_no_model_and_lowers_its_scale(monkeypatch):
@@ -150,6 +153,35 @@ def test_a_step_that_overflows_changes_no_model_and_lowers_its_scale(monkeypatch
         assert not torch.equal(before[1], after[1])
 
 
+def test_a_model_that_overflows_at_every_scale_has_diverged(monkeypatch):
+    fit = prepared("resmlp-small", "fp16")
+
+    def spoiled(models, size):
+        values, gradients, unscale = type(fit).gradients(fit, models, size)
+        gradients["backbone.0.weight"][1, 0, 0] = float("inf")
+        return values, gradients, unscale
+
+    monkeypatch.setattr(fit, "gradients", spoiled)
+    assert fit.round(1).isfinite().tolist() == [True, False]
+
+
+def test_half_precision_with_a_scalar_parameter():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.size = nn.Linear(12, 8), nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.size * torch.tanh(self.layer(x))
+
+    run, settings = Run(Procedure(), 0), TrainConfig(rounds=1, epochs=2, features=5, precision="fp16")
+    federation = Federation(tabular(), Scaled, [run], settings, CPU)
+    before = federation.clients.stack.parameters["backbone.size"].clone()
+    list(federation.rounds())
+    assert not federation.stopped
+    assert not torch.equal(federation.clients.stack.parameters["backbone.size"], before)
+
+
 def state(fit):
     """A parameter, its copy and both moments."""
     name = "backbone.0.weight"
@@ -159,6 +191,5 @@ def state(fit):
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 16, 20)])
 def test_convolution_of_blocks_is_the_convolution(shape):
-    layer, x = BlockedConv2d(shape[0], 8).double(), torch.randn(2, *shape, dtype=torch.float64)
+    layer, x = nn.Conv2d(shape[0], 8, 7, 2, padding=3, bias=False).double(), torch.randn(2, *shape).double()
     torch.testing.assert_close(convolve_blocks(x, layer.weight), layer(x), rtol=1e-13, atol=1e-13)
-    assert layer(x[..., :-1, :-1]).shape == (2, 8, shape[1] // 2, shape[2] // 2)

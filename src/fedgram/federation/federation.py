@@ -101,8 +101,9 @@ class Federation:
     def stopped(self) -> dict[Run, str]:
         """Reason of each run that was stopped."""
         names = self.clients.data.names
+        cause = ", perhaps because fp16 overflowed" if self.clients.config.precision == "fp16" else ""
         return {
-            run: f"client '{names[m]}' diverged in round {number}"
+            run: f"client '{names[m]}' diverged in round {number}{cause}"
             for run, (m, number) in zip(self.runs, self.diverged.tolist(), strict=True)
             if number
         }

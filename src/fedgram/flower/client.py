@@ -74,6 +74,7 @@ class Client:
         self.config, self.procedure, self.scaling = config, config.run.procedure, scaling
         self.runs = add_companions([config.run])
         self.device = devices.resolve_device(site.device)
+        devices.check_precision(self.device, config.settings.precision)
 
     @cached_property
     def data(self) -> ClientData:

@@ -17,7 +17,7 @@ from fedgram.federation.evaluation import Biases, OutputRows, SharedState, local
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import squared_errors
 from fedgram.flower.messages import BACKBONE
-from fedgram.nets.stack import Tensors
+from fedgram.nets.stack import BACKBONE_PREFIX, Tensors
 
 Arrays = dict[str, Array]
 PRIVATE, RETURNED, REPLY = "private.", "returned.", "answer."
@@ -120,7 +120,7 @@ class SiteNetwork:
 
     @property
     def _backbone_names(self) -> list[str]:
-        return [name for name in self.stack.parameters if name.startswith("backbone.")]
+        return [name for name in self.stack.parameters if name.startswith(BACKBONE_PREFIX)]
 
     def _flatten_backbones(self) -> Tensor:
         """Return the trained parameters of all backbones, (K, S)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +60,7 @@ class ConvBlock(nn.Module):
 class ResNet(nn.Module):
     """Stem, four stages and global pooling; stages 2 to 4 double the width and halve the size."""
 
-    def __init__(self, stem: nn.Module, width: int, blocks: Sequence[int], norm: Norm) -> None:
+    def __init__(self, stem: nn.Sequential, width: int, blocks: Sequence[int], norm: Norm) -> None:
         super().__init__()
         self.stem = stem
         stages, channels = [], width
@@ -75,22 +76,17 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, channels, H, W) -> (B, 8 width)."""
-        return self.stages(self.stem(x)).mean(dim=(2, 3))
+        return self.stages(self._apply_stem(x)).mean(dim=(2, 3))
 
-
-class BlockedConv2d(nn.Conv2d):
-    """7x7 convolution with stride 2 and padding 3; on a GPU a 4x4 convolution of 2x2 blocks of pixels.
-
-    GPUs are slow at convolutions of few channels.
-    """
-
-    def __init__(self, channels: int, out: int) -> None:
-        super().__init__(channels, out, 7, 2, padding=3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, channels, H, W) -> (B, out, H / 2, W / 2), rounded up."""
-        has_blocks = x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
-        return convolve_blocks(x, self.weight) if x.is_cuda and has_blocks else super().forward(x)
+    def _apply_stem(self, x: Tensor) -> Tensor:
+        """x (B, channels, H, W) -> (B, width, ...); GPUs are slow at 7x7 convolutions of few channels."""
+        layers = list(self.stem)
+        first = cast(nn.Conv2d, layers[0])
+        is_large = first.kernel_size == (7, 7) and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
+        x = convolve_blocks(x, first.weight) if x.is_cuda and is_large else first(x)
+        for layer in layers[1:]:
+            x = layer(x)
+        return x
 
 
 def convolve_blocks(x: Tensor, weight: Tensor) -> Tensor:
@@ -102,7 +98,7 @@ def convolve_blocks(x: Tensor, weight: Tensor) -> Tensor:
 def build_resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
     """Build the ResNet of He et al.: 7x7 stride-2 stem, max-pooling, BatchNorm."""
     stem = nn.Sequential(
-        BlockedConv2d(channels, width),
+        nn.Conv2d(channels, width, 7, 2, padding=3, bias=False),
         nn.BatchNorm2d(width),
         nn.ReLU(),
         nn.MaxPool2d(3, 2, padding=1),

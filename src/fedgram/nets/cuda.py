@@ -41,17 +41,17 @@ def use_precision(precision: Precision) -> Iterator[None]:
     )  # fmt: skip
     torch.set_float32_matmul_precision("high" if allows_tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = allows_tf32
-    _sum_in_half_precision(False, False)
+    _allow_half_sums(fp16=False, bf16=False)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
-        _sum_in_half_precision(*reductions)
+        _allow_half_sums(fp16=reductions[0], bf16=reductions[1])
 
 
-def _sum_in_half_precision(fp16: bool, bf16: bool) -> None:
-    """Allow products in half precision to add parts of their sums in half precision."""
+def _allow_half_sums(*, fp16: bool, bf16: bool) -> None:
+    """Set whether products in half precision may add parts of their sums in half precision."""
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = fp16
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = bf16
 

@@ -17,15 +17,16 @@ from fedgram.nets.batches import Batches
 from fedgram.nets.gradients import (
     EAGER,
     LARGEST_SLOPE,
+    SMALLEST_SLOPE,
     Parts,
-    adapt_scale,
+    adapt_largest_slope,
     differentiate,
-    multiplied_weights,
+    list_product_weights,
 )
 from fedgram.nets.model import translate_errors
 from fedgram.nets.objective import Terms
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import BACKBONE, ModelStack, Tensors, split_slice
+from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, split_slice
 from fedgram.runs.train_config import TrainConfig
 
 RARE = 0.1
@@ -110,7 +111,9 @@ class Fit:
                     own_rates = rates[self.batches.client[models], kind]
                     finite = self.optimizer.step(models, gradients, own_rates, unscale)
                     if finite is not None:
-                        self.largest_slope[models] = adapt_scale(self.largest_slope[models], finite)
+                        largest = self.largest_slope[models]
+                        values = values.where(finite | (largest > SMALLEST_SLOPE), torch.nan)
+                        self.largest_slope[models] = adapt_largest_slope(largest, finite)
                     self.total[models] += values * self._rows_of(models, size)
         self.now += 1
 
@@ -121,8 +124,8 @@ class Fit:
         """
         stack, precision = self.stack, self.config.precision
         buffers = {name: value[models] for name, value in stack.buffers.items()}
-        read = stack.parameters | self.copies
-        leaves = {name: value[models].detach().requires_grad_() for name, value in read.items()}
+        weights = stack.parameters | self.copies
+        leaves = {name: value[models].detach().requires_grad_() for name, value in weights.items()}
         inputs, targets = self.batches.take(models, size)
         terms, penalty = self.terms.select(models), self.config.penalty
         row_weights = self.batches.row_weights[models, :size] if self.pads else None
@@ -131,15 +134,15 @@ class Fit:
         with translate_errors(size):
             with cuda.autocast(precision, stack.device):
                 outputs = parts.outputs(stack, leaves, buffers, inputs)
-            # Last layers are small, and what the theory is about: they stay in full precision.
-            joint = outputs.detach().to(stack.dtype).requires_grad_()
-            values = parts.losses(leaves, joint, targets, terms, penalty, row_weights)
-            last = {name: leaf for name, leaf in leaves.items() if not name.startswith(BACKBONE)}
-            slope, *found = torch.autograd.grad(values.sum(), [joint, *last.values()])
+            # Last layers are small, and what the theory is about: they are not in half precision.
+            detached = outputs.detach().to(stack.dtype).requires_grad_()
+            values = parts.losses(leaves, detached, targets, terms, penalty, row_weights)
+            last = {name: leaf for name, leaf in leaves.items() if not name.startswith(BACKBONE_PREFIX)}
+            slope, *found = torch.autograd.grad(values.sum(), [detached, *last.values()])
             gradients, unscale = dict(zip(last, found, strict=True)), None
             if precision in cuda.HALF:
-                slope, unscale = parts.scale(slope, self.largest_slope[models], outputs.dtype)
-            backbone = {name: leaf for name, leaf in leaves.items() if name.startswith(BACKBONE)}
+                slope, unscale = parts.scale(slope, self.largest_slope[models])
+            backbone = {name: leaf for name, leaf in leaves.items() if name.startswith(BACKBONE_PREFIX)}
             gradients |= differentiate(outputs, backbone, slope)
         return values.detach(), {name: gradients[name] for name in leaves}, unscale
 
@@ -148,7 +151,7 @@ class Fit:
         if self.config.precision not in cuda.HALF:
             return {}
         dtype, parameters = cuda.HALF[self.config.precision], self.stack.parameters
-        return {name: parameters[name].to(dtype) for name in multiplied_weights(self.stack)}
+        return {name: parameters[name].to(dtype) for name in list_product_weights(self.stack)}
 
     def _precision(self) -> AbstractContextManager[None]:
         self.stack.model.train()

@@ -1,8 +1,8 @@
 """Clipping and AdamW of all models in two Triton kernels.
 
 Tensors are cut into blocks. A table holds tensor, model, start, length and unit of each block; another holds
-the addresses of the gradients that autograd allocated. A parameter with a copy in half precision has its
-gradient in it, too. Units multiply gradients: 1 for a model's last layers, `unscale` for its backbone.
+the addresses of the gradients that autograd allocated. A parameter with a copy in half precision has a
+gradient of the same dtype. Units multiply gradients: 1 for a model's last layers, `unscale` for its backbone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgram.nets.optimizer import CLIP_EPS, EPS, FIRST_DECAY, SECOND_DECAY, AdamW
-from fedgram.nets.stack import BACKBONE, Tensors
+from fedgram.nets.stack import BACKBONE_PREFIX, Tensors
 
 BLOCK, WARPS = 2048, 4  # numbers and warps of one program
 ALIGNED = 16  # tensors with a multiple of this many numbers per model allow vector loads
@@ -27,7 +27,7 @@ DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: 
 def squares_kernel(  # type: ignore[no-untyped-def]
     table, gradients, units, partial, ALIGN: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr
 ):
-    """Sum the squares of each block of the gradients, which have a dtype."""
+    """Sum the squares of each block of the gradients; DTYPE is theirs."""
     block = tl.program_id(0)
     tensor = tl.load(table + 5 * block)
     base = tl.multiple_of(tl.load(table + 5 * block + 2), ALIGN)
@@ -95,7 +95,7 @@ class BlockTable:
         blocks: dict[tuple[int, torch.dtype], list[tuple[int, ...]]] = {}
         for model in range(count):
             for tensor, (name, state) in enumerate(states.items()):
-                size, unit = state[0][0].numel(), model + count * name.startswith(BACKBONE)
+                size, unit = state[0][0].numel(), model + count * name.startswith(BACKBONE_PREFIX)
                 alignment = 1 if size % ALIGNED else ALIGNED
                 blocks.setdefault((alignment, state[3].dtype), []).extend(
                     (tensor, model, model * size + start, min(BLOCK, size - start), unit)
@@ -153,12 +153,12 @@ class FusedAdamW(AdamW):
         ones = torch.ones(len(rates), device=rates.device)
         units = torch.stack([ones, ones if unscale is None else unscale])
         norms = table.norms(addresses, units)
-        scale, finite = (self.clip / (norms + CLIP_EPS)).clamp(max=1.0), None
-        if unscale is not None:
-            finite = norms.isfinite()
-            scale = scale.where(finite, 0.0)  # the kernel leaves these models as they are
+        finite = norms.isfinite()
+        # Models with scale 0 stay as they are, in half precision only.
+        scale = (self.clip / (norms + CLIP_EPS)).clamp(max=1.0)
+        scale = scale.where(finite, torch.nan if unscale is None else 0.0)
         table.update(addresses, units, scale, rates.contiguous())
-        return finite
+        return None if unscale is None else finite
 
     def _addresses(self, models: slice, gradients: list[Tensor]) -> Tensor:
         """Return a table of the gradients' addresses, (tensors,)."""

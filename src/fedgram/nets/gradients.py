@@ -18,7 +18,8 @@ from fedgram.nets.stack import ModelStack, Tensors
 # Half precision: bounds of the largest slope after scaling. fp16 ends at 65,504, which sums over rows and
 # pixels must not reach, and loses digits below 6e-5.
 LARGEST_SLOPE, SMALLEST_SLOPE = 2.0**-4, 2.0**-12
-# Factors of that slope after a step that overflowed, and after any other.
+# Factors of that slope after a step that overflowed, and after any other: 1,024 steps undo an overflow. None
+# of these numbers was tuned; overflows were rare (docs/speed.md).
 SHRINK, GROW = 2.0**-4, 2.0 ** (1 / 256)
 
 
@@ -40,23 +41,23 @@ def differentiate(outputs: Tensor, parameters: Tensors, slope: Tensor) -> Tensor
     return dict(zip(parameters, gradients, strict=True))
 
 
-def scale_gradients(slope: Tensor, largest: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Scale slopes (K, B, D) to absolute values of at most `largest` (K,), and convert them.
+def scale_slopes(slope: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale slopes (K, B, D) to absolute values of at most `largest` (K,).
 
     The second result (K,) undoes the scale. fp16 has no numbers below 6e-8, and slopes fall below it long
     before training converges.
     """
     least = torch.finfo(slope.dtype).tiny / SMALLEST_SLOPE
     unscale = slope.abs().amax(dim=(1, 2)).clamp(min=least) / largest
-    return (slope / unscale[:, None, None]).to(dtype), unscale
+    return slope / unscale[:, None, None], unscale
 
 
-def adapt_scale(largest: Tensor, finite: Tensor) -> Tensor:
+def adapt_largest_slope(largest: Tensor, finite: Tensor) -> Tensor:
     """Return the next largest slope (K,): smaller if gradients were not finite."""
     return (largest * torch.where(finite, GROW, SHRINK)).clamp(SMALLEST_SLOPE, LARGEST_SLOPE)
 
 
-def multiplied_weights(stack: ModelStack) -> list[str]:
+def list_product_weights(stack: ModelStack) -> list[str]:
     """List the weights of linear layers and convolutions of backbones."""
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     weights = {id(each.weight) for each in stack.model.backbone.modules() if isinstance(each, layers)}
@@ -67,4 +68,4 @@ def multiplied_weights(stack: ModelStack) -> list[str]:
     ]
 
 
-EAGER = Parts(ModelStack.map_backbones, compute_losses, scale_gradients)
+EAGER = Parts(ModelStack.map_backbones, compute_losses, scale_slopes)

@@ -7,7 +7,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from fedgram.nets.stack import BACKBONE, Tensors
+from fedgram.nets.stack import BACKBONE_PREFIX, Tensors
 from fedgram.runs.train_config import TrainConfig
 
 FIRST_DECAY, SECOND_DECAY, EPS = 0.9, 0.999, 1e-8  # β₁, β₂ and ε of PyTorch's AdamW
@@ -62,7 +62,7 @@ class AdamW:
         finite, skips = None, self.skips
         if unscale is not None:
             gradients = {name: _unscale(name, gradient, unscale) for name, gradient in gradients.items()}
-            is_finite = [each.flatten(1).isfinite().all(dim=1) for each in gradients.values()]
+            is_finite = [each.reshape(len(each), -1).isfinite().all(dim=1) for each in gradients.values()]
             finite = torch.stack(is_finite).all(dim=0)
             gradients = {name: each.nan_to_num(0.0, 0.0, 0.0) for name, each in gradients.items()}
             rates, skips = rates * finite[:, None], True
@@ -78,7 +78,7 @@ class AdamW:
 def _unscale(name: str, gradient: Tensor, unscale: Tensor) -> Tensor:
     """Return a gradient (K, ...) in full precision, and multiplied by unscale (K,) if it is a backbone's."""
     gradient = gradient.to(unscale.dtype)
-    is_scaled = name.startswith(BACKBONE)
+    is_scaled = name.startswith(BACKBONE_PREFIX)
     return gradient * unscale.view(-1, *[1] * (gradient.ndim - 1)) if is_scaled else gradient
 
 

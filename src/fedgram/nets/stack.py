@@ -22,7 +22,7 @@ from fedgram.runs.train_config import Precision
 Tensors = dict[str, Tensor]
 
 ROWS_AT_ONCE = 1024  # rows of one evaluation, which bounds its memory
-BACKBONE = "backbone."  # names of backbones' parameters and buffers begin with it
+BACKBONE_PREFIX = "backbone."  # names of backbones' parameters and buffers begin with it
 
 
 @dataclass(eq=False)
@@ -107,7 +107,11 @@ class ModelStack:
     def map_backbones(self, parameters: Tensors, buffers: Tensors, inputs: Tensor) -> Tensor:
         """Map each model's inputs (K, B, ...) to backbone outputs u (K, B, D)."""
         own, fixed = (
-            {name.removeprefix(BACKBONE): value for name, value in each.items() if name.startswith(BACKBONE)}
+            {
+                name.removeprefix(BACKBONE_PREFIX): value
+                for name, value in each.items()
+                if name.startswith(BACKBONE_PREFIX)
+            }
             for each in (parameters, buffers)
         )
         seen = to_model_input(inputs, self.dtype, leading=2)
@@ -125,7 +129,7 @@ class ModelStack:
             chunks = [
                 torch.cat(
                     [
-                        self._map_some(tensors, models, some)
+                        self._map_backbones_of(tensors, models, some)
                         for some in inputs[models].split(ROWS_AT_ONCE, dim=1)
                     ],
                     dim=1,
@@ -135,9 +139,9 @@ class ModelStack:
         self.model.train()
         return torch.cat(chunks)
 
-    def _map_some(self, tensors: Tensors, models: slice, inputs: Tensor) -> Tensor:
+    def _map_backbones_of(self, tensors: Tensors, models: slice, inputs: Tensor) -> Tensor:
         parameters, buffers = (
-            {name: tensors[name][models] for name in each if name.startswith(BACKBONE)}
+            {name: tensors[name][models] for name in each if name.startswith(BACKBONE_PREFIX)}
             for each in (self.parameters, self.buffers)
         )
         return self.map_backbones(parameters, buffers, inputs)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from fedgram._util.errors import InputError
+from fedgram.nets.cuda import HALF
+from fedgram.runs.train_config import Precision
 
 SMALL = 100_000  # parameters; smaller networks train on one thread
 THREAD_RATE = 2.5e10  # operations per second and thread, measured with ResMLP on an ARM server
@@ -34,6 +36,13 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise InputError(f"Unknown device '{name}': PyTorch finds {count} CUDA GPUs.", field="device")
     return device
+
+
+def check_precision(device: torch.device, precision: Precision) -> None:
+    """Reject half precision on a CPU, where it is slow."""
+    if device.type == "cpu" and precision in HALF:
+        message = f"{precision} needs a GPU. Train with precision fp32 on a CPU."
+        raise InputError(message, field="precision")
 
 
 def estimate_cpu_hours(operations: float) -> float:

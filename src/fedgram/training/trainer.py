@@ -16,7 +16,6 @@ from fedgram._util.locks import lock_folders
 from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
 from fedgram.federation.clients import check_independent_starts
-from fedgram.nets.cuda import HALF
 from fedgram.nets.model import Backbone, default_name, draw_example, fingerprint, operations_per_row
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
@@ -111,9 +110,7 @@ def train(
 def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     hint = "Build it with Problem.from_arrays, from_frame or from_datasets"
     check_type(problem, Problem, "train()", hint)
-    if devices.resolve_device(device).type == "cpu" and config.precision in HALF:
-        message = f"{config.precision} needs a GPU. Train with precision fp32 on a CPU."
-        raise InputError(message, field="precision")
+    devices.check_precision(devices.resolve_device(device), config.precision)
 
 
 def parse_runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
