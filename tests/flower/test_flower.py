@@ -304,6 +304,13 @@ def test_repeated_request_gets_the_stored_reply(tmp_path, monkeypatch):
             client.train(other)
 
 
+def test_a_site_without_a_gpu_refuses_half_precision(tmp_path):
+    settings = FederationConfig.from_run_config(config(tmp_path, precision="fp16"))
+    site = Site("coast", problem().train["coast"], folder=tmp_path, device="cpu")
+    with pytest.raises(InputError, match=r"^fp16 needs a GPU\. Train with precision fp32 on a CPU\.$"):
+        Client(site, settings)
+
+
 def test_independent_start_rejects_a_module(tmp_path):
     settings = FederationConfig.from_run_config(config(tmp_path, "independent"))
     rows, private = problem().train["coast"], tmp_path / "private"
