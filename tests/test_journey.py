@@ -13,7 +13,7 @@ ROWS = 200
 
 
 def test_the_printed_command_is_found():
-    said = "The rest.\nTrain and keep it:\n  fedgram train 'my sites.csv' --rounds 3\n"
+    said = "The rest.\nTrain it, and keep it:\n  fedgram train 'my sites.csv' --rounds 3\n"
     assert find_command(said) == ["train", "my sites.csv", "--rounds", "3"]
 
 
@@ -50,7 +50,7 @@ def test_explore_writes_a_page_with_moments_but_no_rows(journey):
 @pytest.mark.slow
 def test_advise_judges_every_site_and_recommends_a_model(journey):
     said, _ = journey
-    assert all(f"{site}:" in said["advise"] for site in SITES)
+    assert all(site in said["advise"] for site in SITES)
     assert "(recommended)" in said["advise"]
     assert "What leaves each site:" in said["advise"]
 

@@ -88,8 +88,11 @@ def test_the_printed_command_trains_a_model_that_predicts(table, tmp_path, monke
     assert (tmp_path / "gain.svg").exists()
     assert "points" in result.stdout
     command = shlex.split(next(line for line in result.stdout.splitlines() if "fedgram train" in line))
+    assert command[command.index("--test-fraction") + 1] == "0"
     trained = run(*command[1:], "--out", tmp_path / "runs")
     assert trained.returncode == 0, trained.stderr
+    assert "none" not in trained.stdout
+    assert f"Predict other rows: fedgram runs predict {tmp_path}/runs/" in trained.stdout
     (model,) = (tmp_path / "runs").rglob("model.safetensors")
     new = tmp_path / "new.csv"
     new.write_text("school,age,sex\nnorth,12,F\neast,12,F\nwest,12,M\n")

@@ -375,18 +375,22 @@ def test_advice_says_what_the_command_prints(capsys):
     assert "from 1 to 0.7 (95 %: 0.1 to 0.5)" in found.summary()
 
 
+JOIN = " Joining is recommended: sites mix in their own models, so it rarely hurts."
+
+
 @pytest.mark.parametrize(
     ("change", "answer", "effect", "size"),
     [
-        ((-0.3, -0.5, -0.1), "Federate", "lowers", "30 % in total (95 %: 10 to 50 %)"),
-        ((0.07, 0.01, 0.2), "Stay alone", "raises", "7 % in total (95 %: 1 to 20 %)"),
-        ((0.07, -0.2, 0.4), "No clear difference", "raises", "7 % in total (95 %: -20 to 40 %)"),
-        ((-0.003, -0.2, 0.4), "No clear difference", "lowers", "0.3 % in total (95 %: -40 to 20 %)"),
+        ((-0.3, -0.5, -0.1), "Federate", "lowers", "30 % in total (95 %: 10 to 50 %)."),
+        ((0.07, 0.01, 0.2), "Stay alone", "raises", "7 % in total (95 %: 1 to 20 %)."),
+        ((0.07, -0.2, 0.4), "No clear difference", "raises", "7 % in total (95 %: -20 to 40 %)." + JOIN),
+        ((-0.003, -0.2, 0.4), "No clear difference", "lowers", "0.3 % in total (95 %: -40 to 20 %)." + JOIN),
     ],
 )
 def test_advice_answers_with_the_total_change(change, answer, effect, size):
     first = replace(advice(), total_change=change).summary().splitlines()[0]
-    assert first == f"{answer}: on held-out rows, joining {effect} the mean squared error by {size}."
+    rows = "20 held-out rows of 2 of 3 sites"
+    assert first == f"{answer}: on {rows}, joining {effect} the mean squared error by {size}"
 
 
 def test_advice_has_errors_of_each_site(capsys):

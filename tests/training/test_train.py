@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedgram import InputError, Penalty
-from fedgram.data.problem import Problem
+from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit
@@ -357,6 +357,30 @@ def test_the_time_that_is_left_is_told_from_what_this_process_took(tmp_path, epo
     told = []
     trained(tmp_path, on_epoch=told.append)
     assert [now.seconds_left for now in told] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(("procedure", "is_left_out"), [("local", True), ("ordinary", False)])
+def test_clients_too_small_for_a_covariance_are_left_out_if_nothing_is_predicted(
+    tmp_path, procedure, is_left_out
+):
+    whole = tabular((20, 20, 3))
+    flat, single = (whole.train["site 2"].take(slice(0, rows)) for rows in (3, 1))
+    flat = Split(flat.inputs, np.ones_like(flat.targets))
+    rows = {**whole.train, "flat": flat, "single": single}
+    data, said = Problem("rows", "GENERATED", rows), []
+    config = TrainConfig(rounds=1, epochs=1, features=5, precision="fp32")
+    if not is_left_out:
+        with pytest.raises(InputError, match="constant at client 'flat'"):
+            train(data, "resmlp-small", [procedure], [0], config, folder=tmp_path, device="cpu")
+        return
+    (run,) = train(
+        data, "resmlp-small", [procedure], [0], config, folder=tmp_path, device="cpu", on_warning=said.append
+    )
+    assert run.setup.data.clients == ("site 0", "site 1", "site 2")
+    assert (
+        "Left out 2 clients with too few training rows or a constant target: 'flat', 'single'. A shared "
+        "model can predict their rows."
+    ) in said
 
 
 def poisoned(monkeypatch, model, at_round):

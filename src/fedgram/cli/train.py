@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
@@ -14,6 +16,7 @@ from fedgram.cli import options
 from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, split_values
 from fedgram.data.problem import Kind, Problem
+from fedgram.runs import StoredRun
 from fedgram.runs.train_config import PRECISIONS, TrainConfig
 from fedgram.theory.penalty import Penalty
 
@@ -150,9 +153,17 @@ def train(
         print_json(run_tables.comparison_document(runs))
     else:
         print_training(make_console(), runs, all_sites=show_all)
-        typer.echo(f"Files: {out}. Compare heads with the prediction: fedgram runs compare {out}")
+        typer.echo(f"Files: {out}. {_suggest_next(runs, out, client)}")
     if all(run.account.stopped for run in runs):
         raise typer.Exit(1)
+
+
+def _suggest_next(runs: Sequence[StoredRun], out: Path, client: str | None) -> str:
+    """Say which command comes next: compare with the prediction, or predict if there is none."""
+    if any(not run.setup.procedure.without_limit for run in runs) or not runs[0].has_model:
+        return f"Compare heads with the prediction: fedgram runs compare {out}"
+    column = f" --client {shlex.quote(client)}" if client else ""
+    return f"Predict other rows: fedgram runs predict {shlex.quote(str(runs[0].folder))} TABLE{column}"
 
 
 def _default_backbone(problem: Problem) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -309,6 +309,14 @@ class Problem(DisplayMethods):
     def _all_splits(self) -> Iterator[tuple[str, Split]]:
         for part in (self.train, self.test, self.validation):
             yield from part.items()
+
+    def without_clients(self, names: Collection[str]) -> Problem:
+        """Return the problem of the other clients."""
+
+        def drop(splits: Mapping[str, Split]) -> dict[str, Split]:
+            return {client: split for client, split in splits.items() if client not in names}
+
+        return replace(self, train=drop(self.train), test=drop(self.test), validation=drop(self.validation))
 
     def hold_out_validation(self, fraction: float, seed: int = 0) -> Problem:
         """Move a random fraction of each client's training rows to `validation`.

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgram._util.files import write_bytes
-from fedgram._util.text import pluralize
+from fedgram._util.text import pluralize, quote_list
 from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
@@ -49,9 +49,22 @@ def _answer(advice: Advice) -> str:
     ends = sorted((low, high) if effect == "raises" else (-low, -high))
     size, first, last = (format_digits(each, 2) for each in (abs(change), *ends))
     return (
-        f"{answer}: on held-out rows, joining {effect} the mean squared error by {size} % in total "
-        f"(95 %: {first} to {last} %)."
+        f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by {size} % "
+        f"in total (95 %: {first} to {last} %).{_encourage(advice, answer)}"
     )
+
+
+def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
+    rows, tested = sum(site.test_rows for site in sites), sum(site.test_rows > 0 for site in sites)
+    where = "all sites" if tested == len(sites) else f"{tested} of {len(sites)} sites"
+    return f"{rows:,} held-out rows of {where}"
+
+
+def _encourage(advice: Advice, answer: str) -> str:
+    """Say what to do without a clear difference."""
+    if answer != "No clear difference" or advice.recommended == ALONE:
+        return ""
+    return " Joining is recommended: sites mix in their own models, so it rarely hurts."
 
 
 def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
@@ -68,11 +81,7 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
 
 
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
-    """Return the verdict for one site in a sentence."""
-    if not site.test_rows:
-        return f"{site.name}: too few rows to test."
-    if site.verdict == "undecided":
-        return f"{site.name}: no difference that {site.test_rows:,} rows can show."
+    """Return the clear verdict for one site in a sentence."""
     # name the target with the clearest effect
     bounds = site.low if site.verdict == "join" else -site.high
     c = int(np.argmax(bounds / np.maximum(alone, np.finfo(float).tiny)))
@@ -93,13 +102,18 @@ def _unit(separator: str, unit: str, target: str) -> str:
     return "" if unit == target else f"{separator}{unit}"
 
 
-def describe_advice(advice: Advice, units: Sequence[str]) -> list[str]:
-    """Return the summary and the verdict for each site, clear ones first."""
+def describe_advice(advice: Advice, units: Sequence[str], shown: int | None = None) -> list[str]:
+    """Return the summary, clear verdicts for sites, at most `shown`, and the sites without one."""
     alone = next(each for each in advice.procedures if each.name == ALONE)
-    verdicts = (
+    clear = [m for m in _rank_sites(advice.sites) if advice.sites[m].verdict != "undecided"]
+    verdicts = [
         f"  {describe_site(advice.sites[m], advice.targets, units, alone.site_rmse[m])}"
-        for m in _rank_sites(advice.sites)
-    )
+        for m in clear[:shown]
+    ]
+    if omitted := len(clear) - len(verdicts):
+        verdicts.append(f"  and {omitted} more (--all shows them).")
+    if unclear := [site.name for site in advice.sites if site.test_rows and site.verdict == "undecided"]:
+        verdicts.append(f"  No difference that the test rows can show: {quote_list(unclear)}.")
     return [*summary(advice, units), *verdicts]
 
 
@@ -111,11 +125,8 @@ def _rank_sites(sites: Sequence[SiteAdvice]) -> list[int]:
 def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:
     """Print sentences and tables; at most ten sites unless all are asked for."""
     shown = len(advice.sites) if all_sites else MAX_SITES
-    lines, omitted = describe_advice(advice, units), max(len(advice.sites) - shown, 0)
-    for line in lines[: len(lines) - omitted]:
+    for line in describe_advice(advice, units, shown):
         print_wrapped(console, line)
-    if omitted:
-        print_wrapped(console, f"  and {omitted} more (--all shows them).")
     console.print(_total_table(advice, units))
     console.print(_site_table(advice, shown))
     if advice.exchanged:
@@ -125,7 +136,8 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
 
 
 def _total_table(advice: Advice, units: Sequence[str]) -> Table:
-    table = plain_table(title="Held-out rows of all sites", title_justify="left")
+    title = _describe_rows(advice.sites)
+    table = plain_table(title=title[0].upper() + title[1:], title_justify="left")
     table.add_column("procedure")
     table.add_column("standardized MSE", justify="right")
     for name, unit in zip(advice.targets, units, strict=True):

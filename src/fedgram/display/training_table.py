@@ -28,19 +28,25 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
     tested = read_tested(runs)
     for setting in compare_runs(runs):
         print_wrapped(console, run_sentences.title(setting))
-        if any(SiteErrors.from_group(group, tested) for group in setting.groups):
+        has_errors = any(SiteErrors.from_group(group, tested) for group in setting.groups)
+        if has_errors:
             print_wrapped(console, _describe_columns(setting))
         else:
             print_wrapped(console, "There are no test rows, or no errors of every target.")
-        console.print(_training_table(setting, tested, all_sites))
-        omitted = len(setting.setup.data.clients) - MAX_SITES
-        if omitted > 0 and not all_sites:
-            print_wrapped(console, f"  and {pluralize(omitted, 'more site')} (--all shows them)")
+        if has_errors or setting.limited:
+            _print_table(console, setting, tested, all_sites)
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:
         if not run.has_result:
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
+
+
+def _print_table(console: Console, setting: Comparison, tested: Tested, all_sites: bool) -> None:
+    console.print(_training_table(setting, tested, all_sites))
+    omitted = len(setting.setup.data.clients) - MAX_SITES
+    if omitted > 0 and not all_sites:
+        print_wrapped(console, f"  and {pluralize(omitted, 'more site')} (--all shows them)")
 
 
 def _describe_columns(setting: Comparison) -> str:

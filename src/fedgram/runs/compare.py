@@ -179,8 +179,12 @@ class Comparison(DisplayMethods):
         ]
 
     def _warn_grown_errors(self) -> list[str]:
-        errors = {self.label(group): [run.lasting_mse for run in group.runs] for group in self.groups}
-        worst = {name: max(pairs, key=_growth) for name, pairs in errors.items()}
+        # Validation rows choose the models of another round.
+        errors = {
+            self.label(group): [run.lasting_mse for run in group.runs if run.chosen_test_mse is None]
+            for group in self.groups
+        }
+        worst = {name: max(pairs, key=_growth) for name, pairs in errors.items() if pairs}
         grown = [
             f"{pair[0]:.2g} to {pair[1]:.2g} ({name})" for name, pair in worst.items() if _growth(pair) > 0
         ]

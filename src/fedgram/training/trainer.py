@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.locks import lock_folders
-from fedgram._util.text import pluralize
+from fedgram._util.text import pluralize, quote_list
 from fedgram.data.problem import Problem
 from fedgram.federation.clients import check_independent_starts
 from fedgram.nets.model import Backbone, default_name, draw_example, fingerprint, operations_per_row
@@ -22,6 +23,7 @@ from fedgram.runs.manifest import Data
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
+from fedgram.theory.moments import Moments
 from fedgram.theory.predict import predict
 from fedgram.training import devices
 from fedgram.training.plan import plan_stacks
@@ -46,7 +48,8 @@ def train(
 ) -> tuple[StoredRun, ...]:
     """Train all procedures with all seeds, and store every round.
 
-    Finished runs are skipped. A stack that was interrupted continues after its last round.
+    Finished runs are skipped. A stack that was interrupted continues after its last round. If no procedure is
+    compared with a prediction, clients with too few rows for a covariance of their targets are left out.
 
     Parameters
     ----------
@@ -97,13 +100,16 @@ def train(
     """
     config, runs = config or TrainConfig(), Runs(Path(folder))
     _validate(problem, config, device)
+    wanted = parse_runs(procedures, seeds)
+    if all(run.procedure.without_limit for run in wanted):
+        problem = _leave_out_small_clients(problem, on_warning)
     prediction = predict(problem.moments, config.penalty)
     with show_progress() if on_epoch is None else nullcontext(on_epoch) as report:
         task = Task(
             problem, backbone, config, devices.resolve_device(device), prediction, runs, keep_models, report,
             on_warning,
         )  # fmt: skip
-        setups = _plan(task, parse_runs(procedures, seeds), backbone_name, device)
+        setups = _plan(task, wanted, backbone_name, device)
         return _run(task, setups)
 
 
@@ -111,6 +117,26 @@ def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     hint = "Build it with Problem.from_arrays, from_frame or from_datasets"
     check_type(problem, Problem, "train()", hint)
     devices.check_precision(devices.resolve_device(device), config.precision)
+
+
+def _leave_out_small_clients(problem: Problem, on_warning: Callable[[str], None]) -> Problem:
+    """Leave out clients whose targets have no covariance, unless fewer than two would remain."""
+    small = [client for client in problem.clients if not _has_covariance(problem.train[client].targets)]
+    if not small or len(problem.clients) - len(small) < 2:
+        return problem
+    on_warning(
+        f"Left out {pluralize(len(small), 'client')} with too few training rows or a constant target: "
+        f"{quote_list(small)}. A shared model can predict their rows."
+    )
+    return problem.without_clients(small)
+
+
+def _has_covariance(targets: Array) -> bool:
+    try:
+        Moments.from_arrays({"client": targets})
+    except InputError:
+        return False
+    return True
 
 
 def parse_runs(procedures: Iterable[str | Procedure], seeds: Iterable[int]) -> list[Run]:
