@@ -28,8 +28,9 @@ app = typer.Typer(
     help="Predict federated regression before you train it.\n\n"
     "Several sites train one regression head by averaging it. From the target mean and covariance of each "
     "site, fedgram predicts the result (`predict`), explains its gap to training on the pooled data "
-    "(`explain`), and computes a correction (`correct`).",
-    epilog="Start with:  fedgram explain data.csv --client site --targets y1,y2",
+    "(`explain`), and computes a correction (`correct`). It also trains the alternatives and says which "
+    "sites gain by joining (`advise`).",
+    epilog="Start with:  fedgram advise data.csv --client site --inputs x1,x2 --targets y",
 )
 
 
