@@ -366,7 +366,9 @@ def test_rows_without_a_client_are_dropped(own, tmp_path, suffix, missing):
 
 def test_a_client_that_is_called_what_is_missing_is_told(own, tmp_path):
     own.assign(site=own["site"].replace("x", "None")).to_csv(tmp_path / "own.csv", index=False)
-    with pytest.raises(InputError, match=r"\(--drop-missing\)\. NA, N/A, nan, null and None mean missing"):
+    with pytest.raises(
+        InputError, match=r"\(--drop-missing\)\. NA, N/A, nan, null, None and '\.' mean missing"
+    ):
         read_table(str(tmp_path / "own.csv"), TableSpec("site", ["a"], ["y"]), 0)
 
 

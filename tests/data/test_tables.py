@@ -467,7 +467,7 @@ def test_text_that_means_missing_is_missing():
     with open("data.csv", "a") as file:
         file.writelines(f"east,{text},1.0,2010\n" for text in MISSING_TEXT)
     assert refusal("data.csv").message == (
-        "11 of 101 rows have a missing value in 'PM2.5' (client 'east': 11). "
+        "12 of 102 rows have a missing value in 'PM2.5' (client 'east': 12). "
         "Drop them (--drop-missing, drop_missing=True), or fill them."
     )
     assert_same(read("data.csv", drop_missing=True), expected(frame()))
@@ -520,7 +520,9 @@ def test_rows_without_a_client_are_missing(missing):
 def test_a_client_that_is_called_what_is_missing_is_told():
     table = frame(clients=("NA", "east", "west"))
     write(frame(rows=9, clients=("north",)), "others.parquet")
-    said = "fill them. NA, N/A, nan, null and None mean missing in a CSV or TSV file, so rename a client of"
+    said = (
+        "fill them. NA, N/A, nan, null, None and '.' mean missing in a CSV or TSV file, so rename a client of"
+    )
     for suffix in (".csv", ".tsv"):
         path = write(table, f"data{suffix}")
         for source in (path, [path, "others.parquet"]):

@@ -148,9 +148,8 @@ def missing_client_hint(source: Any) -> str:
     """Explain that a client's name in a text file may read as a missing value."""
     if not any(map(is_text, expand_paths(source_paths(source)))):
         return ""
-    return (
-        " NA, N/A, nan, null and None mean missing in a CSV or TSV file, so rename a client of such a name."
-    )
+    missing = "NA, N/A, nan, null, None and '.'"
+    return f" {missing} mean missing in a CSV or TSV file, so rename a client of such a name."
 
 
 def bad_where(table: SourceTable, error: Exception) -> InputError:

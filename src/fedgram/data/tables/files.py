@@ -14,7 +14,7 @@ TEXT_SUFFIXES = {".csv", ".txt", ".tsv"}
 PARQUET_SUFFIXES = {".parquet", ".pq"}
 
 # Text that means a missing value in a CSV file.
-MISSING_TEXT = ["", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
+MISSING_TEXT = ["", ".", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "Null", "None"]
 
 
 def source_paths(source: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from fedgram._util.text import pluralize
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.comparable import ComparableRuns, describe_epochs
-from fedgram.paper.networks.results import Results
+from fedgram.paper.networks.results import Result, Results
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies import registry
@@ -115,6 +115,14 @@ def _select(study: Study, results: Results) -> Results:
     return Results(runs.by_key[key] for key in study.keys(runs.scale, sources) if key in runs.by_key)
 
 
+def _describe_hardware(runs: Iterable[Result]) -> str:
+    """Name devices with their precisions: 'NVIDIA H200 (fp16, tf32)'."""
+    precisions: dict[str, set[str]] = {}
+    for run in runs:
+        precisions.setdefault(run.hardware, set()).add(run.precision)
+    return ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in sorted(precisions.items()))
+
+
 def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmbedder) -> dict[str, Any]:
     """Template values of a chapter with runs; its tables may use runs of other experiments."""
     study = chapter.study
@@ -126,7 +134,7 @@ def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmb
         "where": "beyond the paper" if study.where == "ours" else study.where,
         "summary": chapter.summary,
         "kinds": [] if chapter.has_only_baseline else list_kinds(runs),
-        "hardware": ", ".join(sorted({f"{run.hardware} ({run.precision})" for run in runs})),
+        "hardware": _describe_hardware(runs),
         "scales": [
             {
                 "title": SCALES[scale].description,
