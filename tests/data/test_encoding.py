@@ -11,7 +11,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedgram import InputError
 from fedgram.data import site_summary
-from fedgram.data.encoding import CLIP, CategoryColumn, Encoding, NumberColumn
+from fedgram.data.encoded_columns import CategoryColumn, NumberColumn
+from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.site_summary import SiteSummary
 
 INPUTS, TARGETS = ["dose", "sex", "smoker", "constant"], ["effect", "cost"]

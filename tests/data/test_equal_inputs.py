@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedgram import predict
-from fedgram.data.problem import Problem, Split, average_equal_inputs, unattainable_fraction
+from fedgram.data.equal_inputs import average_equal_inputs, unattainable_fraction
+from fedgram.data.problem import Problem, Split
 from fedgram.runs.measure import measure
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

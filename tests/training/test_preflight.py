@@ -9,7 +9,8 @@ from torch import nn
 
 from fedgram import Penalty, predict
 from fedgram.data.datasets import registry
-from fedgram.data.problem import Problem, Split, unattainable_fraction
+from fedgram.data.equal_inputs import unattainable_fraction
+from fedgram.data.problem import Problem, Split
 from fedgram.data.site_problem import build_site_problem
 from fedgram.training import train
 from fedgram.training.preflight import preflight_warnings

@@ -10,9 +10,7 @@ inner sums, about a center c_m near the site's mean, so that no digits are lost 
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,12 +26,9 @@ from fedgram.data.columns import (
     check_lengths,
     check_present,
     column_error,
-    kind_of,
-    locate,
-    parse_column,
-    parse_levels,
     parse_numbers,
 )
+from fedgram.data.encoded_columns import CategoryColumn, NumberColumn
 from fedgram.data.site_summary import (
     FILL_TARGETS,
     ColumnSummary,
@@ -42,96 +37,10 @@ from fedgram.data.site_summary import (
     check_levels,
 )
 
-# New rows have no --drop-missing or --impute of their own.
-FILL_NEW_INPUTS = (
-    "Drop the rows or fill the values. Models trained with impute='median' (--impute median) fill them."
-)
-
 # Standardized inputs are cut off here, so that an outlier or a rare level does not dominate the first layer.
 CLIP = 6.0
 
 _DESCRIPTION = {"number": "numbers", "category": "text or booleans"}
-
-
-@dataclass(frozen=True)
-class NumberColumn:
-    """A numeric column: pooled mean and standard deviation, and the value that replaces missing ones."""
-
-    name: str
-    mean: float
-    scale: float
-    median: float | None = None
-
-    @classmethod
-    def from_summaries(cls, name: str, summaries: Sequence[ColumnSummary]) -> NumberColumn:
-        """Pool the sums of all sites; a constant column gets the scale 1."""
-        count = sum(each.count for each in summaries)
-        center = summaries[0].center
-        offset = math.fsum(each.total + each.count * (each.center - center) for each in summaries) / count
-        squares = math.fsum(_squares_about(center, offset, each) for each in summaries)
-        return cls(name, center + offset, math.sqrt(squares / count) or 1.0, _weighted_median(summaries))
-
-    @property
-    def encoded_names(self) -> tuple[str, ...]:
-        """Name of the encoded column."""
-        return (self.name,)
-
-    def encode(self, columns: Columns, site: str) -> Array:
-        """Return the standardized column (N, 1)."""
-        values = parse_column(columns, self.name, site)
-        if kind_of(values) == "category":
-            raise column_error(
-                f"Column '{self.name}'{locate(site)} has text but had numbers in training. Convert it.",
-                self.name,
-                site,
-            )
-        if self.median is None:
-            check_present(values, self.name, site, FILL_NEW_INPUTS)
-        numbers = values if values.dtype.kind == "f" else np.full(len(values), np.nan)
-        filled = np.where(np.isnan(numbers), self.median or 0.0, numbers)
-        return ((filled - self.mean) / self.scale)[:, None]
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A category: one standardized 0/1 column per level; a row with 0 in all of them has no known level."""
-
-    name: str
-    levels: tuple[str, ...]
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    allows_missing: bool = False
-
-    @classmethod
-    def from_summaries(
-        cls, name: str, summaries: Sequence[ColumnSummary], rows: int, allows_missing: bool
-    ) -> CategoryColumn:
-        """Take the union of all sites' levels, each with its fraction of all rows."""
-        counts = sum((Counter(each.levels) for each in summaries), Counter[str]())
-        levels = tuple(sorted(counts))
-        mean = tuple(counts[level] / rows for level in levels)
-        scale = tuple(math.sqrt(p * (1.0 - p)) or 1.0 for p in mean)
-        return cls(name, levels, mean, scale, allows_missing)
-
-    @property
-    def encoded_names(self) -> tuple[str, ...]:
-        """Names of the encoded columns, such as 'sex=F'."""
-        return tuple(f"{self.name}={level}" for level in self.levels)
-
-    def encode(self, columns: Columns, site: str) -> Array:
-        """Return the standardized 0/1 columns (N, levels)."""
-        values = parse_levels(columns, self.name, site)
-        if not self.allows_missing:
-            check_present(values, self.name, site, FILL_NEW_INPUTS)
-        levels = np.array(self.levels, dtype=np.str_)
-        place = np.searchsorted(levels, values).clip(max=len(levels) - 1)
-        indicators = np.zeros((len(values), len(levels)))
-        indicators[np.arange(len(values)), place] = levels[place] == values
-        return (indicators - self.mean) / self.scale
-
-    def unseen_levels(self, columns: Columns, site: str) -> list[str]:
-        """Return the levels of these rows that no site had in training."""
-        return sorted(set(parse_levels(columns, self.name, site).tolist()) - {"", *self.levels})
 
 
 @dataclass(frozen=True)
@@ -325,23 +234,6 @@ def _restore_column(document: Mapping[str, Any]) -> NumberColumn | CategoryColum
         key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
     }
     return NumberColumn(**fields) if fields.pop("kind") == "number" else CategoryColumn(**fields)
-
-
-def _squares_about(center: float, offset: float, summary: ColumnSummary) -> float:
-    """Return Σ (x − center − offset)²; center + offset would round the mean."""
-    shift = (summary.center - center) - offset
-    return summary.squares + 2.0 * shift * summary.total + summary.count * shift**2
-
-
-def _weighted_median(summaries: Sequence[ColumnSummary]) -> float | None:
-    """Return the smallest of the sites' medians with at least half of the rows at sites up to it."""
-    medians = sorted((each.median, each.count) for each in summaries if each.median is not None)
-    half, rows = sum(count for _, count in medians) / 2, 0
-    for median, count in medians:
-        rows += count
-        if rows >= half:
-            return median
-    return None
 
 
 def _pool_input(

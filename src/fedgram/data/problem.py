@@ -14,6 +14,7 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
 from fedgram._util.text import as_names, escape_text, pluralize
+from fedgram.data.equal_inputs import average_equal_inputs
 from fedgram.data.validation import (
     check_columns,
     check_finite,
@@ -383,26 +384,3 @@ def _build_split(client: str, inputs: Any, targets: Any) -> Split:
         return Split(*arrays)
     except InputError as error:
         raise InputError(f"Client '{client}': {error.message}", client=client, field=error.field) from None
-
-
-def average_equal_inputs(inputs: Array, targets: Array) -> Array:
-    """Replace targets (N, C) by their mean over rows with equal inputs (N, ...).
-
-    Inputs are compared in single precision, as networks receive them.
-    """
-    is_wide = inputs.dtype.kind == "f" or inputs.dtype.itemsize > 2
-    rows = inputs.astype(np.float32) + 0 if is_wide else inputs  # + 0 turns -0 into 0
-    rows = np.ascontiguousarray(rows.reshape(len(rows), -1))
-    _, group, count = np.unique(
-        rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_inverse=True, return_counts=True
-    )
-    group = group.ravel()
-    sums = np.zeros((len(count), targets.shape[1]))
-    np.add.at(sums, group, targets)
-    return sums[group] / count[group, None]
-
-
-def unattainable_fraction(inputs: Array, targets: Array) -> float:
-    """Fraction of the variance of targets (N, C) within rows that have equal inputs (N, ...)."""
-    residual = targets - average_equal_inputs(inputs, targets)
-    return float((residual**2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())

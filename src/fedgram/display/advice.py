@@ -50,7 +50,7 @@ def _answer(advice: Advice) -> str:
     size, first, last = (format_digits(each, 2) for each in (abs(change), *ends))
     return (
         f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by {size} % "
-        f"in total (95 %: {first} to {last} %).{_encourage(advice, answer)}"
+        f"in total (95 %: {first} to {last} %).{_say_what_to_do(advice, answer)}"
     )
 
 
@@ -60,8 +60,8 @@ def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
     return f"{rows:,} held-out rows of {where}"
 
 
-def _encourage(advice: Advice, answer: str) -> str:
-    """Say what to do without a clear difference."""
+def _say_what_to_do(advice: Advice, answer: str) -> str:
+    """Return a sentence if there is no clear difference."""
     if answer != "No clear difference" or advice.recommended == ALONE:
         return ""
     return " Joining is recommended: sites mix in their own models, so it rarely hurts."
@@ -113,7 +113,7 @@ def describe_advice(advice: Advice, units: Sequence[str], shown: int | None = No
     if omitted := len(clear) - len(verdicts):
         verdicts.append(f"  and {omitted} more (--all shows them).")
     if unclear := [site.name for site in advice.sites if site.test_rows and site.verdict == "undecided"]:
-        verdicts.append(f"  No difference that the test rows can show: {quote_list(unclear)}.")
+        verdicts.append(f"  No clear difference: {quote_list(unclear)}.")
     return [*summary(advice, units), *verdicts]
 
 
@@ -136,8 +136,7 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
 
 
 def _total_table(advice: Advice, units: Sequence[str]) -> Table:
-    title = _describe_rows(advice.sites)
-    table = plain_table(title=title[0].upper() + title[1:], title_justify="left")
+    table = plain_table(title=_describe_rows(advice.sites), title_justify="left")
     table.add_column("procedure")
     table.add_column("standardized MSE", justify="right")
     for name, unit in zip(advice.targets, units, strict=True):

@@ -82,8 +82,8 @@ class ResNet(nn.Module):
         """x (B, channels, H, W) -> (B, width, ...); GPUs are slow at 7x7 convolutions of few channels."""
         layers = list(self.stem)
         first = cast(nn.Conv2d, layers[0])
-        is_large = first.kernel_size == (7, 7) and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
-        x = convolve_blocks(x, first.weight) if x.is_cuda and is_large else first(x)
+        has_blocks = first.kernel_size == (7, 7) and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
+        x = convolve_blocks(x, first.weight) if x.is_cuda and has_blocks else first(x)
         for layer in layers[1:]:
             x = layer(x)
         return x

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Problem, unattainable_fraction
+from fedgram.data.equal_inputs import unattainable_fraction
+from fedgram.data.problem import Problem
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import Prediction, predict
 
