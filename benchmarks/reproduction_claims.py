@@ -34,6 +34,7 @@ COVERAGE = {
         ("corrected", "solved+corrected", "centralized"), (400,)
     ),
     "E = 400: full model": Trained(("full-model",), (400,)),
+    "E = 1000: ordinary, aligned, solved": Trained(("ordinary", "aligned", "solved"), (1000,)),
     "E = 50 to 2000: ordinary, proximal, aligned, solved": Trained(
         ("ordinary", "proximal", "aligned", "solved"), BUDGETS[:-1]
     ),
@@ -70,7 +71,7 @@ class Disagreement(NamedTuple):
 DISAGREEMENTS = {
     "ordinary training drifts further: endpoint error (all; weight 0), direction error": Disagreement(
         ("main-ordinary-endpoint", "rho-0-endpoint", "epochs-4000", "alignment-ordinary-endpoint"),
-        "not found; Swimmer and Walker agree, Beijing, Hopper and HalfCheetah do not; "
+        "not found; Swimmer, Walker and CIFAR-geo agree, Beijing, Hopper and HalfCheetah do not; "
         "[what was tried](docs/drift.md)",
     ),
     "corrected ordinary training: endpoint error": Disagreement(
