@@ -30,8 +30,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Execute the code of a page."""
+    """Link to the site's copies of root pages, and execute the code of a page."""
     source = PurePosixPath(page.file.src_uri)
+    for name in ROOT_PAGES:
+        markdown = markdown.replace(f"../{name}", name.lower())
     executed = execute_page(markdown, source.stem)
     for name, content in executed.pictures.items():
         files.append(File.generated(config, str(source.parent / name), content=content))

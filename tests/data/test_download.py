@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
         fetched(server, tmp_path)
 
 
-def test_nothing_is_asked_before_the_licence_is_accepted(server, tmp_path):
+def test_nothing_is_asked_before_the_license_is_accepted(server, tmp_path):
     with pytest.raises(InputError, match=r"Accept the license of 'toy' first: CC BY 4\.0"):
         fetch(dataset(server), tmp_path, license_accepted=False)
     assert server.requests == []
@@ -281,8 +281,8 @@ def command(server, monkeypatch):
     return data
 
 
-def test_the_command_shows_the_licence_and_fetches(command, tmp_path, capsys):
-    command.fetch("toy", tmp_path, accept_licence=True)
+def test_the_command_shows_the_license_and_fetches(command, tmp_path, capsys):
+    command.fetch("toy", tmp_path, accept_license=True)
     printed = capsys.readouterr().out
     assert "License: CC BY 4.0" in printed
     assert "folder/file.bin: 3 MB" in printed
@@ -291,12 +291,12 @@ def test_the_command_shows_the_licence_and_fetches(command, tmp_path, capsys):
 def test_the_command_needs_a_person_or_a_flag(command, server, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(InputError, match="Pass --accept-license"):
-        command.fetch("toy", tmp_path, accept_licence=False)
+        command.fetch("toy", tmp_path, accept_license=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr(command.typer, "confirm", lambda question: False)
     with pytest.raises(InputError, match="Accept the license of"):
-        command.fetch("toy", tmp_path, accept_licence=False)
+        command.fetch("toy", tmp_path, accept_license=False)
     assert server.requests == []
     monkeypatch.setattr(command.typer, "confirm", lambda question: True)
-    command.fetch("toy", tmp_path, accept_licence=False)
+    command.fetch("toy", tmp_path, accept_license=False)
     assert left(tmp_path) == ["file.bin"]

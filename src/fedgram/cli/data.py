@@ -67,8 +67,8 @@ def check(
 def fetch(
     name: Name,
     data_dir: DataDir = None,
-    accept_licence: Annotated[
-        bool, typer.Option("--accept-license", "--accept-licence", help="Accept the license unasked.")
+    accept_license: Annotated[
+        bool, typer.Option("--accept-license", "--accept-licence", help="Accept the license without asking.")
     ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Download files that have no published checksum.")
@@ -82,7 +82,7 @@ def fetch(
     from fedgram.data.datasets.download import fetch as download
 
     entry, folder = registry.dataset(name), data_directory(data_dir)
-    accepted = not entry.downloads or _confirm_license(entry, accept_licence)
+    accepted = not entry.downloads or _confirm_license(entry, accept_license)
     with progress_bar() as progress:
         download(
             entry, folder, license_accepted=accepted, allow_insecure=insecure, on_bytes=progress.on_bytes
@@ -96,5 +96,5 @@ def _confirm_license(entry: Dataset, accepted: bool) -> bool:
     typer.echo(f"{entry.title}\nLicense: {entry.license}\nPlease cite: {entry.citation}\n{entry.published}")
     if not accepted and not sys.stdin.isatty():
         message = f"The license of '{entry.name}' is not accepted. Pass --accept-license."
-        raise InputError(message, field="licence")
+        raise InputError(message, field="license")
     return accepted or typer.confirm("Do you accept this license?")

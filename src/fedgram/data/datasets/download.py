@@ -45,7 +45,7 @@ def fetch(
         reason = f"cannot be fetched. {dataset.obtain}" if dataset.obtain else "needs no files."
         raise InputError(f"The dataset '{dataset.name}' {reason}", field="name")
     if not license_accepted:
-        raise InputError(f"Accept the license of '{dataset.name}' first: {dataset.license}.", field="licence")
+        raise InputError(f"Accept the license of '{dataset.name}' first: {dataset.license}.", field="license")
     for download in dataset.downloads:
         if download.checksum is None and not allow_insecure and not (folder / download.file).exists():
             way = "over https" if download.url.startswith("https://") else "unencrypted"

@@ -37,7 +37,7 @@ class Presence:
             "state": self.state,
             "bytes": self.bytes,
             "missing": self.missing,
-            "licence": entry.license,
+            "license": entry.license,
             "citation": entry.citation,
             "published": entry.published,
             "can_fetch": bool(entry.downloads),
