@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import AUTO, FEDAVG, HEAD
-from fedgram.training.advice_notes import _least_error_notes
-from fedgram.training.advise import _advise_site
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, Errors
+from fedgram.training.advice_notes import _least_error_notes, _skill_notes
+from fedgram.training.advise import _advise_site, _recommend, _total_change
 from tests.helpers.command import fedgram as run
 
 TINY = ("--backbone", "resmlp-small", "--rounds", "2", "--epochs", "1")
@@ -55,11 +55,12 @@ def test_json_has_the_contract(advice):
     ]
     change = advice["total_change"]
     assert change["low"] <= change["mean"] <= change["high"]
-    assert advice["recommended"] == (names[0] if change["low"] > 0 else names[3])
+    joins = change["mean"] <= 0.1 and change["low"] <= 0
+    assert advice["recommended"] == names[3 if joins else 0]
     for each in advice["procedures"]:
         assert each["standardized_mse"] > 0
         assert set(each["rmse"]) == set(each["r2"]) == {"score", "time"}
-    assert {site["verdict"] for site in advice["sites"]} <= {"join", "alone", "undecided"}
+    assert {site["verdict"] for site in advice["sites"]} <= {"join", "alone", "undecided", "untested"}
     north = next(site for site in advice["sites"] if site["name"] == "north")
     assert (north["rows"], north["test_rows"]) == (32, 8)
     assert north["difference"]["low"] <= north["difference"]["mean"] <= north["difference"]["high"]
@@ -77,7 +78,7 @@ def test_errors_are_in_the_targets_own_units(advice):
 
 def test_a_small_site_is_served_by_the_shared_model(advice):
     tiny = next(site for site in advice["sites"] if site["name"] == "tiny")
-    assert (tiny["test_rows"], tiny["verdict"]) == (0, "undecided")
+    assert (tiny["test_rows"], tiny["verdict"]) == (0, "untested")
     assert any("'tiny'" in note for note in advice["notes"])
 
 
@@ -119,7 +120,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("options", [("--units", "a,b,c"), ("--figure", "gain.txt")])
+@pytest.mark.parametrize(
+    "options", [("--units", "a,b,c"), ("--figure", "gain.txt"), ("--figure", "no/such/folder/gain.png")]
+)
 def test_bad_output_options_are_refused_before_training(table, options):
     result = run("advise", table, *COLUMNS, *TINY, *options)
     assert result.returncode == 2
@@ -149,7 +152,7 @@ def test_linear_sites_are_told_that_linear_regression_is_better(tmp_path):
 
 @pytest.mark.parametrize(
     ("rows", "in_time_order", "verdict"),
-    [(5, False, "undecided"), (6, False, "join"), (15, True, "undecided"), (16, True, "join")],
+    [(5, False, "untested"), (6, False, "join"), (15, True, "untested"), (16, True, "join")],
 )
 def test_a_handful_of_test_rows_decides_nothing(rows, in_time_order, verdict):
     values = np.arange(10.0)[:, None]
@@ -158,6 +161,47 @@ def test_a_handful_of_test_rows_decides_nothing(rows, in_time_order, verdict):
     ones = np.ones((rows, 1))
     site = _advise_site("a", problem, 4 * ones, ones, np.ones(1), 0)
     assert (site.verdict, site.difference) == (verdict, (3.0, 3.0, 3.0))
+
+
+@pytest.mark.parametrize(("rows", "in_time_order"), [(1, False), (7, True)])
+def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
+    values = np.arange(10.0)[:, None]
+    problem = Problem.from_arrays({"a": values, "b": values}, {"a": values, "b": values})
+    problem = replace(problem, provenance={"time": "day"} if in_time_order else {})
+    squares = {ALONE: [4 * np.ones((rows, 1))] * 2, AUTO: [np.ones((rows, 1))] * 2}
+    change, low, high = _total_change(squares, problem)
+    assert change == -0.75
+    assert np.isnan([low, high]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "recommended"),
+    [
+        ((-0.2, -0.3, -0.1), AUTO),
+        ((0.1, -0.2, 0.4), AUTO),
+        ((0.11, -0.2, 0.4), ALONE),
+        ((0.05, 0.01, 0.1), ALONE),
+        ((0.05, np.nan, np.nan), AUTO),
+        ((np.nan, np.nan, np.nan), ALONE),
+    ],
+)
+def test_joining_is_recommended_unless_it_looks_worse(change, recommended):
+    assert _recommend(change) == recommended
+
+
+def test_targets_that_nothing_predicts_are_named():
+    values = np.arange(10.0)[:, None]
+    problem = Problem.from_arrays(
+        {"a": values, "b": values}, {key: np.hstack([values, values]) for key in "ab"}
+    )
+    problem = replace(problem, target_names=("x", "y"))
+    nothing = np.full((2, 2), np.nan)
+    errors = [
+        Errors(name, 1.0, np.ones(2), np.array([r2, -1.0]), nothing, nothing)
+        for name, r2 in ((ALONE, -0.1), (AUTO, 0.1))
+    ]
+    assert _skill_notes(problem, errors) == ("No procedure predicts 'y' better than a constant would.",)
+    assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))]) == ()
 
 
 def draw_squares(rng, size=1.0):

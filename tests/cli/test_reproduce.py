@@ -64,17 +64,24 @@ def test_all_runs_both(started, typed):
     ("typed", "words"),
     [
         ("", "Name an experiment. Run 'fedgram reproduce list'"),
-        ("ufm-gap dnn-main", "Run 'fedgram reproduce dnn-main'."),
-        ("networks ufm-gap", "Run 'fedgram reproduce ufm-gap'."),
+        ("ufm-gap dnn-main", "'dnn-main' is not a 'ufm' experiment. Run 'fedgram reproduce dnn-main'."),
+        ("networks ufm-gap", "'ufm-gap' is not a 'networks' experiment. Run 'fedgram reproduce ufm-gap'."),
         ("networks", "Missing argument"),
         ("--quick", "No such option: --quick"),
-        ("dnn-mein", "did you mean 'dnn-main'"),
+        ("dnn-mein", "did you mean 'dnn-main'? 'fedgram reproduce list' names them all."),
     ],
 )
 def test_wrong_names_and_options(started, typed, words):
     code, out, err = fedgram("reproduce", *typed.split())
     assert (code, out, started) == (2, "", [])
     assert words in err
+
+
+def test_a_report_does_not_replace_a_table(tmp_path):
+    (tmp_path / "rows.csv").write_text("a\n1\n")
+    code, out, err = fedgram("report", "-o", "rows.csv", cwd=tmp_path)
+    assert (code, out, err) == (2, "", "fedgram: A report must end in .html: 'rows.csv'.\n")
+    assert (tmp_path / "rows.csv").read_text() == "a\n1\n"
 
 
 def test_list_and_help(tmp_path):

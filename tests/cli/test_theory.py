@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,23 @@ def test_a_file_that_is_named_twice_counts_once(moments_file):
     assert printed("moments", EXAMPLE.parent / ".." / "examples" / EXAMPLE.name, *DATA) == once
 
 
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]], ids=["as it is", "targets in another order"])
+@pytest.mark.parametrize("name", ["coast", "shore"])
+def test_a_copy_of_a_client_in_another_file_is_refused(moments_file, tmp_path, name, order):
+    whole = Moments.load(moments_file)
+    own = Moments(whole.count[:1], whole.mean[:1, order], whole.covariance[:1][:, order][..., order], name,
+                  [whole.targets[c] for c in order])  # fmt: skip
+    own.save(tmp_path / "copy.json")
+    done = fedgram("predict", moments_file, tmp_path / "copy.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"fedgram: Client '{name}' in '{tmp_path / 'copy.json'}' has the same count, mean and covariance as "
+        f"client 'coast' in '{moments_file}'. Remove the copy.\n"
+    )
+    replace(own, count=own.count + 1).save(tmp_path / "copy.json")
+    assert fedgram("predict", moments_file, tmp_path / "copy.json").returncode == 0
+
+
 def test_predict_prints_the_documented_object(moments_file):
     document = printed("predict", moments_file, *LAMBDA)
     prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
@@ -181,6 +200,8 @@ def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path)
     correction = correct(moments, Penalty(0.1, 0.1), 0.9)
     assert document == json.loads(output.read_text())
     assert document["strength"] == 0.9
+    assert document["units"] == {"east": "east", "north": "north"}
+    assert document["standardized_by"] is None
     np.testing.assert_array_equal(document["pooled_mean"], moments.pooled.mean)
     np.testing.assert_array_equal(document["pooled_covariance"], moments.pooled.covariance)
     np.testing.assert_array_equal(document["centralized"], correction.centralized)
@@ -188,6 +209,28 @@ def test_correct_prints_and_writes_the_documented_object(moments_file, tmp_path)
     np.testing.assert_array_equal([c["mean_offset"] for c in document["clients"]], moments.offset)
     factor = psd.factor(np.array([[2.0, 0.1], [0.1, 1.0]]))
     np.testing.assert_array_equal(document["after_one_round"], correction.after_round(factor))
+
+
+@pytest.mark.parametrize("has_limit", [True, False])
+def test_a_standardized_correction_says_by_what(tmp_path, has_limit):
+    """A client divides its targets by `standardized_by`, then everything else has the same unit."""
+    spread = [4.0, 900.0] if has_limit else [4.0, 0.0]  # without one direction, averaging has no limit
+    moments = Moments([9, 9], [[0.0, -30.0], [0.0, 30.0]], [np.diag(spread)] * 2, targets=["dose", "CO"])
+    moments.save(tmp_path / "moments.json")
+    options = ["--standardize", "--units", "CO=mg", "-o", tmp_path / "correction.json"]
+    document = printed("correct", tmp_path / "moments.json", *options)
+    assert document == json.loads((tmp_path / "correction.json").read_text())
+    assert document["units"] == {"dose": "dose", "CO": "mg"}
+    deviation = np.array(document["standardized_by"])
+    np.testing.assert_allclose(deviation, [2, np.sqrt(900 + spread[1])])
+    assert (document["effects"] is None) is not has_limit
+    pooled = moments.pooled
+    np.testing.assert_allclose(deviation * document["pooled_mean"], pooled.mean)
+    np.testing.assert_allclose(
+        np.outer(deviation, deviation) * document["pooled_covariance"], pooled.covariance, atol=1e-12
+    )
+    offsets = [client["mean_offset"] for client in document["clients"]]
+    np.testing.assert_allclose(deviation * offsets, moments.offset)
 
 
 def test_explain_prints_matrices_and_shares(moments_file):
@@ -341,9 +384,10 @@ BAD_CALLS = [
     (["explain", "{moments}", "--time", "hour"], "--time applies to tables"),
     (["explain", "{moments}", "--units", "m,s,kg"], "2 targets but 3 units"),
     (["correct", "{moments}", "--units", "west=m"], "Unknown target 'west' in --units"),
-    (["explain", "{moments}", "--resamples", "5"], "100 or more"),
-    (["predict", "{moments}", "--lambda-h", "0"], "lambda_h must be a positive number"),
-    (["predict", "{moments}", "--lambda-w", "-1"], "lambda_w must be a positive number"),
+    (["explain", "{moments}", "--resamples", "5"], "must be 0 for none, or 100 or more, not 5."),
+    (["explain", "{moments}", "--resamples", "-3"], "must be 0 for none, or 100 or more, not -3."),
+    (["predict", "{moments}", "--lambda-h", "0"], "features (lambda_h) must be a positive number"),
+    (["predict", "{moments}", "--lambda-w", "-1"], "head (lambda_w) must be a positive number"),
     (["predict", "{moments}", "--lambda-h", "many"], "not a valid float"),
     (["predict", "{moments}", "--lambda-h", "9", "--lambda-w", "9"], "No client is active"),
     (["predict", "{moments}", "--weights", "1,2"], "3 clients but 2 weights"),
@@ -360,7 +404,8 @@ BAD_CALLS = [
     (["correct", "{moments}", "--strength", "2"], "between 0 and 1"),
     (["correct", "{moments}", "--lambda-h", "9999"], "active in no direction"),
     (["correct", "{moments}", "-o", "nowhere/correction.json"], "Cannot write"),
-    (["correct", "{moments}", "-o", "."], "Cannot write '.'"),
+    (["correct", "{moments}", "-o", "."], "A correction file must end in .json: '.'"),
+    (["correct", "{moments}", "-o", "copy.csv"], "A correction file must end in .json: 'copy.csv'"),
     (["moments", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
     (["correct", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
     (["predict", "{moments}", "--figure", "{moments}"], "Cannot overwrite the input file"),
@@ -523,6 +568,33 @@ def test_targets_of_different_scales_are_standardized_by_default(table_of_sites)
         assert one["mean_error"] == pytest.approx(other["mean_error"], rel=1e-9, abs=1e-9)
     assert "was divided by its pooled standard deviation (dose" in fedgram("explain", *data).stdout
     assert printed("predict", *data[:-2])["standardized_by"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ([], " --standardize"),
+        (["--units", "CO=µg/m³"], " --standardize --units 'CO=µg/m³'"),
+        (["--units", "mg"], " --standardize --units dose=mg,CO=mg"),
+        (["--no-standardize"], ""),
+        (["--no-standardize", "--units", "mg,ml"], " --units dose=mg,CO=ml"),
+    ],
+)
+def test_the_next_command_has_the_scale_and_the_units(table_of_sites, options, flags):
+    data = [*table_of_sites(), "dose,CO"]
+    said = fedgram("explain", *data, "--resamples", 0, *options).stdout
+    commands = re.findall(r"\((fedgram correct[^)]*)\)", said)
+    assert commands == [f"fedgram correct{flags}"] * 2
+    _, command, *more = shlex.split(commands[0])
+    corrected = printed(command, *data, *more)
+    explained = printed("explain", *data, "--resamples", 0, *options)
+    for key in ("effects", "standardized_by", "units"):
+        assert corrected[key] == explained[key]
+
+
+def test_predict_names_the_next_command_with_its_scale(table_of_sites):
+    said = fedgram("predict", *table_of_sites(), "dose,CO", "--standardize").stdout
+    assert said.count("(fedgram correct --standardize)") == 2
 
 
 def test_an_outlier_is_flagged_and_robust_moments_ignore_it(table_of_sites):

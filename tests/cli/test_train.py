@@ -136,7 +136,9 @@ def documented():
         line.split(" | ") for line in text.partition("## The other commands")[2].splitlines() if "| `" in line
     ]
     listed = [(row[0].strip("| `"), re.findall(r"`(\w+)`", row[1])) for row in rows]
-    return [(command, keys) for command, keys in listed if command != "runs predict"]
+    # these need networks, an audit log and a federation
+    elsewhere = ("runs predict", "runs audit", "federate")
+    return [(command, keys) for command, keys in listed if command not in elsewhere]
 
 
 @pytest.mark.parametrize(("command", "keys"), documented())  # of predictions: test_cli_predictions
@@ -253,6 +255,31 @@ def test_a_table_of_ones_own(own, tmp_path):
     assert run.setup.data.targets == ("y", "z")
     assert (run.setup.data.train_rows, run.setup.data.test_rows) == ((24, 24, 24), (6, 6, 6))
     assert "own, resmlp-small: RE-RENDERED data" in out
+
+
+@pytest.mark.parametrize("options", [[], ["--standardize"], ["--impute", "median"], ["--time", "day"]])
+def test_the_validation_fraction_is_that_of_the_option(own, tmp_path, options):
+    own.assign(day=range(90)).to_csv(tmp_path / "own.csv", index=False)
+    given = ["train", tmp_path / "own.csv", *COLUMNS, *options, *TINY, "--out", tmp_path / "runs"]
+    for fraction in (0, 1, 7, "nan"):
+        code, _, err = fedgram(*given, "--validation", fraction)
+        assert (code, f"must be between 0 and 1, not {fraction}." in err) == (2, True), err
+    code, _, err = fedgram(*given, "--validation", 0.4)
+    assert code == 0, err
+    (run,) = Runs(tmp_path / "runs").require()
+    assert (run.setup.data.train_rows, run.setup.data.test_rows) == ((14, 14, 14), (6, 6, 6))
+
+
+@pytest.mark.parametrize(
+    "options", [["--standardize"], ["--impute", "median"], ["--time", "day"], ["--where", "a > 0"]]
+)
+def test_flags_for_tables_and_for_datasets_are_told_apart(own, tmp_path, options):
+    own.assign(day=range(90)).to_csv(tmp_path / "own.csv", index=False)
+    code, _, err = fedgram("train", "own.csv", *COLUMNS, *options, "--larger", *TINY, cwd=tmp_path)
+    assert (code, err) == (2, "fedgram: --larger applies to named datasets, but 'own.csv' is a table.\n")
+    code, _, err = fedgram("train", "swimmer-mini", *options, *TINY, cwd=tmp_path)
+    said = f"fedgram: {options[0]} applies to tables, but 'swimmer-mini' is a named dataset.\n"
+    assert (code, err) == (2, said)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -478,7 +505,7 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
         ),
         (["gaussian", "--rounds", "0"], "rounds must be positive"),
         (["gaussian", "--measure-every", "0"], "measure_every must be positive"),
-        (["gaussian", "--lambda-h", "-1"], "lambda_h must be a positive number"),
+        (["gaussian", "--lambda-h", "-1"], "features (lambda_h) must be a positive number"),
         (["gaussian", "--variant", "big"], "has no variant 'big'"),
     ],
 )

@@ -43,6 +43,7 @@ def test_a_client_keeps_the_same_rows_with_or_without_others():
         (PROBLEM, 1.0, "The test fraction must be at least 0 and below 1, not 1"),
         (PROBLEM, 0.8, "A test fraction of 0.8 leaves 2 of the 10 rows of client 'south' for training"),
         (hold_out(PROBLEM, 0.3), 0.3, "'own data' already has test rows"),
+        (3, 0.3, r"^hold_out\(\) expects Problem, got int\. Build it with Problem\.from_arrays"),
     ],
 )
 def test_what_cannot_be_held_out(problem, fraction, words):

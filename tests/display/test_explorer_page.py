@@ -109,6 +109,20 @@ def test_bad_input_is_one_sentence(tmp_path, targets, clients, output, message):
     assert not (tmp_path / output).exists()
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ["--client", "site"], ["--site", "a"], ["--targets", "y"], ["--where", "a > 0"], ["--drop-missing"],
+        ["--weights", "equal"],
+    ],
+)  # fmt: skip
+def test_flags_for_data_need_data(tmp_path, flag):
+    done = fedgram("explore", *flag, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"fedgram: {flag[0]} applies to data, but no file was given. Add one.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_open_starts_the_browser(tmp_path, monkeypatch):
     launched = []
     monkeypatch.setattr("typer.launch", launched.append)

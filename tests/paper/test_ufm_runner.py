@@ -377,7 +377,7 @@ def test_names_and_suggestions():
     assert expand_name("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         expand_name("ufm-baricentre")
-    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce --list' names"):
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce list' names"):
         expand_name("foo")
     assert expand_name("dnn-main") == ("dnn-main",)
     assert len(expand_name("dnn")) == 8

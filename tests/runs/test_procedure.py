@@ -177,6 +177,16 @@ def test_settings_of_another_type_are_named(name, value, words):
     assert refused.value.message == words
 
 
+@pytest.mark.parametrize("given", [3, None, ["local"]])
+def test_a_procedure_is_parsed_from_text(given):
+    with pytest.raises(InputError) as refused:
+        Procedure.parse(given)
+    kind = type(given).__name__
+    assert refused.value.message == (
+        f"Procedure.parse() expects str, got {kind}. Pass words such as 'proximal=0.01+corrected'."
+    )
+
+
 def test_precisions_are_named():
     said = r"^Unknown precision 'fp8'\. Choose from tf32, fp32, fp16, bf16, fp64\.$"
     with pytest.raises(InputError, match=said) as refused:

@@ -226,6 +226,7 @@ def test_examples_run():
 
 def test_signatures_are_not_verified_without_their_library(server, monkeypatch):
     monkeypatch.setattr("fedgram.runs.audit.can_verify", lambda: False)
+    assert list(json.loads(fedgram("runs", "audit", server, "--json").stdout)) == ["audits"]
     assert "signatures: not verified" in fedgram("runs", "audit", server).stdout
     assert read_audit(server / "audit.jsonl").signatures is None
 

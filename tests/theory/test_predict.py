@@ -238,8 +238,10 @@ def test_a_direction_in_which_no_client_is_active_is_refused():
     [(0, 1, "lambda_h"), (1, -1, "lambda_w"), (np.nan, 1, "lambda_h"), ("a", 1, "lambda_h")],
 )
 def test_penalties_must_be_positive(features, head, field):
-    with pytest.raises(InputError, match="must be a positive number") as caught:
+    argument, value = ("features", features) if field == "lambda_h" else ("head", head)
+    with pytest.raises(InputError) as caught:
         Penalty(features, head)
+    assert caught.value.message == f"{argument} ({field}) must be a positive number, not {value}."
     assert caught.value.field == field
 
 

@@ -20,7 +20,7 @@ class InputError(ValueError):
     ...     fedgram.Penalty(features=-1.0)
     ... except fedgram.InputError as error:
     ...     print(error.field, "|", error)
-    lambda_h | lambda_h must be a positive number, not -1.0.
+    lambda_h | features (lambda_h) must be a positive number, not -1.0.
     """
 
     def __init__(self, message: str, *, client: str | None = None, field: str | None = None) -> None:

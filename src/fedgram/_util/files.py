@@ -52,6 +52,12 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
         path.unlink(missing_ok=True)
 
 
+def check_folder_of(path: str | Path) -> None:
+    """Raise InputError if the folder of a file that will be written does not exist."""
+    if not Path(path).resolve().parent.is_dir():
+        raise InputError(f"Cannot write '{path}': its folder does not exist. Create it.", field=str(path))
+
+
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file atomically; write to pipes and devices directly, and follow links."""
     path = Path(path)

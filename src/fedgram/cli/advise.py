@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from fedgram._util.files import check_folder_of
 from fedgram._util.text import join_names
 from fedgram.cli import options
 from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, parse_units
-from fedgram.runs.advice import Advice
+from fedgram.runs.advice import ALONE, Advice
 
 
 @app.command()
@@ -33,7 +34,7 @@ def advise(
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
     seeds: options.Seeds = "1",
-    device: options.Device = "cpu",
+    device: options.Device = "auto",
     engine: options.Engine = "local",
     data_dir: options.DataDir = None,
     data_seed: options.DataSeed = 0,
@@ -59,8 +60,9 @@ def advise(
     spec = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute)
     problem = load_site_problem(data, data_dir, spec, data_seed)
     target_units = parse_units(units, problem.target_names or problem.moments.targets)
-    if figure:
-        figure_suffix(figure)  # reject it before training
+    if figure:  # reject it before training
+        figure_suffix(figure)
+        check_folder_of(figure)
     has_plan = any(given is not None for given in (backbone, rounds, epochs))
     plan = Plan.from_backbone(backbone, rounds, epochs) if has_plan else None
     with progress_bar() as progress:
@@ -76,13 +78,14 @@ def advise(
     print_advice(make_console(), advice, target_units, all_sites=show_all)
     networks = len(parse_seeds(seeds))
     what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
-    # On tables that nothing was tuned on, all rows helped three times, and hurt in order of time.
     flags, rows = spec.flags, ""
-    if flags.get("--client") and not time:
+    if flags.get("--client"):
         flags, rows = {**flags, "--test-fraction": "0"}, " on all rows, including the test rows"
     typer.echo(
         f"Train {what}{rows}, and keep it:\n  " + _train_command(advice, data, flags, data_dir, data_seed)
     )
+    if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
+        typer.echo(f"Sites that do better alone use --procedure {ALONE}.")
 
 
 def _train_command(

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedgram._util.errors import InputError
 from fedgram.cli.app import app
-from fedgram.cli.inputs import check_not_overwritten, load_moments
+from fedgram.cli.inputs import check_not_overwritten, check_suffix, load_moments, reject_flags
 from fedgram.cli.options import (
     Client,
     DropMissing,
@@ -52,12 +51,13 @@ def explore(
     """
     from fedgram.display.explorer.page import describe_data, write_explorer
 
-    if Path(output).suffix.lower() not in (".html", ".htm"):
-        raise InputError(
-            f"The explorer is a web page; its file must end in .html: '{output}'.", field="output"
-        )
+    check_suffix(output, "The explorer is a web page; its file", ".html", ".htm")
     described = None
-    if data:
+    if not data:
+        flags: dict[str, object] = {"--client": client, "--site": site, "--targets": targets}
+        flags |= {"--where": where, "--drop-missing": drop_missing, "--weights": weights}
+        reject_flags(flags, "data, but no file was given. Add one")
+    else:
         loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
         check_not_overwritten(output, loaded.files)
         name = ", ".join(Path(path).name for path in loaded.paths)

@@ -46,6 +46,12 @@ def check_not_overwritten(output: str | Path | None, paths: Sequence[str]) -> No
         )
 
 
+def check_suffix(output: str | Path | None, what: str, *suffixes: str) -> None:
+    """Reject an output file that does not end in one of the suffixes, as data files do."""
+    if output is not None and Path(output).suffix.lower() not in suffixes:
+        raise InputError(f"{what} must end in {suffixes[0]}: '{output}'.", field="output")
+
+
 def load_moments(
     paths: list[str],
     client: str | None,
@@ -78,7 +84,7 @@ def load_moments(
             "--time": time,
         }
         flags |= {"--drop-missing": drop_missing, "--robust": robust}
-        _reject_flags(flags, f"tables, not to {'datasets' if is_dataset else 'moments files'}")
+        reject_flags(flags, f"tables, not to {'datasets' if is_dataset else 'moments files'}")
         summary = registry.load(paths[0]).moments if is_dataset else _merge_moments_files(files)
     else:
         names = split_names(targets or "")
@@ -135,7 +141,9 @@ def _merge_moments_files(files: list[str]) -> Moments:
     from fedgram.theory.moments import Moments
 
     first, *others = (Moments.load(file) for file in files)
+    seen: dict[tuple[bytes, ...], str] = {}
     for file, part in zip(files, (first, *others), strict=True):
+        _check_no_copy(part, file, seen)
         if others and not part.is_weighted_by_rows:
             raise InputError(
                 f"'{file}' has client weights, which cannot be merged. Remove them and pass --weights.",
@@ -144,15 +152,55 @@ def _merge_moments_files(files: list[str]) -> Moments:
     return first.merged(*others) if others else first
 
 
-def load_problem(dataset: str, data_dir: Path | None, options: Options, table: TableSpec) -> Problem:
-    """Load a named dataset or a table file."""
-    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        _reject_flags(table.flags, f"tables, but '{dataset}' is a named dataset")
-        return registry.load(dataset, data_dir, options)
-    dataset_flags = {"--variant": options.variant, "--larger": options.larger}
-    _reject_flags(dataset_flags, f"named datasets, but '{dataset}' is a table")
-    _require_flags(table)
-    return read_table(dataset, table, options.seed)
+def _check_no_copy(part: Moments, file: str, seen: dict[tuple[bytes, ...], str]) -> None:
+    """Reject a client of another file in `seen` whose rows would count twice; add this file's clients."""
+    order = sorted(range(len(part.targets)), key=lambda c: part.targets[c])
+    found = {}
+    for name, *values in zip(
+        part.clients, part.count, part.mean[:, order], part.covariance[:, order][..., order], strict=True
+    ):
+        key = tuple(value.tobytes() for value in values)
+        if key in seen:
+            raise InputError(
+                f"Client '{name}' in '{file}' has the same count, mean and covariance as {seen[key]}. Remove "
+                "the copy.",
+                client=name,
+                field="data",
+            )
+        found[key] = f"client '{name}' in '{file}'"
+    seen.update(found)
+
+
+def load_problem(
+    dataset: str,
+    data_dir: Path | None,
+    options: Options,
+    table: TableSpec,
+    *,
+    standardize: bool = False,
+    validation: float | None = None,
+) -> Problem:
+    """Load a named dataset or a table file, with a fraction of the training rows for validation."""
+    if _is_named_dataset(dataset, {"--standardize": standardize, **table.flags}):
+        problem = registry.load(dataset, data_dir, options)
+    else:
+        dataset_flags = {"--variant": options.variant, "--larger": options.larger}
+        reject_flags(dataset_flags, f"named datasets, but '{dataset}' is a table")
+        if standardize or table.time or table.impute:
+            if validation is None:  # all rows but those for testing are for training
+                return _read_site_table(dataset, table, options.seed).with_validation_in_training()
+            return _read_site_table(dataset, table, options.seed, validation)
+        _require_flags(table)
+        problem = read_table(dataset, table, options.seed)
+    return problem if validation is None else problem.hold_out_validation(validation, options.seed)
+
+
+def _is_named_dataset(dataset: str, table_flags: Mapping[str, object]) -> bool:
+    """Return whether this names a dataset, not a table; a dataset takes no flags for tables."""
+    is_named = dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists())
+    if is_named:
+        reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
+    return is_named
 
 
 def parse_table_spec(
@@ -177,20 +225,21 @@ def parse_table_spec(
 
 def load_site_problem(dataset: str, data_dir: Path | None, spec: TableSpec, seed: int) -> Problem:
     """Load a named dataset or a table with standardized columns, test rows and validation rows."""
-    if dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists()):
-        _reject_flags(spec.flags, f"tables, but '{dataset}' is a named dataset")
+    if _is_named_dataset(dataset, spec.flags):
         problem = registry.load(dataset, data_dir, Options(seed))
         return problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
-    return read_site_table(dataset, spec, seed)
+    return _read_site_table(dataset, spec, seed)
 
 
-def read_site_table(dataset: str, spec: TableSpec, seed: int) -> Problem:
+def _read_site_table(
+    dataset: str, spec: TableSpec, seed: int, validation: float = VALIDATION_FRACTION
+) -> Problem:
     """Read a table with standardized numbers and one-hot categories."""
     _require_flags(spec)
     return read_site_problem(
         dataset, client=str(spec.client), inputs=spec.inputs, targets=spec.targets, time=spec.time,
-        impute=spec.impute, test_fraction=spec.held_out, where=spec.where, drop_missing=spec.drop_missing,
-        seed=seed, kind=spec.kind or "REAL", on_warning=_print_warning,
+        impute=spec.impute, test_fraction=spec.held_out, validation_fraction=validation, where=spec.where,
+        drop_missing=spec.drop_missing, seed=seed, kind=spec.kind or "REAL", on_warning=_print_warning,
     )  # fmt: skip
 
 
@@ -200,7 +249,8 @@ def _require_flags(spec: TableSpec) -> None:
             raise InputError(f"Training on a table needs {flag}.", field=_field(flag))
 
 
-def _reject_flags(flags: Mapping[str, object], reason: str) -> None:
+def reject_flags(flags: Mapping[str, object], reason: str) -> None:
+    """Reject flags that are set but do not apply."""
     for flag, value in flags.items():
         if value:
             raise InputError(f"{flag} applies to {reason}.", field=_field(flag))

@@ -153,8 +153,10 @@ def report(
     runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to include.")] = None,
 ) -> None:
     """Write a self-contained HTML page with all figures and claims of the finished experiments."""
+    from fedgram.cli.inputs import check_suffix
     from fedgram.paper.report.page import write_report
 
+    check_suffix(output, "A report", ".html", ".htm")
     summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
 
@@ -200,7 +202,7 @@ def _expand(names: Sequence[str], command: str) -> list[str]:
     experiments = list(dict.fromkeys(each for name in names for each in registry.expand_name(name)))
     for name in experiments:
         if (name in registry.MODULES) != (command == "ufm"):
-            message = f"'{name}' is no experiment of '{command}'. Run 'fedgram reproduce {name}'."
+            message = f"'{name}' is not a '{command}' experiment. Run 'fedgram reproduce {name}'."
             raise InputError(message, field="name")
     return experiments
 

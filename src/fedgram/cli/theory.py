@@ -9,7 +9,7 @@ import typer
 
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram.cli.app import app, print_json
-from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, is_moments_file, load_moments
+from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, check_suffix, load_moments
 from fedgram.cli.options import (
     AllClients,
     Client,
@@ -99,8 +99,7 @@ def moments(
     if epsilon is not None or delta is not None or bounds is not None:
         summary = release_moments(loaded, epsilon, delta, bounds)
     check_not_overwritten(output, loaded.files)
-    if output is not None and not is_moments_file(output):
-        raise InputError(f"A moments file must end in .json: '{output}'.", field="output")
+    check_suffix(output, "A moments file", ".json")
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -173,7 +172,13 @@ def explain(
 ) -> None:
     """Explain what federated averaging does to predictions, how sure that is, and why it happens."""
     from fedgram.display import prediction_json, prediction_tables
+    from fedgram.theory.intervals import LEAST_RESAMPLES
 
+    if resamples and resamples < LEAST_RESAMPLES:
+        raise InputError(
+            f"--resamples must be 0 for none, or {LEAST_RESAMPLES} or more, not {resamples}.",
+            field="resamples",
+        )
     loaded = load_moments(
         data, client, site, targets, where, drop_missing, weights, robust, time, with_rows=True
     )
@@ -217,14 +222,16 @@ def correct(
 
     loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust, with_rows=True)
     check_not_overwritten(output, loaded.files)
-    penalty, (summary, _) = Penalty(lambda_h, lambda_w), _scale_targets(loaded.moments, bool(standardize))
+    check_suffix(output, "A correction file", ".json")
+    penalty, (summary, scale) = Penalty(lambda_h, lambda_w), _scale_targets(loaded.moments, bool(standardize))
     correction = compute_correction(summary, penalty, strength)
     size, names = len(summary.targets), parse_units(units, summary.targets)
     head = initial_head(_initial_gram(initial, size), size)
     analysis = None
     with suppress(InputError):  # the limit without a correction need not exist
         analysis = _analyze(loaded, penalty, bool(standardize), names, resamples=0)
-    document = prediction_json.correction_document(correction, head, analysis.effects if analysis else None)
+    found = analysis.effects if analysis else None
+    document = prediction_json.correction_document(correction, head, found, units=names, scale=scale)
     if output is not None:
         from fedgram._util.files import write_json
 

@@ -115,7 +115,7 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure proximal --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli.inputs import load_problem, parse_table_spec, read_site_table
+    from fedgram.cli.inputs import load_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.holdout import VALIDATION_FRACTION
@@ -133,14 +133,10 @@ def train(
     table = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute, kind)
     needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
-    if standardize or time or impute:
-        problem = read_site_table(dataset, table, data_seed)
-        if fraction is None:  # all rows but those for testing are for training
-            problem = problem.with_validation_in_training()
-    else:
-        problem = load_problem(dataset, data_dir, Options(data_seed, variant, larger), table)
-        if fraction is not None:
-            problem = problem.hold_out_validation(fraction, data_seed)
+    problem = load_problem(
+        dataset, data_dir, Options(data_seed, variant, larger), table, standardize=standardize,
+        validation=fraction,
+    )  # fmt: skip
     if dropped := problem.provenance.get("rows_left_out"):
         typer.echo(dropped_rows_message(dropped), err=True)
     with progress_bar(kept="finished rounds") as progress:

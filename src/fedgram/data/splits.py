@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from fedgram._util.arrays import Array, as_float
-from fedgram._util.errors import InputError
+from fedgram._util.errors import InputError, check_type
 from fedgram.data.problem import Problem, Split
 
 
@@ -41,6 +41,7 @@ def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:
     >>> [len(split) for split in problem.test.values()]
     [2, 2]
     """
+    check_type(problem, Problem, "hold_out()", "Build it with Problem.from_arrays")
     if problem.test:
         raise InputError(f"'{problem.name}' already has test rows. Do not hold out more.", field="test")
     train, test = split_rows(problem.train, test_fraction, seed)

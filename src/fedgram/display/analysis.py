@@ -79,6 +79,11 @@ class Analysis:
         return np.ones(len(self.units)) if self.scale is None else self.scale
 
     @property
+    def is_standardized(self) -> bool:
+        """Whether targets were divided by their pooled standard deviations."""
+        return self.scale is not None and bool(np.allclose(self.moments.pooled.deviation, 1))
+
+    @property
     def few_rows(self) -> tuple[str, ...]:
         """Clients with fewer than 10 rows per target."""
         least = FEW_ROWS * len(self.moments.targets)

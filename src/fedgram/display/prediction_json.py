@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,7 @@ def explanation_document(analysis: Analysis) -> dict[str, Any]:
 def _answers(analysis: Analysis) -> dict[str, Any]:
     """Return what predict and explain say in the targets' units, with warnings."""
     return {
-        "units": dict(zip(analysis.moments.targets, analysis.units, strict=True)),
-        "standardized_by": None if analysis.scale is None else analysis.scale.tolist(),
+        **_scaling(analysis.moments.targets, analysis.units, analysis.scale),
         "effects": effect_list(analysis.effects),
         "noise": _noise(analysis.noise),
         "outliers": [
@@ -119,6 +119,13 @@ def _answers(analysis: Analysis) -> dict[str, Any]:
         ],
         "relative_without_outliers": analysis.relative_without_outliers,
         "warnings": sentences.warnings(analysis),
+    }
+
+
+def _scaling(targets: Sequence[str], units: Sequence[str], scale: Array | None) -> dict[str, Any]:
+    return {
+        "units": dict(zip(targets, units, strict=True)),
+        "standardized_by": None if scale is None else scale.tolist(),
     }
 
 
@@ -182,13 +189,22 @@ def _chance(found: Intervals | None) -> dict[str, float] | None:
 
 
 def correction_document(
-    correction: Correction, head: Array, effects: Effects | None = None
+    correction: Correction,
+    head: Array,
+    effects: Effects | None,
+    *,
+    units: Sequence[str],
+    scale: Array | None,
 ) -> dict[str, Any]:
-    """Return `fedgram correct --json`; head (C, C) is a factor of the Gram before the round."""
+    """Return `fedgram correct --json`.
+
+    head (C, C): factor of the Gram before the round. scale (C,): what targets were divided by, or None.
+    """
     moments = correction.moments
     return {
         "targets": list(moments.targets),
         "penalty": {"features": correction.penalty.features, "head": correction.penalty.head},
+        **_scaling(moments.targets, units, scale),
         "strength": correction.strength,
         "pooled_mean": moments.pooled.mean.tolist(),
         "pooled_covariance": moments.pooled.covariance.tolist(),

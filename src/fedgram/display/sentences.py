@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import percent, pluralize, quote_list
+from fedgram._util.text import join_names, percent, pluralize, quote_list
 from fedgram.data.problem import Problem, Split
 from fedgram.display.analysis import FEW_ROWS, Analysis
 from fedgram.theory.activity import describe_direction
@@ -89,7 +90,6 @@ def residual(star: Barycenter) -> str:
 
 
 MATCH = "Federated averaging will match centralized training: client means and covariances are equal."
-REMEDY = "To remove the gap, each client sends its mean and covariance once (see 'fedgram correct')."
 # A gap that pooled clients reach in more than this fraction of samples may be chance.
 SIGNIFICANT = 0.05
 
@@ -102,8 +102,13 @@ def outcome(gap: Gap) -> list[str]:
         f"Federated averaging will end {percent(float(gap.relative))} away from centralized training "
         "(relative error of the Gram matrix).",
         causes(gap),
-        REMEDY,
+        remedy("fedgram correct"),
     ]
+
+
+def remedy(command: str) -> str:
+    """State how to remove the gap."""
+    return f"To remove the gap, each client sends its mean and covariance once ({command})."
 
 
 def causes(gap: Gap) -> str:
@@ -118,7 +123,24 @@ def findings(analysis: Analysis) -> list[str]:
     gap = analysis.gap
     if gap.negligible:
         return [f"If every site trains until it fits its rows, {MATCH[0].lower()}{MATCH[1:]}"]
-    return [*mean_errors(analysis), *distance(analysis), *privacy_noise(analysis), causes(gap), REMEDY]
+    return [
+        *mean_errors(analysis),
+        *distance(analysis),
+        *privacy_noise(analysis),
+        causes(gap),
+        remedy(correct_command(analysis)),
+    ]
+
+
+def correct_command(analysis: Analysis) -> str:
+    """Return the command that corrects this gap, without the data: with the same scale and units."""
+    words = ["fedgram", "correct"]
+    if analysis.is_standardized:
+        words.append("--standardize")
+    units = zip(analysis.moments.targets, analysis.units, strict=True)
+    if pairs := [f"{target}={unit}" for target, unit in units if unit != target]:
+        words += ["--units", join_names(pairs)]
+    return shlex.join(words)
 
 
 def mean_errors(analysis: Analysis) -> list[str]:
@@ -136,8 +158,8 @@ def mean_errors(analysis: Analysis) -> list[str]:
         f"{condition}federated averaging with a shared bias will {direction} {moments.targets[c]} at "
         f"{moments.clients[m]} by {quantity(abs(error), analysis.units[c], moments.targets[c])} on average"
         f"{_error_interval(analysis, m, c)}.",
-        "Keep biases private, or send means and covariances once (see 'fedgram correct'), and it will not: "
-        f"mean errors of {moments.targets[c]} are then 0, or at most {format_digits(corrected)}.",
+        f"Keep biases private, or send means and covariances once ({correct_command(analysis)}), and it will "
+        f"not: mean errors of {moments.targets[c]} are then 0, or at most {format_digits(corrected)}.",
     ]
 
 
@@ -180,12 +202,12 @@ def assumptions(analysis: Analysis) -> list[str]:
     """State what the intervals assume, and whether targets were standardized."""
     lines = []
     if analysis.scale is not None:
-        deviations = zip(analysis.moments.targets, analysis.scale, strict=True)
-        is_standardized = np.allclose(analysis.moments.pooled.deviation, 1)
+        pairs = zip(analysis.moments.targets, analysis.scale, strict=True)
+        deviations = ", ".join(f"{name} {value:.3g}" for name, value in pairs)
+        divisor = "pooled standard deviation" if analysis.is_standardized else "scale"
         lines.append(
-            f"Every target was divided by its {'pooled standard deviation' if is_standardized else 'scale'} "
-            f"({', '.join(f'{name} {value:.3g}' for name, value in deviations)}). Mean errors and "
-            "differences are in the targets' units. Use --no-standardize for the targets as they are."
+            f"Every target was divided by its {divisor} ({deviations}). Mean errors and differences are in "
+            "the targets' units. Use --no-standardize for the targets as they are."
         )
     if analysis.intervals is not None:
         resamples = f"Intervals come from {analysis.intervals.resamples:,} resamples"

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.display_methods import DisplayMethods
-from fedgram._util.errors import InputError
+from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import Expectation, Reference, expectation, references
@@ -186,6 +186,7 @@ def measure(run: StoredRun) -> RunMeasurement:
     >>> measured.to_frame()[["procedure", "seed", "round"]].values.tolist()
     [['corrected', 0, 0], ['corrected', 0, 1], ['corrected', 0, 2]]
     """
+    check_type(run, StoredRun, "measure()", "Take one from Runs(folder)")
     rounds = run.rounds()
     if not rounds:
         stopped = run.account.stopped

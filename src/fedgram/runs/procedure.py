@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedgram._util.errors import InputError
+from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import suggest
 
 Bias = Literal["shared", "private", "offset"]
@@ -119,6 +119,7 @@ class Procedure:
     @classmethod
     def parse(cls, text: str) -> Procedure:
         """Parse words joined by '+': 'proximal', 'proximal=1e-2+corrected', 'solved+offset'."""
+        check_type(text, str, "Procedure.parse()", "Pass words such as 'proximal=0.01+corrected'")
         values: dict[str, Any] = {}
         words: dict[str, str] = {}
         for part in text.split("+"):

@@ -48,7 +48,7 @@ class Penalty(DisplayMethods):
         for name, flag in (("features", "lambda_h"), ("head", "lambda_w")):
             value = getattr(self, name)
             if not 0 < as_float(value) < np.inf:
-                raise InputError(f"{flag} must be a positive number, not {value}.", field=flag)
+                raise InputError(f"{name} ({flag}) must be a positive number, not {value}.", field=flag)
             object.__setattr__(self, name, float(value))  # NumPy would multiply float32 in float32
         if not (LEAST < self.threshold < 1 / LEAST and LEAST < self.scale < 1 / LEAST):
             raise InputError(

@@ -72,6 +72,7 @@ def predict_rows(
     >>> predicted["b"].shape
     (5, 2)
     """
+    check_type(run, StoredRun, "predict_rows()", "Take one from Runs(folder)")
     check_type(inputs, Mapping, "predict_rows()", "Pass {'a': rows, 'b': rows}, by client name")
     arrays, provenance, mean = run.model(), run.setup.data.provenance, run.moments.mean
     encoding = Encoding.from_document(provenance["encoding"]) if "encoding" in provenance else None
