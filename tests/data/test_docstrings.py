@@ -11,7 +11,7 @@ from fedgram.data.tables import read_moments, read_site_problem, read_site_table
 @pytest.mark.parametrize(
     ("module", "examples"),
     [
-        (problem, 4), (splits, 3), (read_moments, 5), (encoding, 6), (site_summary, 3), (holdout, 4),
+        (problem, 4), (splits, 3), (read_moments, 5), (encoding, 6), (site_summary, 3), (holdout, 7),
         (read_site_tables, 4), (read_site_problem, 4), (missing_values, 2),
     ],
 )  # fmt: skip

@@ -26,12 +26,21 @@ def test_every_row_has_one_part_of_the_right_size(counts, fraction, seed, by_tim
         everything = np.concatenate([parts.train, parts.validation, parts.test])
         assert sorted(everything) == list(range(count))
         np.testing.assert_array_equal(parts.fitted, np.setdiff1d(np.arange(count), parts.test))
-        if count < MIN_SITE_ROWS:
+        if count < (MIN_SITE_ROWS if max(counts.values()) >= MIN_SITE_ROWS else 5):
             assert len(parts.train) == count
             continue
         assert len(parts.test) == min(round(fraction * count), count - 1)
         assert len(parts.validation) == round(VALIDATION_FRACTION * (count - len(parts.test)))
         assert len(parts.train) > 0
+
+
+@pytest.mark.parametrize(
+    "divide", [hold_out, lambda rows: hold_out_where({k: np.arange(n) < 2 for k, n in rows.items()})]
+)
+def test_small_sites_are_divided_if_no_site_is_large(divide):
+    among_themselves, next_to_a_large_one = divide({"a": 8, "b": 4}), divide({"a": 8, "b": 4, "c": 10})
+    assert [len(among_themselves[site].validation) for site in "ab"] == [1, 0]
+    assert [len(next_to_a_large_one[site].validation) for site in "ab"] == [0, 0]
 
 
 def test_a_site_keeps_its_rows_with_or_without_others():
@@ -65,6 +74,22 @@ def test_given_test_rows():
 def test_a_fraction_out_of_range_is_refused(fraction):
     with pytest.raises(InputError, match="test fraction must be at least 0 and below 1"):
         hold_out({"a": 20}, fraction)
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.4, 0.99])
+def test_the_validation_fraction_is_that_of_the_other_rows(fraction):
+    parts = hold_out({"a": 50}, 0.2, validation_fraction=fraction)["a"]
+    assert len(parts.test) == 10
+    assert len(parts.validation) == min(round(fraction * 40), 39)
+    same_test = hold_out({"a": 50}, 0.2)["a"].test
+    np.testing.assert_array_equal(parts.test, same_test)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, 7, float("nan"), "0.2"])
+def test_a_validation_fraction_out_of_range_is_refused(fraction):
+    with pytest.raises(InputError, match="validation fraction must be between 0 and 1") as caught:
+        hold_out({"a": 20}, 0.2, validation_fraction=fraction)
+    assert caught.value.field == "validation"
 
 
 @pytest.mark.parametrize(

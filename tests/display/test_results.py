@@ -27,7 +27,7 @@ from fedgram import (
 from fedgram._util.display_methods import DisplayMethods
 from fedgram.data.problem import Split
 from fedgram.data.resampling import row_sampler
-from fedgram.display.advice import print_advice
+from fedgram.display.advice import describe_advice, print_advice
 from fedgram.display.results import MAX_HTML_ROWS, VIEWS
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice
 from fedgram.runs.compare import METRICS, compare_runs
@@ -60,7 +60,7 @@ def advice(site_name=SCRIPT):
     sites = (
         SiteAdvice(site_name, 30, 10, (0.3, 0.1, 0.5), gain, low, high, "join"),
         SiteAdvice("b", 30, 10, (-0.3, -0.5, -0.1), -gain, -high, -low, "alone"),
-        SiteAdvice("c", 3, 0, (np.nan,) * 3, nothing, nothing, nothing, "undecided"),
+        SiteAdvice("c", 3, 0, (np.nan,) * 3, nothing, nothing, nothing, "untested"),
     )
     change = (-0.3, -0.5, -0.1)
     return Advice(("x", "y"), AUTO, errors, sites, change, (), "resmlp", TrainConfig(), ("A note.",))
@@ -375,7 +375,8 @@ def test_advice_says_what_the_command_prints(capsys):
     assert "from 1 to 0.7 (95 %: 0.1 to 0.5)" in found.summary()
 
 
-JOIN = " Joining is recommended: sites mix in their own models, so it rarely hurts."
+JOIN = " Joining is recommended: on most problems of our benchmarks it helped."
+ALONE_IS_RECOMMENDED = " Working alone is recommended, since its error is lower on these rows."
 
 
 @pytest.mark.parametrize(
@@ -391,6 +392,29 @@ def test_advice_answers_with_the_total_change(change, answer, effect, size):
     first = replace(advice(), total_change=change).summary().splitlines()[0]
     rows = "20 held-out rows of 2 of 3 sites"
     assert first == f"{answer}: on {rows}, joining {effect} the mean squared error by {size}"
+
+
+def test_advice_against_joining_without_a_clear_difference():
+    found = replace(advice(), total_change=(1.3, -0.1, 4.9), recommended=ALONE)
+    first = found.summary().splitlines()[0]
+    assert first.startswith("No clear difference: ")
+    assert first.endswith("(95 %: -10 to 490 %)." + ALONE_IS_RECOMMENDED)
+
+
+def test_too_few_test_rows_in_total_get_no_interval():
+    first = replace(advice(), total_change=(0.05, np.nan, np.nan)).summary().splitlines()[0]
+    assert first == "20 held-out rows of 2 of 3 sites are too few to tell whether joining pays." + JOIN
+
+
+def test_sites_without_a_clear_difference_are_all_named_if_asked_for():
+    one = advice().sites[0]
+    sites = tuple(replace(one, name=f"s{m}", verdict="undecided") for m in range(30))
+    found = replace(advice(), sites=sites)
+    assert describe_advice(found, found.targets)[-1].endswith("'s28', 's29'.")
+    assert describe_advice(found, found.targets, 10)[-1].endswith("'s8', 's9' and 20 more.")
+    assert "Of 30 sites, 30 show no clear difference." in found.summary()
+    untested = replace(found, sites=tuple(replace(site, verdict="untested") for site in sites))
+    assert "Of 30 sites, 30 have too few test rows to tell." in untested.summary()
 
 
 def test_advice_has_errors_of_each_site(capsys):

@@ -299,6 +299,19 @@ def test_validation_rows_are_drawn_at_the_site():
     assert len(Site("coast", rows.take(slice(4))).hold_out_validation(0.9).train) == 3
 
 
+def test_a_site_draws_the_validation_rows_that_a_problem_of_all_sites_draws():
+    together = replace(problem(), validation={})
+    divided = together.hold_out_validation(0.25)
+    for name, rows in together.train.items():
+        site = Site(name, rows).hold_out_validation(0.25)
+        np.testing.assert_array_equal(site.train.inputs, divided.train[name].inputs)
+        np.testing.assert_array_equal(site.validation.targets, divided.validation[name].targets)
+    others = {"first": together.train["coast"], **together.train}  # moves the sites' places
+    for name, split in replace(together, train=others, test={}).hold_out_validation(0.25).validation.items():
+        if name in divided.validation:
+            np.testing.assert_array_equal(split.targets, divided.validation[name].targets)
+
+
 def test_store_keeps_the_best_rounds(tmp_path):
     store = ClientStore(tmp_path)
     for number, error in enumerate((3.0, 1.0, 2.0, 4.0, 5.0), start=1):

@@ -5,6 +5,7 @@ import doctest
 import pytest
 
 from fedgram import (
+    Advice,
     FederatedRegressor,
     Plan,
     Procedure,
@@ -18,7 +19,8 @@ from fedgram import (
 )
 
 PUBLIC = (
-    FederatedRegressor, Plan, Procedure, Runs, StoredRun, TrainConfig, advise, measure, predict_rows, train,
+    Advice, FederatedRegressor, Plan, Procedure, Runs, StoredRun, TrainConfig, advise, measure, predict_rows,
+    train,
 )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def test_sites_without_validation_rows_average_models(rows, few_rounds):
     X, y, _ = rows
     sites = np.arange(12) // 4
     assert FederatedRegressor().fit(X[:12], y[:12], sites=sites).procedure_ == "full-model"
-    with pytest.raises(InputError, match="needs a site with at least 10 rows"):
+    with pytest.raises(InputError, match="needs a site with at least 5 rows"):
         FederatedRegressor("full-model+moment-head").fit(X[:12], y[:12], sites=sites)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -16,8 +16,12 @@ from fedgram._util.text import pluralize
 # Fraction of a site's training rows that choose the round and all strengths (64 / 16 / 20 % in all).
 VALIDATION_FRACTION = 0.2
 
-# A smaller site trains on all its rows: two test rows show nothing. The shared model serves it.
+# A smaller site trains on all its rows if others are larger: two test rows show nothing. The shared model
+# serves it.
 MIN_SITE_ROWS = 10
+
+# If all sites are smaller, those with this many rows are divided: together they have enough test rows.
+MIN_ROWS_OF_SMALL_SITES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +43,7 @@ def hold_out(
     fraction: float = 0.2,
     seed: int = 0,
     order: Mapping[str, Any] | None = None,
+    validation_fraction: float = VALIDATION_FRACTION,
 ) -> dict[str, RowParts]:
     """Divide every site's rows, at random or by time.
 
@@ -47,22 +52,24 @@ def hold_out(
     rows : dict of int
         Number of rows of each site.
     fraction : float
-        Fraction of rows for testing, at least 0 and below 1. A fifth of the others is for validation.
+        Fraction of rows for testing, at least 0 and below 1.
     seed : int
         Seed of the random choice. A site's rows do not depend on the other sites.
     order : dict of arrays (N,), optional
         Times of every site's rows, as numbers or datetime64. The latest rows are for testing, and the latest
         before them for validation; of rows with equal times, the later row counts as later.
+    validation_fraction : float
+        Fraction of the other rows for validation, between 0 and 1.
 
     Returns
     -------
     dict of RowParts
-        Sites with fewer than `MIN_SITE_ROWS` rows have training rows only.
+        Sites with fewer than `MIN_SITE_ROWS` rows have training rows only, unless all sites are that small.
 
     Raises
     ------
     InputError
-        If the fraction is out of range, or times are missing or not numbers or dates.
+        If a fraction is out of range, or times are missing or not numbers or dates.
 
     Examples
     --------
@@ -76,12 +83,31 @@ def hold_out(
         raise InputError(
             f"The test fraction must be at least 0 and below 1, not {fraction}.", field="test_fraction"
         )
-    parts = {}
+    if not 0.0 < as_float(validation_fraction) < 1.0:
+        raise InputError(
+            f"The validation fraction must be between 0 and 1, not {validation_fraction}.",
+            field="validation",
+        )
+    parts, least = {}, least_divided(rows.values())
     for site, count in rows.items():
         ranked = _rank_rows(count, site, seed, order)
-        test = min(round(fraction * count), count - 1) if count >= MIN_SITE_ROWS else 0
-        parts[site] = _divide(*np.split(ranked, [count - test]), is_sorted=order is not None)
+        test = min(round(fraction * count), count - 1) if count >= least else 0
+        others, last = np.split(ranked, [count - test])
+        share = validation_fraction if count >= least else 0.0
+        parts[site] = _divide(others, last, share, is_sorted=order is not None)
     return parts
+
+
+def least_divided(counts: Iterable[int]) -> int:
+    """Return how many rows a site needs to get validation and test rows, from the row counts of all sites.
+
+    Examples
+    --------
+    >>> least_divided([40, 8]), least_divided([8, 8])
+    (10, 5)
+    """
+    has_large_site = max(counts, default=0) >= MIN_SITE_ROWS
+    return MIN_SITE_ROWS if has_large_site else MIN_ROWS_OF_SMALL_SITES
 
 
 def hold_out_where(
@@ -99,7 +125,7 @@ def hold_out_where(
     Returns
     -------
     dict of RowParts
-        Sites with fewer than `MIN_SITE_ROWS` rows have no validation rows.
+        Sites with fewer than `MIN_SITE_ROWS` rows have no validation rows, unless all sites are that small.
 
     Raises
     ------
@@ -111,10 +137,11 @@ def hold_out_where(
     >>> hold_out_where({"north": np.arange(12) >= 10})["north"].test
     array([10, 11])
     """
-    parts = {}
+    parts, least = {}, least_divided(map(len, is_test.values()))
     for site, mask in is_test.items():
         is_held_out = np.asarray(mask, bool)
-        ranked = _rank_rows(len(is_held_out), site, seed, order)
+        count = len(is_held_out)
+        ranked = _rank_rows(count, site, seed, order)
         others, test = ranked[~is_held_out[ranked]], ranked[is_held_out[ranked]]
         if not len(others):
             raise InputError(
@@ -123,8 +150,29 @@ def hold_out_where(
                 client=site,
                 field="test",
             )
-        parts[site] = _divide(others, test, is_sorted=order is not None)
+        share = VALIDATION_FRACTION if count >= least else 0.0
+        parts[site] = _divide(others, test, share, is_sorted=order is not None)
     return parts
+
+
+def draw_validation_rows(
+    site: str, rows: int, targets: int, fraction: float, seed: int = 0
+) -> tuple[Array, Array]:
+    """Draw a site's validation rows from its training rows; return what stays for training, and them.
+
+    Enough rows stay for a covariance of the targets with full rank. Rows keep their order. They depend on the
+    site's name, not on other sites: a site that divides its rows alone gets the same.
+
+    Examples
+    --------
+    >>> train, validation = draw_validation_rows("north", 10, 1, 0.2)
+    >>> len(train), len(validation)
+    (8, 2)
+    """
+    # the last number keeps the draw apart from that of test rows
+    order = np.random.default_rng([seed, crc32(site.encode(errors="replace")), 1]).permutation(rows)
+    count = max(0, min(round(fraction * rows), rows - targets - 1))
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None) -> Array:
@@ -151,12 +199,11 @@ def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None
     return np.argsort(times, kind="stable")
 
 
-def _divide(others: Array, test: Array, *, is_sorted: bool) -> RowParts:
-    """Take the last fifth of the ranked rows that are not for testing as validation rows.
+def _divide(others: Array, test: Array, fraction: float, *, is_sorted: bool) -> RowParts:
+    """Take the last of the ranked rows that are not for testing as validation rows, a fraction of them.
 
     Rows that are not sorted by time get the order of the table.
     """
-    has_validation = len(others) + len(test) >= MIN_SITE_ROWS
-    held_out = round(VALIDATION_FRACTION * len(others)) if has_validation else 0
+    held_out = min(round(fraction * len(others)), max(len(others) - 1, 0))  # one row is for training
     parts = *np.split(others, [len(others) - held_out]), test
     return RowParts(*(parts if is_sorted else map(np.sort, parts)))

@@ -15,6 +15,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
 from fedgram._util.text import as_names, escape_text, pluralize
 from fedgram.data.equal_inputs import average_equal_inputs
+from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.validation import (
     check_columns,
     check_finite,
@@ -322,7 +323,8 @@ class Problem(DisplayMethods):
     def hold_out_validation(self, fraction: float, seed: int = 0) -> Problem:
         """Move a random fraction of each client's training rows to `validation`.
 
-        A client keeps at least one training row; the number of validation rows is rounded.
+        A client keeps enough training rows for a covariance of full rank. Which rows it moves does not depend
+        on other clients.
 
         Raises
         ------
@@ -334,12 +336,10 @@ class Problem(DisplayMethods):
         if self.validation:
             raise InputError("The problem has validation rows already.", field="validation")
         train, validation = {}, {}
-        for number, (client, split) in enumerate(self.train.items()):
-            order = np.random.default_rng([seed, number]).permutation(len(split))
-            held_out = min(round(fraction * len(split)), len(split) - 1)
-            # sorted: the rows keep their order
-            train[client] = split.take(np.sort(order[held_out:]))
-            validation[client] = split.take(np.sort(order[:held_out]))
+        for client, split in self.train.items():
+            rows, targets = split.targets.shape
+            parts = draw_validation_rows(client, rows, targets, fraction, seed)
+            train[client], validation[client] = map(split.take, parts)
         provenance = {**self.provenance, "validation": fraction}
         return replace(self, train=train, validation=validation, provenance=provenance)
 

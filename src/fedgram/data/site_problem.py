@@ -10,7 +10,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
-from fedgram.data.holdout import RowParts, hold_out
+from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, hold_out
 from fedgram.data.missing_values import check_complete
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
@@ -29,6 +29,7 @@ def build_site_problem(
     name: str = "own table",
     kind: Kind = "REAL",
     on_warning: Callable[[str], None] = lambda sentence: None,
+    validation_fraction: float = VALIDATION_FRACTION,
 ) -> tuple[Problem, Encoding]:
     """Divide the rows of every site and encode them.
 
@@ -51,6 +52,8 @@ def build_site_problem(
         See `Problem`.
     on_warning : function of str
         Receives warnings about categories that training did not see.
+    validation_fraction : float
+        Fraction of each site's other rows for validation, between 0 and 1.
 
     Returns
     -------
@@ -69,7 +72,7 @@ def build_site_problem(
         check_complete(tables, inputs, FILL_INPUTS)
     counts = {site: len(table[targets[0]]) for site, table in tables.items()}
     order = {site: table[time] for site, table in tables.items()} if time else None
-    parts = hold_out(counts, test_fraction, seed, order)
+    parts = hold_out(counts, test_fraction, seed, order, validation_fraction)
     for site, rows in parts.items():
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from fedgram._util.files import write_bytes
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import pluralize
 from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
-from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice
+from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice, Verdict
 
 MAX_SITES = 10  # shown unless all are asked for
 
@@ -44,13 +44,16 @@ def _answer(advice: Advice) -> str:
     change, low, high = (100 * value for value in advice.total_change)
     if np.isnan(change):
         return "Stay alone: working alone has no error on held-out rows."
+    if np.isnan(low):
+        rows = _describe_rows(advice.sites)
+        return f"{rows} are too few to tell whether joining pays.{_say_what_to_do(advice)}"
     answer = "Federate" if high < 0 else "Stay alone" if low > 0 else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
     ends = sorted((low, high) if effect == "raises" else (-low, -high))
     size, first, last = (format_digits(each, 2) for each in (abs(change), *ends))
     return (
         f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by {size} % "
-        f"in total (95 %: {first} to {last} %).{_say_what_to_do(advice, answer)}"
+        f"in total (95 %: {first} to {last} %).{_say_what_to_do(advice) if low <= 0 <= high else ''}"
     )
 
 
@@ -60,21 +63,21 @@ def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
     return f"{rows:,} held-out rows of {where}"
 
 
-def _say_what_to_do(advice: Advice, answer: str) -> str:
-    """Return a sentence if there is no clear difference."""
-    if answer != "No clear difference" or advice.recommended == ALONE:
-        return ""
-    return " Joining is recommended: sites mix in their own models, so it rarely hurts."
+def _say_what_to_do(advice: Advice) -> str:
+    """Return a sentence for advice without a clear difference."""
+    if advice.recommended == ALONE:
+        return " Working alone is recommended, since its error is lower on these rows."
+    return " Joining is recommended: on most problems of our benchmarks it helped."
 
 
 def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
-    counts = Counter(site.verdict if site.test_rows else "untested" for site in sites)
-    join, alone, undecided, untested = (counts[each] for each in ("join", "alone", "undecided", "untested"))
+    counts = Counter(site.verdict for site in sites)
+    join, alone, undecided, untested = (counts[each] for each in get_args(Verdict))
     parts = {
         f"{join} {'gains' if join == 1 else 'gain'} by joining": join,
         f"{alone} {'does' if alone == 1 else 'do'} better alone": alone,
         f"{undecided} {'shows' if undecided == 1 else 'show'} no clear difference": undecided,
-        f"{untested} {'has' if untested == 1 else 'have'} too few rows to test": untested,
+        f"{untested} {'has' if untested == 1 else 'have'} too few test rows to tell": untested,
     }
     *first, last = (part for part, count in parts.items() if count)
     return f"Of {pluralize(len(sites), 'site')}, {', '.join(first)}{' and ' if first else ''}{last}."
@@ -105,21 +108,24 @@ def _unit(separator: str, unit: str, target: str) -> str:
 def describe_advice(advice: Advice, units: Sequence[str], shown: int | None = None) -> list[str]:
     """Return the summary, clear verdicts for sites, at most `shown`, and the sites without one."""
     alone = next(each for each in advice.procedures if each.name == ALONE)
-    clear = [m for m in _rank_sites(advice.sites) if advice.sites[m].verdict != "undecided"]
+    clear = [m for m in _rank_sites(advice.sites) if advice.sites[m].verdict in ("join", "alone")]
     verdicts = [
         f"  {describe_site(advice.sites[m], advice.targets, units, alone.site_rmse[m])}"
         for m in clear[:shown]
     ]
     if omitted := len(clear) - len(verdicts):
         verdicts.append(f"  and {omitted} more (--all shows them).")
-    if unclear := [site.name for site in advice.sites if site.test_rows and site.verdict == "undecided"]:
-        verdicts.append(f"  No clear difference: {quote_list(unclear)}.")
+    if unclear := [site.name for site in advice.sites if site.verdict == "undecided"]:
+        named = ", ".join(f"'{name}'" for name in unclear[:shown])
+        omitted = len(unclear[shown:]) if shown is not None else 0
+        verdicts.append(f"  No clear difference: {named}{f' and {omitted} more' if omitted else ''}.")
     return [*summary(advice, units), *verdicts]
 
 
 def _rank_sites(sites: Sequence[SiteAdvice]) -> list[int]:
     """Order sites: a clear verdict, then test rows without one, then no test rows."""
-    return sorted(range(len(sites)), key=lambda m: (not sites[m].test_rows, sites[m].verdict == "undecided"))
+    is_unclear = [site.verdict not in ("join", "alone") for site in sites]
+    return sorted(range(len(sites)), key=lambda m: (not sites[m].test_rows, is_unclear[m]))
 
 
 def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
+from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.problem import Split
 from fedgram.data.tables.files import sql_name, sql_text
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
@@ -103,16 +103,12 @@ class Site:
     def hold_out_validation(self, fraction: float) -> Site:
         """Move a fraction of the training rows to the validation rows, unless the site has some already.
 
-        Enough training rows stay for a covariance of full rank.
+        They are those of `Problem.hold_out_validation`.
         """
         if not fraction or self.validation is not None:
             return self
         rows, targets = self.train.targets.shape
-        # The name seeds the draw; the second number keeps it apart from the draw of test rows.
-        order = np.random.default_rng([crc32(self.name.encode(errors="replace")), 1]).permutation(rows)
-        count = max(0, min(round(fraction * rows), rows - targets - 1))
-        # sorted: the rows keep their order
-        train, validation = (self.train.take(np.sort(each)) for each in (order[count:], order[:count]))
+        train, validation = map(self.train.take, draw_validation_rows(self.name, rows, targets, fraction))
         return replace(self, train=train, validation=validation)
 
     @property

@@ -14,7 +14,7 @@ from fedgram._util.text import escape_text, pluralize
 from fedgram.runs.train_config import TrainConfig
 
 AUTO = "full-model+moment-head+site-effects+blended"
-"""Procedure that `advise` recommends to sites that gain by joining."""
+"""Procedure that `advise` recommends to sites that should join."""
 
 ALONE, HEAD, FEDAVG, POOLED = "local", "ordinary", "full-model", "centralized"
 
@@ -27,7 +27,8 @@ LABELS = {
 }
 """Name of each procedure for people."""
 
-Verdict = Literal["join", "alone", "undecided"]
+Verdict = Literal["join", "alone", "undecided", "untested"]
+"""Clear gain, clear loss, neither, or too few test rows to tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,41 @@ class SiteAdvice:
 class Advice(DisplayMethods):
     """Comparison of procedures on held-out rows, for every site and in total.
 
-    total_change: relative change of the mean squared error over all sites by joining, with its 95 % interval.
+    Parameters
+    ----------
+    targets : tuple of str
+        Names of the C targets.
+    recommended : str
+        Procedure to train: `AUTO` to join, 'local' to work alone.
+    procedures : tuple of Errors
+        Held-out errors of each procedure, over all sites and by site.
+    sites : tuple of SiteAdvice
+        Answer for each site.
+    total_change : tuple of float
+        Relative change of the mean squared error over all sites by joining, and its 95 % interval; NaN for
+        the interval of too few test rows.
+    exchanged : tuple of str
+        What leaves each site under the recommended procedure; empty for 'local'.
+    backbone : str
+        Name of the network.
+    config : TrainConfig
+        Rounds, epochs and optimizer of the comparison.
+    notes : tuple of str
+        Sentences, such as sites with too few rows or a better alternative.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from fedgram import Plan, advise, read_site_problem
+    >>> rng = np.random.default_rng(0)
+    >>> frame = pd.DataFrame({"site": ["a", "b", "c"] * 40, "dose": rng.normal(50, 9, 120)})
+    >>> frame["effect"] = 3 * frame.dose + rng.normal(size=120)
+    >>> problem = read_site_problem(frame, client="site", inputs="dose", targets="effect")
+    >>> advice = advise(problem, plan=Plan.from_backbone("resmlp-small", rounds=1))
+    >>> advice.targets, advice.backbone, advice.config.rounds
+    (('effect',), 'resmlp-small', 1)
+    >>> [(site.name, site.rows, site.test_rows) for site in advice.sites]
+    [('a', 32, 8), ('b', 32, 8), ('c', 32, 8)]
     """
 
     targets: tuple[str, ...]

@@ -10,7 +10,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, SiteAdvice
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
 from fedgram.runs.paired_bootstrap import relative_change
 from fedgram.training.linear_baselines import LINEAR_ALONE, linear_errors
 
@@ -27,14 +27,19 @@ def is_in_time_order(problem: Problem) -> bool:
 
 
 def write_notes(
-    problem: Problem, sites: Sequence[SiteAdvice], squares: Squares, recommended: str
+    problem: Problem,
+    sites: Sequence[SiteAdvice],
+    procedures: Sequence[Errors],
+    squares: Squares,
+    recommended: str,
 ) -> tuple[str, ...]:
     """Return the notes, each a sentence."""
     in_time_order, linear = is_in_time_order(problem), linear_errors(problem)
     return (
         *_small_site_notes(sites, recommended),
+        *_skill_notes(problem, procedures),
         *_least_error_notes(squares, recommended, in_time_order),
-        *_linear_notes(linear, squares[recommended], in_time_order),
+        *_linear_notes(linear, squares, recommended, in_time_order),
         *_alone_notes(linear, squares, in_time_order),
     )
 
@@ -50,6 +55,14 @@ def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[st
     )
     needed = f"a table's site needs {MIN_SITE_ROWS} rows"
     return (f"Too few rows to test at {quote_list(small[:5])}{others} ({needed}){served}.",)
+
+
+def _skill_notes(problem: Problem, procedures: Sequence[Errors]) -> tuple[str, ...]:
+    """Name targets that no procedure predicts better than a constant."""
+    best = np.max([each.r2 for each in procedures], axis=0)
+    names = problem.target_names or tuple(f"target {c + 1}" for c in range(len(best)))
+    without = [name for name, value in zip(names, best, strict=True) if value <= 0]
+    return (f"No procedure predicts {quote_list(without)} better than a constant would.",) if without else ()
 
 
 def _least_error_notes(squares: Squares, recommended: str, in_time_order: bool) -> tuple[str, ...]:
@@ -69,12 +82,16 @@ def _clear_gain(recommended: Sequence[Array], other: Sequence[Array], in_time_or
     return f"{low:.0f} % to {high:.0f} % less mean squared error" if low >= NOTEWORTHY else ""
 
 
-def _linear_notes(linear: Squares, recommended: Sequence[Array], in_time_order: bool) -> tuple[str, ...]:
+def _linear_notes(
+    linear: Squares, squares: Squares, recommended: str, in_time_order: bool
+) -> tuple[str, ...]:
     """Say so if linear regression has clearly less error than the recommended networks."""
     if not linear:
         return ()
     kind = min(linear, key=lambda each: np.concatenate(linear[each]).mean())
-    gain = _clear_gain(recommended, linear[kind], in_time_order)
+    if recommended == ALONE and kind == LINEAR_ALONE:
+        return ()  # the next note says it
+    gain = _clear_gain(squares[recommended], linear[kind], in_time_order)
     return (f"Linear ridge regression {kind} has {gain} than the recommended networks.",) if gain else ()
 
 

@@ -90,10 +90,12 @@ def limit_threads(parameters: int, device: torch.device) -> Iterator[None]:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak bytes of the GPU since its last reset, or of this process."""
+    """Return the peak bytes of the GPU since its last reset, or of this process; 0 if it is not known."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not on Windows
-
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -12,7 +12,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
-from fedgram.data.holdout import MIN_SITE_ROWS
+from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.problem import Problem
 from fedgram.data.site_problem import build_site_problem
 from fedgram.nets.model import Backbone, default_name
@@ -201,7 +201,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         return dict(zip(map(str, names), values.T, strict=True))
 
     def _choose_procedure(self, sites: Sequence[str], by_site: Mapping[str, Array]) -> str:
-        has_validation = any(len(rows) >= MIN_SITE_ROWS for rows in by_site.values())
+        counts = [len(rows) for rows in by_site.values()]
+        has_validation = max(counts) >= least_divided(counts)
         procedure = Procedure.parse(AUTO if self.procedure == "auto" else self.procedure)
         if len(sites) < 2:
             return POOLED
@@ -209,8 +210,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             if self.procedure == "auto":
                 return FEDAVG  # the only procedure with a shared model that chooses nothing
             raise InputError(
-                f"'{procedure.name}' needs a site with at least {MIN_SITE_ROWS} rows, to choose strengths on "
-                "validation rows. Use procedure='auto'.",
+                f"'{procedure.name}' needs a site with at least {MIN_ROWS_OF_SMALL_SITES} rows, to choose "
+                "strengths on validation rows. Use procedure='auto'.",
                 field="procedure",
             )
         return procedure.name

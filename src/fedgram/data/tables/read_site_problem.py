@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from fedgram._util.text import as_names
+from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_problem import build_site_problem
 from fedgram.data.site_summary import Impute
@@ -29,6 +30,7 @@ def read_site_problem(
     seed: int = 0,
     kind: Kind = "REAL",
     on_warning: Callable[[str], None] = warnings.warn,
+    validation_fraction: float = VALIDATION_FRACTION,
 ) -> Problem:
     """Read a table as `fedgram advise` does: standardize numbers, one-hot text, hold out rows.
 
@@ -45,7 +47,7 @@ def read_site_problem(
     impute : {"median", None}
         "median" fills missing inputs; None refuses them.
     test_fraction : float
-        Fraction of each site's rows for testing. A fifth of the others is for validation.
+        Fraction of each site's rows for testing.
     where : str, optional
         SQL condition; other rows are ignored.
     drop_missing : bool
@@ -56,6 +58,8 @@ def read_site_problem(
         See `Problem`.
     on_warning : function of str
         Receives warnings, such as the number of dropped rows.
+    validation_fraction : float
+        Fraction of each site's other rows for validation, between 0 and 1.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def read_site_problem(
     problem, _ = build_site_problem(
         read_site_tables(source, spec, on_warning=on_warning), inputs=spec.inputs, targets=spec.targets,
         impute=impute, time=time, test_fraction=test_fraction, seed=seed, name=_name_source(source),
-        kind=kind, on_warning=on_warning,
+        kind=kind, on_warning=on_warning, validation_fraction=validation_fraction,
     )  # fmt: skip
     return problem
 
