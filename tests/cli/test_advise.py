@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgram import InputError
+from fedgram import advise as compare
 from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, Errors
@@ -202,6 +204,23 @@ def test_targets_that_nothing_predicts_are_named():
     ]
     assert _skill_notes(problem, errors) == ("No procedure predicts 'y' better than a constant would.",)
     assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))]) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"problem": 3}, r"advise\(\) expects Problem, got int"),
+        ({"plan": "resmlp-small"}, r"advise\(\) expects Plan, got str"),
+        ({"seeds": ()}, "Name at least one procedure and one seed"),
+        ({"seeds": 3}, "seeds must be a list, not 3"),
+        ({"seeds": [-1]}, "A seed must be an integer of at least 0, not -1"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(arguments, message):
+    values = np.arange(10.0)[:, None]
+    problem = Problem.from_arrays({"a": values, "b": values}, {"a": values, "b": values})
+    with pytest.raises(InputError, match=message):
+        compare(**{"problem": problem, **arguments})
 
 
 def draw_squares(rng, size=1.0):

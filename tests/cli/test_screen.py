@@ -168,7 +168,7 @@ def test_ten_sites_are_shown_unless_all_are_asked_for(tmp_path):
 
 def test_a_run_without_errors_by_target_is_shown(tmp_path):
     said = printed([exact_run(tmp_path, rounds=1)])
-    assert "There are no test rows, or no errors of every target." in said
+    assert "No test errors: there are no test rows, or the runs have no errors of single targets." in said
     assert "none" in said
 
 

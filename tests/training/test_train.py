@@ -378,7 +378,7 @@ def test_clients_too_small_for_a_covariance_are_left_out_if_nothing_is_predicted
     )
     assert run.setup.data.clients == ("site 0", "site 1", "site 2")
     assert (
-        "Left out 2 clients with too few training rows or a constant target: 'flat', 'single'. A shared "
+        "Left out 2 clients: 'flat' (a constant target), 'single' (1 training row). A shared "
         "model can predict their rows."
     ) in said
 

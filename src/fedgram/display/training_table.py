@@ -32,7 +32,10 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
         if has_errors:
             print_wrapped(console, _describe_columns(setting))
         else:
-            print_wrapped(console, "There are no test rows, or no errors of every target.")
+            print_wrapped(
+                console,
+                "No test errors: there are no test rows, or the runs have no errors of single targets.",
+            )
         if has_errors or setting.limited:
             _print_table(console, setting, tested, all_sites)
         for note in run_sentences.notes(setting):

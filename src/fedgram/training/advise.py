@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.cluster import check_engine
-from fedgram._util.errors import InputError
+from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import pluralize
 from fedgram.data.holdout import MIN_SITE_ROWS
 from fedgram.data.problem import Problem
@@ -21,6 +21,7 @@ from fedgram.runs.paired_bootstrap import BLOCKS, block_count, interval, relativ
 from fedgram.training.advice_notes import is_in_time_order, write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
+from fedgram.training.trainer import parse_runs
 
 # Fewer test rows decide nothing: all signs of five differences agree by chance in 6 % of samples. In order of
 # time, a block has at least two rows.
@@ -90,6 +91,10 @@ def advise(
     >>> advice.sites[0].test_rows, [each.name for each in advice.procedures][:2]
     (8, ['local', 'ordinary'])
     """
+    check_type(problem, Problem, "advise()", "Build it with read_site_problem, or Problem.from_arrays")
+    if plan is not None:
+        check_type(plan, Plan, "advise()", "Build it with Plan.from_backbone")
+    seeds = [run.seed for run in parse_runs(AUTO, seeds)]
     for part in ("test", "validation"):
         if not any(len(split) for split in getattr(problem, part).values()):
             raise InputError(f"No site has {part} rows. {HOLD_OUT[part]}", field=part)

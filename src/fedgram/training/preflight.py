@@ -25,9 +25,12 @@ ROUNDING = 1e-20  # fraction of the variance that equal targets of repeated rows
 
 
 def preflight_warnings(
-    problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction
+    problem: Problem, model: nn.Module, inputs: Tensor, prediction: Prediction | None
 ) -> Iterator[str]:
-    """Yield a warning for each property that will affect the results; inputs are a few model inputs."""
+    """Yield a warning for each property that will affect the results.
+
+    inputs: a few model inputs; prediction: what training is compared with, None if it has no limit.
+    """
     if _draws_random_numbers(model, inputs):
         yield (
             "The backbone draws random numbers while training, as dropout does. Repeated and resumed runs "
@@ -47,7 +50,7 @@ def preflight_warnings(
             "images, add a channel axis, inputs[..., None], to scale them to [0, 1]."
         )
     fractions = [unattainable_fraction(split.inputs, split.targets) for split in problem.train.values()]
-    if max(fractions) > ROUNDING:
+    if prediction is not None and max(fractions) > ROUNDING:
         worst, clients = int(np.argmax(fractions)), sum(each > ROUNDING for each in fractions)
         yield (
             f"Rows with equal inputs have unequal targets at {clients} of {len(fractions)} clients "

@@ -14,7 +14,7 @@ import torch
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.locks import lock_folders
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
 from fedgram.federation.clients import check_independent_starts
 from fedgram.nets.model import Backbone, default_name, draw_example, fingerprint, operations_per_row
@@ -124,11 +124,17 @@ def _leave_out_small_clients(problem: Problem, on_warning: Callable[[str], None]
     small = [client for client in problem.clients if not _has_covariance(problem.train[client].targets)]
     if not small or len(problem.clients) - len(small) < 2:
         return problem
+    reasons = (f"'{client}' ({_why_without_covariance(problem.train[client].targets)})" for client in small)
     on_warning(
-        f"Left out {pluralize(len(small), 'client')} with too few training rows or a constant target: "
-        f"{quote_list(small)}. A shared model can predict their rows."
+        f"Left out {pluralize(len(small), 'client')}: {', '.join(reasons)}. A shared model can predict their "
+        "rows."
     )
     return problem.without_clients(small)
+
+
+def _why_without_covariance(targets: Array) -> str:
+    rows, count = targets.shape
+    return pluralize(rows, "training row") if rows <= count else "a constant target"
 
 
 def _has_covariance(targets: Array) -> bool:
@@ -174,7 +180,8 @@ def _plan(task: Task, runs: list[Run], backbone_name: str | None, device: str) -
     hours = devices.estimate_cpu_hours(3.0 * operations_per_row(model, inputs) * rows)
     work = f"about {hours:,.0f} hours of training on this CPU"
     devices.check_cpu_hours(device, hours, work, "Use fewer epochs, fewer runs or a smaller backbone")
-    for warning in (*task.prediction.notes, *preflight_warnings(problem, model, inputs, task.prediction)):
+    limit = None if all(run.procedure.without_limit for run in runs) else task.prediction
+    for warning in (*task.prediction.notes, *preflight_warnings(problem, model, inputs, limit)):
         task.on_warning(warning)
     return setups
 
