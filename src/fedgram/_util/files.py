@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import secrets
@@ -74,6 +75,12 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def write_json(path: str | Path, document: Any) -> None:
     """Write a JSON document in full double precision."""
     write_bytes(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def hash_file(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hexadecimal digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 class DuplicateKeyError(ValueError):

@@ -163,7 +163,7 @@ class Client:
                 zip(("objective", "train_mse", "test_mse"), map(_first_model, measured), strict=True)
             )
             arrays |= self._measure_validation(clients, clients.of_run(models, 0))
-        return Payload(arrays, _round_of(request))
+        return Payload(arrays, request.round)
 
     def try_strengths(self, request: Payload) -> Payload:
         """Return squared errors on validation rows with each of the strengths of a request."""
@@ -172,7 +172,7 @@ class Client:
             training, validation = self._sum_features(clients, models)
         trials = [_read_trial(each) for each in request.arrays["trials"]]
         errors = trial_errors(training, validation, _read_totals(request.arrays), trials)
-        return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, _round_of(request))  # rounding
+        return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, request.round)  # rounding
 
     def blend(self, request: Payload) -> Payload:
         """Return sums that compare the chosen model with the one trained alone."""
@@ -180,7 +180,7 @@ class Client:
             clients, models, unseen = self._choose_models(request)
             sums = self._blend_sums(clients, models.local, unseen)
         arrays = {"difference": sums.difference[0], "agreement": sums.agreement[0]}
-        return Payload(arrays, _round_of(request))
+        return Payload(arrays, request.round)
 
     def finish(self, request: Payload) -> Payload:
         """Store the chosen model; return its test error, and the share of the one trained alone."""
@@ -194,7 +194,7 @@ class Client:
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
-        return Payload(arrays, {**_round_of(request), "chosen": self._chosen_round(request)})
+        return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
     def _chosen_round(self, request: Payload) -> int:
         """Return the round of the chosen model: the site's own best, or the one that the server names."""
@@ -312,10 +312,6 @@ ANSWERS = {
     **SECURE_ANSWERS,
 }
 """What a client does with each type of message."""
-
-
-def _round_of(request: Payload) -> dict[str, int]:
-    return {"round": int(request.metadata["round"])}
 
 
 def _read_totals(arrays: Mapping[str, Array], prefix: str = TOTALS) -> FeatureSums:

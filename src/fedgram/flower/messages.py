@@ -166,6 +166,11 @@ class Payload:
         """The reason for a failure, if the sender reports one."""
         return self.metadata.get(ERROR)
 
+    @property
+    def round(self) -> dict[str, int]:
+        """The round of a request, as metadata of its reply."""
+        return {"round": int(self.metadata["round"])}
+
     def digest(self) -> str:
         """Hash everything except the signature."""
         signed = {name: value for name, value in self.metadata.items() if name != SIGNATURE}

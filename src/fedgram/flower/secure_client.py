@@ -132,7 +132,7 @@ def send_keys(client: Client, request: Payload) -> Payload:
     identity = SiteKey.load(Path(client.site.folder, f"{folder_name(client.site.name)}.key"))
     signature = identity.key.sign(_key_statement(session.participant, client.site.name, keys))
     arrays = {"keys": to_words(keys), "keys_signature": to_words([signature])[0]}
-    return Payload(arrays, _round_of(request))
+    return Payload(arrays, request.round)
 
 
 def send_shares(client: Client, request: Payload) -> Payload:
@@ -160,7 +160,7 @@ def send_shares(client: Client, request: Payload) -> Payload:
         }
         session.write()
     stored = session.state["sealed"]
-    return Payload({"sealed": to_words(bytes.fromhex(stored[name]) for name in names)}, _round_of(request))
+    return Payload({"sealed": to_words(bytes.fromhex(stored[name]) for name in names)}, request.round)
 
 
 def send_masked(client: Client, request: Payload) -> Payload:
@@ -176,7 +176,7 @@ def send_masked(client: Client, request: Payload) -> Payload:
     masked = to_bytes(session.participant.mask(number, values, keys, names))
     starts = range(0, len(masked), NUMBER_BYTES)
     words = to_words(masked[start : start + NUMBER_BYTES] for start in starts)
-    return Payload({"masked": words}, _round_of(request))
+    return Payload({"masked": words}, request.round)
 
 
 def send_revealed(client: Client, request: Payload) -> Payload:
@@ -191,7 +191,7 @@ def send_revealed(client: Client, request: Payload) -> Payload:
     session.answer_once(f"shares of sum {number}", request)
     sealed = dict(zip(sorted(keys), read_sealed(request), strict=True))
     shares = session.participant.reveal(number, sent, dropped, keys, sealed)
-    return Payload({"shares": to_words(shares[name] for name in (*sent, *dropped))}, _round_of(request))
+    return Payload({"shares": to_words(shares[name] for name in (*sent, *dropped))}, request.round)
 
 
 def _sum_scales(client: Client, request: Payload) -> list[Number]:
@@ -277,10 +277,6 @@ def _key_statement(participant: Participant, name: str, keys: Iterable[bytes]) -
     for key in keys:
         content.update(key)
     return content.digest()
-
-
-def _round_of(request: Payload) -> dict[str, int]:
-    return {"round": int(request.metadata["round"])}
 
 
 TASKS = {

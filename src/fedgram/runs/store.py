@@ -18,7 +18,7 @@ from typing import Any
 from fedgram._util.arrays import Array
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
-from fedgram._util.files import read_json
+from fedgram._util.files import hash_file, read_json
 from fedgram._util.text import escape_text, pluralize
 from fedgram.runs.manifest import (
     FEDERATION,
@@ -326,11 +326,6 @@ def read_run(folder: Path) -> StoredRun | None:
 def safe_name(name: str) -> str:
     """Replace characters that some file systems reject."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "unnamed"
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a small file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def hash_document(document: Mapping[str, Any]) -> str:

@@ -20,8 +20,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.files import atomic_write
-from fedgram.data.datasets.dataset import Dataset, Options, hash_file, make_key
+from fedgram._util.files import atomic_write, hash_file
+from fedgram.data.datasets.dataset import Dataset, Options, make_key
 from fedgram.data.problem import Problem, Split
 
 LOG = logging.getLogger(__name__)

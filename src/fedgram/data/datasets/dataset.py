@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
+from fedgram._util.files import hash_file
 from fedgram.data.datasets.archives import check_archive
 from fedgram.data.problem import Kind, Problem
 
@@ -104,12 +105,6 @@ def data_directory(folder: str | Path | None = None) -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "fedgram"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedgram"
-
-
-def hash_file(path: Path, algorithm: str = "sha256") -> str:
-    """Return the hexadecimal digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def make_key(name: str, options: Options, sources: Mapping[str, str]) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedgram._util.errors import InputError
+from fedgram._util.files import hash_file
 from fedgram.data.datasets import cache, registry
-from fedgram.data.datasets.dataset import Dataset, Options, data_directory, hash_file
+from fedgram.data.datasets.dataset import Dataset, Options, data_directory
 from fedgram.data.problem import Problem
 from fedgram.theory.predict import Prediction, predict
 

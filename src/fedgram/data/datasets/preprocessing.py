@@ -13,7 +13,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.data.datasets.dataset import Dataset, hash_file
+from fedgram._util.files import hash_file
+from fedgram.data.datasets.dataset import Dataset
 from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
 
