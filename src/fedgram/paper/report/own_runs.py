@@ -99,14 +99,16 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
             f"{pluralize(config.rounds, 'round')} of {pluralize(config.epochs, 'epoch')}.",
         ),
     ]
-    if errors:
-        sentences += _tell_errors(setting, errors)
-    else:
-        text = "There are no test rows, or their errors were not stored; only heads are compared."
-        sentences.append(Sentence("Errors", text))
     heads = [
         run_sentences.state_outcome(setting, group) for group in setting.groups if not group.without_limit
     ]
+    if errors:
+        sentences += _tell_errors(setting, errors)
+    else:
+        compared = "; only heads are compared" if heads else ""
+        sentences.append(
+            Sentence("Errors", f"There are no test rows, or their errors were not stored{compared}.")
+        )
     return [*sentences, Sentence("Heads", " ".join(heads))] if heads else sentences
 
 
