@@ -71,7 +71,7 @@ class Disagreement(NamedTuple):
 DISAGREEMENTS = {
     "ordinary training drifts further: endpoint error (all; weight 0), direction error": Disagreement(
         ("main-ordinary-endpoint", "rho-0-endpoint", "epochs-4000", "alignment-ordinary-endpoint"),
-        "not found; Swimmer, Walker and CIFAR-geo agree, Beijing, Hopper and HalfCheetah do not; "
+        "not found; Swimmer, Walker and CIFAR-geo (E = 1000) agree, Beijing, Hopper and HalfCheetah do not; "
         "[what was tried](docs/drift.md)",
     ),
     "corrected ordinary training: endpoint error": Disagreement(

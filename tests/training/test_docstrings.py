@@ -5,7 +5,6 @@ import doctest
 import pytest
 
 from fedgram import (
-    Advice,
     FederatedRegressor,
     Plan,
     Procedure,
@@ -19,7 +18,7 @@ from fedgram import (
 )
 
 PUBLIC = (
-    Advice, FederatedRegressor, Plan, Procedure, Runs, StoredRun, TrainConfig, advise, measure, predict_rows,
+    FederatedRegressor, Plan, Procedure, Runs, StoredRun, TrainConfig, advise, measure, predict_rows,
     train,
 )  # fmt: skip
 

@@ -98,19 +98,7 @@ class Advice(DisplayMethods):
     notes : tuple of str
         Sentences, such as sites with too few rows or a better alternative.
 
-    Examples
-    --------
-    >>> import numpy as np, pandas as pd
-    >>> from fedgram import Plan, advise, read_site_problem
-    >>> rng = np.random.default_rng(0)
-    >>> frame = pd.DataFrame({"site": ["a", "b", "c"] * 40, "dose": rng.normal(50, 9, 120)})
-    >>> frame["effect"] = 3 * frame.dose + rng.normal(size=120)
-    >>> problem = read_site_problem(frame, client="site", inputs="dose", targets="effect")
-    >>> advice = advise(problem, plan=Plan.from_backbone("resmlp-small", rounds=1))
-    >>> advice.targets, advice.backbone, advice.config.rounds
-    (('effect',), 'resmlp-small', 1)
-    >>> [(site.name, site.rows, site.test_rows) for site in advice.sites]
-    [('a', 32, 8), ('b', 32, 8), ('c', 32, 8)]
+    `advise` has an example.
     """
 
     targets: tuple[str, ...]
