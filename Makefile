@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 run: $(VENV)/.has-run  ## advise, explain, train and report on bundled data
 	@mkdir -p $(RUN)
 	@echo "[1/5] Should 12 air-quality stations federate? (REAL, beijing-stations, 300 rows each): half a minute"
-	@$(BIN)/fedgram advise beijing-stations --units "µg/m³" --backbone resmlp-small --figure $(RUN)/advice.png 2> $(RUN)/advice.log
+	@$(BIN)/fedgram advise beijing-stations --units "µg/m³" --backbone wide-deep-64 --figure $(RUN)/advice.png 2> $(RUN)/advice.log
 	@echo "[2/5] Where would averaging only the last layer end, and why?"
 	@$(BIN)/fedgram explain src/fedgram/data/datasets/embedded/beijing_stations.csv.gz --client station --targets PM2.5,NO2 \
 		--where "time < '2016-03-01'" --units "µg/m³" --figure $(RUN)/prediction.png

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.helpers.journey import travel, write_sites
 
 ROWS = 300  # per station
-BUDGET = ("--backbone", "resmlp-small", "--rounds", "15")
+BUDGET = ("--backbone", "wide-deep-64", "--rounds", "15")
 
 
 def main() -> None:

@@ -23,8 +23,9 @@ FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
 EXAMPLE = "examples/three_sites.csv"
 TITLES = {
     "tuned": "problems used to set its rules",
-    "held-out": "other problems",
-    "untouched": "problems tried after its last change",
+    "held-out": "problems that changed one",
+    "checked": "problems seen before its last change",
+    "untouched": "problems tried after it",
 }
 
 

@@ -17,6 +17,7 @@ from fedgram.data.problem import Problem, Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import BestModels, ChosenModels, SiteModels, predict_sites
+from fedgram.nets.model import draw
 from fedgram.nets.stack import Tensors
 from fedgram.runs.advice import AUTO
 from fedgram.runs.procedure import Procedure
@@ -116,7 +117,7 @@ def head_rows(problem: SiteProblem, seed: int, network: str | None) -> Rows:
 
 def small_fedavg_row(problem: SiteProblem, seed: int, network: str | None) -> Rows:
     """Train FedAvg with the network of `site_flower`, to compare the two."""
-    started, plan = time.perf_counter(), plans()[0]
+    started, plan = time.perf_counter(), replace(plans()[0], backbone="resmlp-small")
     learned = learn(to_problem(problem), plan, ["full-model"], seed)
     error = _error(learned, "full-model", learned.models("full-model"))
     seconds, sent = time.perf_counter() - started, _bytes_sent(learned, FEDAVG_SMALL)
@@ -125,11 +126,13 @@ def small_fedavg_row(problem: SiteProblem, seed: int, network: str | None) -> Ro
 
 def fedprox_row(problem: SiteProblem, seed: int, network: str | None) -> Rows:
     """Train FedProx in plain PyTorch: the proximal term covers all parameters, as its authors define it."""
-    from site_flower import FlowerConfig, draw_network, mean_squared_error, train_round
+    from site_flower import FlowerConfig, mean_squared_error, train_round
 
     plan, started = plan_of(network), time.perf_counter()
-    config = FlowerConfig(width=plan.config.features, train=plan.config)
-    shared, best = draw_network(problem, seed, config), (np.inf, np.inf)
+    config, features = FlowerConfig(train=plan.config), plan.config.features
+    rows = next(iter(problem.sites.values())).train
+    inputs, targets = torch.zeros(2, rows.inputs.shape[1]), rows.targets.shape[1]
+    shared, best = draw(plan.backbone, inputs, features, targets, seed, None), (np.inf, np.inf)
     counts = {name: len(site.train.targets) for name, site in problem.sites.items()}
     torch.set_num_threads(1)
     for number in range(1, plan.config.rounds + 1):

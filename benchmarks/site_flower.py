@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedgram.nets.backbones import ResMLP
 from fedgram.nets.batches import Batches
-from fedgram.nets.model import draw
+from fedgram.nets.model import Model, draw
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.penalty import Penalty
 from site_problems import Rows, SiteProblem
@@ -105,7 +105,13 @@ def draw_network(problem: SiteProblem, seed: int, config: FlowerConfig) -> Netwo
 
 
 def train_round(
-    network: Network, rows: Rows, site: str, seed: int, number: int, config: FlowerConfig, proximal: float
+    network: Network | Model,
+    rows: Rows,
+    site: str,
+    seed: int,
+    number: int,
+    config: FlowerConfig,
+    proximal: float,
 ) -> None:
     """Train a received network for one round (numbered from 1) on a site's rows."""
     inputs, targets = to_tensors(rows)
@@ -137,7 +143,7 @@ def learning_rate(train: TrainConfig, number: int, progress: float) -> float:
     return low + (high - low) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def compute_loss(network: Network, inputs: Tensor, targets: Tensor, penalty: Penalty) -> Tensor:
+def compute_loss(network: Network | Model, inputs: Tensor, targets: Tensor, penalty: Penalty) -> Tensor:
     features, predictions = network(inputs)
     fit = (predictions - targets).square().sum(dim=1).mean()
     size = features.square().sum(dim=1).mean()
@@ -148,7 +154,7 @@ def to_tensors(rows: Rows) -> tuple[Tensor, Tensor]:
     return torch.tensor(rows.inputs, dtype=torch.float32), torch.tensor(rows.targets, dtype=torch.float32)
 
 
-def mean_squared_error(network: Network, problem: SiteProblem, part: str) -> float:
+def mean_squared_error(network: Network | Model, problem: SiteProblem, part: str) -> float:
     """Error over all sites' rows: the mean of the sites' own errors, weighted by their rows."""
     parts = [to_tensors(getattr(site, part)) for site in problem.sites.values()]
     inputs, targets = map(torch.cat, zip(*parts, strict=True))

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.command import fedgram
 from tests.helpers.journey import SITES, TARGETS, find_command, travel, write_sites
 
-BUDGET = ("--backbone", "resmlp-small", "--rounds", "8", "--epochs", "2")
+BUDGET = ("--backbone", "wide-deep-64", "--rounds", "8", "--epochs", "2")
 ROWS = 200
 
 

@@ -264,7 +264,7 @@ def tamper(monkeypatch, kind, name, change):
             "'validation.targets' has a value that is not",
         ),
         (TRIALS, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
-        (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (36,)"),
+        (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (60,)"),
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
         (FINISH, "local_share", lambda x: x + 2, "'local_share' is not between 0 and 1"),
     ],

@@ -10,8 +10,8 @@ from fedgram.nets.model import Model, build_backbone, draw, fingerprint, output_
 
 FEATURE_LAYER = 512 * 512 + 512
 IMAGES = [(1, 36, 60), (3, 64, 64), (3, 40, 40), (1, 64, 64)]
-OF_IMAGES = [name for name in BACKBONES if "resmlp" not in name]
-OF_ROWS = [name for name in BACKBONES if "resmlp" in name]
+OF_ROWS = [name for name in BACKBONES if "resmlp" in name or "wide" in name]
+OF_IMAGES = [name for name in BACKBONES if name not in OF_ROWS]
 
 
 def on_paper(name, shape):
@@ -76,8 +76,14 @@ def test_images_become_vectors(name, shape):
 
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_rows_become_vectors(name):
-    widths = {"resmlp": 1024, "resmlp-small": 64, "resmlp-128": 128, "resmlp-256": 256}
+    widths = {"resmlp": 1024, "resmlp-small": 64}
+    widths |= {f"wide-deep-{width}": width + 7 for width in (64, 128, 256)}
     assert output_width(build_backbone(name, (7,)), torch.zeros(3, 7)) == widths[name]
+
+
+def test_wide_and_deep_networks_show_their_inputs():
+    x = torch.randn(5, 7)
+    assert torch.equal(build_backbone("wide-deep-64", (7,))(x)[:, 64:], x)
 
 
 def sizes_on_the_way(backbone, shape):

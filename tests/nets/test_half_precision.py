@@ -28,7 +28,7 @@ from fedgram.runs.train_config import TrainConfig
 from tests.helpers.plain_loop import tabular
 
 CPU = torch.device("cpu")
-SHAPES = {"resmlp-small": (5,), "residual-cnn-small": (2, 16, 16)}
+SHAPES = {"resmlp-small": (5,), "wide-deep-64": (5,), "residual-cnn-small": (2, 16, 16)}
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -66,6 +66,7 @@ def gradients_of(backbone, precision, shrink):
     ("backbone", "precision", "shrink"),
     [
         *product(["resmlp-small"], ROUNDING, [1.0, 1e-12]),
+        ("wide-deep-64", "fp16", 1.0),
         ("residual-cnn-small", "fp16", 1e-12),
     ],
 )
@@ -74,13 +75,14 @@ def test_gradients_are_as_exact_as_half_precision_however_small(backbone, precis
     exact, rounded = (gradients_of(backbone, each, shrink) for each in ("fp64", precision))
     assert 0 < exact["backbone." + first_weight(backbone)].abs().max() < (1e-9 if shrink < 1 else 10)
     # Rounding moves outputs across the kinks of ReLU, which changes gradients of deep networks much more.
-    most = 60 * ROUNDING[precision] if backbone == "resmlp-small" else 0.9
+    most = 0.9 if backbone == "residual-cnn-small" else 60 * ROUNDING[precision]
     for name, gradient in exact.items():
         assert (rounded[name] - gradient).norm() < most * gradient.norm(), name
 
 
 def first_weight(backbone):
-    return "0.weight" if backbone == "resmlp-small" else "stem.0.weight"
+    firsts = {"resmlp-small": "0", "wide-deep-64": "deep.0", "residual-cnn-small": "stem.0"}
+    return f"{firsts[backbone]}.weight"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ ON_OWN = [*PROCEDURES, "solved+corrected+offset"]
 # Convolutions take long; what they could change is in the gradients and in BatchNorm.
 ON_IMAGES = ["ordinary", "proximal=0.1+aligned+corrected=0.6+offset", "corrected+full-model", "centralized"]
 
-SMALL = {name: name for name in BACKBONES if name.endswith("-small")}
+SMALL = {name: name for name in BACKBONES if name.endswith("-small")} | {"wide-deep-64": "wide-deep-64"}
 OWN = {"own": partial(OwnNet), "own with BatchNorm": partial(OwnNet, norm=True)}
 TRIED = SMALL | OWN
 
@@ -49,11 +49,13 @@ TRIED = SMALL | OWN
 def procedures(backbone):
     if backbone in OWN:
         return ON_OWN
-    return PROCEDURES if "resmlp" in backbone else ON_IMAGES
+    if backbone == "wide-deep-64":
+        return ["ordinary", "full-model", "local"]
+    return PROCEDURES if backbone == "resmlp-small" else ON_IMAGES
 
 
 def problem(backbone) -> Problem:
-    if backbone in OWN or "resmlp" in backbone:
+    if backbone in OWN or backbone in ("resmlp-small", "wide-deep-64"):
         return tabular((40, 27, 18 if "BatchNorm" in backbone else 17))
     return pictures(shape=(8, 8, 1) if "cnn" in backbone else (16, 16, 1))
 

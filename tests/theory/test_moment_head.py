@@ -107,6 +107,26 @@ def test_one_row_moves_a_site_little_and_many_rows_move_it_fully():
     np.testing.assert_allclose(moved[1], 10.0, rtol=0.05)
 
 
+def test_a_ridge_shrinks_toward_a_given_head():
+    u, y = rows(7, 60)
+    sums, given = FeatureSums.from_rows(u, y), np.full((y.shape[1], u.shape[1]), 2.0)
+    np.testing.assert_allclose(sums.ridge(1e12, given).weight, given, rtol=1e-8)
+    exact = sums.ridge(0.0)
+    np.testing.assert_allclose(sums.ridge(0.0, given).weight, exact.weight, rtol=1e-8)
+    np.testing.assert_allclose(sums.ridge(0.0, given).bias, exact.bias, rtol=1e-8)
+    # the same as the ridge of what the given head leaves
+    rest = FeatureSums.from_rows(u, y - u @ given.T).ridge(0.3)
+    np.testing.assert_allclose(sums.ridge(0.3, given).weight, given + rest.weight, rtol=1e-10)
+    np.testing.assert_allclose(sums.ridge(0.3, given).bias, rest.bias, rtol=1e-8, atol=1e-12)
+
+
+def test_the_moment_head_counts_rows_and_features():
+    u, y = rows(8, 60)
+    sums = FeatureSums.from_rows(u, y)
+    expected = sums.ridge(0.5 * u.shape[1] / 60)
+    np.testing.assert_array_equal(sums.moment_head(0.5).weight, expected.weight)
+
+
 def test_strengths_are_chosen_by_held_out_error():
     rng = np.random.default_rng(6)
     u = rng.standard_normal((40, 30, 3))
@@ -124,7 +144,7 @@ def test_strengths_are_chosen_by_held_out_error():
         assert strengths.deviation >= 64
         # The heads that are judged have not seen the held-out rows.
         pooled = train.total()
-        unseen = fit_site_effects(train, pooled.ridge(heads.ridge), pooled, strengths)
+        unseen = fit_site_effects(train, pooled.moment_head(heads.ridge), pooled, strengths)
         np.testing.assert_array_equal(heads.unseen.weight, unseen.weight)
         errors = held_out.squared_error(unseen).sum(axis=-1)
         np.testing.assert_allclose(heads.validation_error, errors, rtol=1e-10)

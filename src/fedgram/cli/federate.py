@@ -11,7 +11,7 @@ from fedgram._util.errors import InputError
 from fedgram.cli.app import app, print_json
 from fedgram.cli.options import Json, output_option
 
-SMALL = {"backbone": "resmlp-small", "features": 32, "rounds": 4, "epochs": 20, "reply-timeout": 600.0}
+SMALL = {"backbone": "wide-deep-64", "features": 32, "rounds": 4, "epochs": 20, "reply-timeout": 600.0}
 """Settings for a few minutes on a CPU; a sites.toml file and the options override them."""
 
 

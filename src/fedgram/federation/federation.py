@@ -134,10 +134,11 @@ class Federation:
         for r, run in enumerate(self.runs):
             every = run.procedure.moment_head
             if every > 1 and number % every == 0 and run not in self.stopped:
-                models = self.clients.of_run(self.clients.stack.tensors, r)
+                models = self.clients.of_run(self._current_models(), r)
                 head = fit_heads(self.clients, models, r, deviations=False).shared
-                moved = absorb(replace(Layers.from_parameters(models), head=self.head[r : r + 1]), head)
-                models["feature.weight"].copy_(moved.layer_weight)  # a view of the stack
+                moved = absorb(Layers.from_parameters(models), head)
+                stack = self.clients.of_run(self.clients.stack.tensors, r)  # views
+                stack["feature.weight"].copy_(moved.layer_weight)
                 self.bias = self.bias.index_copy(0, torch.tensor([r]).to(self.bias.device), moved.bias[:1])
 
     def state(self) -> Tensors:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.federation.clients import Clients
-from fedgram.federation.returns import Layers
+from fedgram.federation.returns import PARAMETERS, Layers
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
@@ -252,7 +252,15 @@ def fit_heads(clients: Clients, tensors: Tensors, run: int, *, deviations: bool)
     training = feature_sums(clients, tensors, "train", run)
     validation = feature_sums(clients, tensors, "validation", run)
     effects = clients.runs[run].procedure.site_effects
-    return fit_site_heads(training, validation, effects=effects, deviations=deviations)
+    return fit_site_heads(
+        training, validation, effects=effects, deviations=deviations, toward=trained_map(tensors)
+    )
+
+
+def trained_map(tensors: Tensors) -> Array:
+    """Return the map (C, D) from backbone outputs to predictions of the first of some models."""
+    layers = Layers.from_parameters({name: tensors[name][:1] for name in PARAMETERS})
+    return (layers.head @ layers.layer_weight)[0].cpu().numpy()
 
 
 def to_layers(head: LinearHead, like: Layers) -> Layers:

@@ -32,10 +32,10 @@ from fedgram.flower.messages import (
     Payload,
 )
 from fedgram.flower.roster import Roster
-from fedgram.flower.secure_chooser import to_row
+from fedgram.flower.secure_chooser import averaged_map, to_row
 from fedgram.flower.server_state import BEST
 from fedgram.theory.blend import BlendSums
-from fedgram.theory.moment_head import FeatureSums, LinearHead
+from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.site_effects import Trial, search_strengths
 
 Arrays = dict[str, Array]
@@ -80,7 +80,7 @@ class Chooser:
         every = self.procedure.moment_head
         if every == 1 or number % every:
             return {}
-        return absorb_head(average, (training + validation).ridge(trial.ridge))
+        return absorb_head(average, training + validation, trial.ridge)
 
     def _compare(self, number: int, errors: Mapping[str, float], arrays: Arrays) -> None:
         self.state.update_errors("shared", errors)
@@ -171,11 +171,11 @@ class Chooser:
         return [None if each is None or np.isnan(each) else each for each in found]
 
 
-def absorb_head(average: Mapping[str, Array], head: LinearHead) -> Arrays:
-    """Return the feature layer and bias with which the averaged head predicts as a moment head does."""
+def absorb_head(average: Mapping[str, Array], sums: FeatureSums, ridge: float) -> Arrays:
+    """Return the feature layer and bias with which the averaged head predicts as the moment head does."""
     names = ("head", "bias", "layer_weight", "layer_bias")
     layers = Layers(*(torch.from_numpy(average[name])[None] for name in names))
-    moved = absorb(layers, head)
+    moved = absorb(layers, sums.moment_head(ridge, averaged_map(average)))
     return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
 
 

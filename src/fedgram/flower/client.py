@@ -26,6 +26,7 @@ from fedgram.federation.site_models import (
     predict_part,
     predict_sites,
     squared_errors,
+    trained_map,
     with_heads,
 )
 from fedgram.flower.client_state import ClientStore, folder_name, hash_request
@@ -171,7 +172,8 @@ class Client:
             clients, models = self._load_models(request)
             training, validation = self._sum_features(clients, models)
         trials = [_read_trial(each) for each in request.arrays["trials"]]
-        errors = trial_errors(training, validation, _read_totals(request.arrays), trials)
+        toward = trained_map(models)
+        errors = trial_errors(training, validation, _read_totals(request.arrays), trials, toward)
         return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, request.round)  # rounding
 
     def blend(self, request: Payload) -> Payload:
@@ -237,11 +239,13 @@ class Client:
             training, validation = self._sum_features(clients, tensors)
             pooled = _read_totals(request.arrays)
             every = pooled + _read_totals(request.arrays, VALIDATION_TOTALS)
-            trial = _read_trial(request.arrays[TRIAL])
-            unseen, tensors = (
-                with_heads(tensors, fit_site_effects(sums, total.ridge(trial.ridge), total, trial.strengths))
-                for sums, total in ((training, pooled), (training + validation, every))
-            )
+            trial, toward = _read_trial(request.arrays[TRIAL]), trained_map(tensors)
+
+            def fit(sums: FeatureSums, total: FeatureSums) -> Tensors:
+                head = total.moment_head(trial.ridge, toward)
+                return with_heads(tensors, fit_site_effects(sums, head, total, trial.strengths))
+
+            unseen, tensors = fit(training, pooled), fit(training + validation, every)
         local: Tensors = {}
         if self.procedure.blended:
             stack = self._find_network(request, int(request.metadata["best_local"])).stack

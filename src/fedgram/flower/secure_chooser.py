@@ -40,7 +40,8 @@ class SecureChooser:
         """Choose the strengths of the moment head and of site effects."""
 
         def compute_errors(trials: Sequence[Trial]) -> Array:
-            return np.array([[validation.squared_error(training.ridge(each.ridge)).sum()] for each in trials])
+            heads = (training.moment_head(each.ridge, averaged_map(shared)) for each in trials)
+            return np.array([[validation.squared_error(head).sum()] for head in heads])
 
         def ask_errors(trials: Sequence[Trial]) -> Array:
             has_scatter = len({each.strengths.deviation for each in trials}) > 1
@@ -116,6 +117,12 @@ def errors_with_totals(numbers: Sequence[Fraction], trials: int, clients: int) -
 def name_totals(sums: FeatureSums, prefix: str = TOTALS) -> dict[str, Array]:
     """Name totals of sums for a request."""
     return {prefix + name: getattr(sums, name) for name in SUMS}
+
+
+def averaged_map(average: Mapping[str, Array]) -> Array:
+    """Return the map (C, D) from backbone outputs to predictions of the averaged model."""
+    head, layer = (np.asarray(average[name], np.float64) for name in ("head", "layer_weight"))
+    return np.asarray(head @ layer)
 
 
 def to_row(trial: Trial) -> Array:

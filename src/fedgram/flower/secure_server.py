@@ -157,7 +157,7 @@ class SecureServer:
         if every > 1 and number % every == 0 and number < self.config.settings.rounds:
             training, validation = read_sums(sums)
             trial = self._build_chooser(number).choose_trial(average, training, validation, deviations=False)
-            self.shared = average | absorb_head(average, (training + validation).ridge(trial.ridge))
+            self.shared = average | absorb_head(average, training + validation, trial.ridge)
         self.record.add_round(line, self.shared)
         for name in self.sums.members:
             if name not in total.clients:

@@ -1,4 +1,4 @@
-"""Backbones of the paper: inputs (B, ...) -> vectors (B, D).
+"""Backbones of the paper, and those for natural sites: inputs (B, ...) -> vectors (B, D).
 
 They exclude the last linear layer, which `nets.model.Model` adds, and have no model axis.
 """
@@ -36,6 +36,18 @@ class ResMLP(nn.Sequential):
 
     def __init__(self, inputs: int, width: int = 1024, blocks: int = 3) -> None:
         super().__init__(nn.Linear(inputs, width), *(MLPBlock(width) for _ in range(blocks)))
+
+
+class WideAndDeep(nn.Module):
+    """x ↦ (ResMLP(x), x): the last layers also see the inputs, and linear regression is a special case."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.deep = ResMLP(inputs, width, blocks=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, inputs) -> (B, width + inputs)."""
+        return torch.cat([self.deep(x), x], dim=-1)
 
 
 class ConvBlock(nn.Module):
@@ -122,8 +134,9 @@ BACKBONES: dict[str, Callable[[Sequence[int]], nn.Module]] = {
     "resnet34": lambda shape: build_resnet(shape[0], (3, 4, 6, 3)),
     "residual-cnn": lambda shape: build_residual_cnn(shape[0]),
     "resmlp-small": lambda shape: ResMLP(prod(shape), width=64, blocks=2),
-    "resmlp-128": lambda shape: ResMLP(prod(shape), width=128, blocks=2),
-    "resmlp-256": lambda shape: ResMLP(prod(shape), width=256, blocks=2),
+    "wide-deep-64": lambda shape: WideAndDeep(prod(shape), width=64),
+    "wide-deep-128": lambda shape: WideAndDeep(prod(shape), width=128),
+    "wide-deep-256": lambda shape: WideAndDeep(prod(shape), width=256),
     "resnet-small": lambda shape: build_resnet(shape[0], (1, 1, 1, 1), width=8),
     "residual-cnn-small": lambda shape: build_residual_cnn(shape[0], width=8),
 }

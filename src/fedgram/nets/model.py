@@ -144,7 +144,7 @@ def _build_named(name: str, shape: Sequence[int]) -> nn.Module:
             f"Unknown backbone '{name}'{suggest(name, BACKBONES)} Choose from {', '.join(BACKBONES)}.",
             field="backbone",
         )
-    takes_images = "resmlp" not in name
+    takes_images = not name.startswith(("resmlp", "wide-deep"))
     if takes_images != (len(shape) == 3):
         raise InputError(
             f"The backbone '{name}' takes {'images' if takes_images else 'rows of numbers'}, "

@@ -131,11 +131,11 @@ class FeatureSums:
         """Σ(u - ū)(y - ȳ)ᵀ, (..., D, C)."""
         return self.features_targets - _outer(self.features, self.target_mean)
 
-    def ridge(self, strength: float) -> LinearHead:
-        """Solve min Σ‖y - W u - b‖² + strength · n · Σ_d s_d² ‖W_d‖², with s_d the standard deviation of u_d.
+    def ridge(self, strength: float, toward: Array | float = 0.0) -> LinearHead:
+        """Solve min Σ‖y - W u - b‖² + strength · n · Σ_d s_d² ‖W_d - V_d‖², with s_d the deviation of u_d.
 
-        The penalty is invariant to the scale of every feature; the bias is not penalized. Directions without
-        variance get no weight.
+        The penalty is invariant to the scale of every feature; the bias is not penalized. `toward` is V
+        (C, D). Directions without variance keep its weight.
 
         Raises
         ------
@@ -146,8 +146,18 @@ class FeatureSums:
             raise InputError(f"strength must be a number of 0 or more, not {strength}.", field="strength")
         if not (self.count > 0).all():
             raise InputError("The moment head needs at least one row.", field="count")
-        weight = transpose(solve_scaled(self._resolved_scatter(), self.cross_scatter, strength))
+        shape = (*self.targets.shape, self.features.shape[-1])
+        scatter, toward = self._resolved_scatter(), np.broadcast_to(toward, shape)
+        missing = self.cross_scatter - self.feature_scatter @ transpose(toward)
+        weight = toward + transpose(solve_scaled(scatter, missing, strength))
         return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
+
+    def moment_head(self, noise_ratio: float, toward: Array | float = 0.0) -> LinearHead:
+        """Solve the ridge head whose strength fits a ratio of the noise's variance to that of the signal.
+
+        This is strength = ratio · D / n: D features of equal weight, of which n rows see only that much.
+        """
+        return self.ridge(noise_ratio * self.features.shape[-1] / float(self.count), toward)
 
     def _resolved_scatter(self) -> Array:
         """Return the feature scatter, with variance 0 for features whose variance is a rounding error."""

@@ -29,8 +29,8 @@ from fedgram.theory.moment_head import FeatureSums, LinearHead
 # Searched strengths, in rows; inf switches an effect off.
 STRENGTHS: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0, np.inf)
 
-# Searched ridge strengths of the shared head, relative to the variance of every feature.
-RIDGES: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
+# Searched ridges of the shared head, as ratios of the variances of noise and signal.
+RIDGES: tuple[float, ...] = (1e3, 1e2, 10.0, 1.0, 0.1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,11 @@ def _choose(trials: Sequence[Trial], errors: Array, is_strict: bool = False) -> 
 
 
 def trial_errors(
-    training: FeatureSums, validation: FeatureSums, pooled: FeatureSums, trials: Sequence[Trial]
+    training: FeatureSums,
+    validation: FeatureSums,
+    pooled: FeatureSums,
+    trials: Sequence[Trial],
+    toward: Array | float = 0.0,
 ) -> Array:
     """Squared errors (trials, M) on validation rows of heads that were fitted on training rows.
 
@@ -150,23 +154,30 @@ def trial_errors(
     pooled : FeatureSums without leading axes
         Totals over all sites' training rows.
     trials : sequence of Trial
+    toward : array (C, D)
+        Weight to which the shared head shrinks.
     """
     return np.concatenate(
         [
-            _errors_with_ridge(training, validation, pooled, ridge, [each.strengths for each in same])
+            _errors_with_head(
+                training,
+                validation,
+                pooled,
+                pooled.moment_head(ridge, toward),
+                [each.strengths for each in same],
+            )
             for ridge, same in groupby(trials, lambda each: each.ridge)
         ]
     )
 
 
-def _errors_with_ridge(
+def _errors_with_head(
     training: FeatureSums,
     validation: FeatureSums,
     pooled: FeatureSums,
-    ridge: float,
+    head: LinearHead,
     strengths: Sequence[EffectStrengths],
 ) -> Array:
-    head = pooled.ridge(ridge)
     if all(each.deviation == np.inf for each in strengths):
         return _errors_of_intercepts(training, validation, head, [each.intercept for each in strengths])
     fits = (fit_site_effects(training, head, pooled, each) for each in strengths)
@@ -210,7 +221,12 @@ class SiteHeads:
 
 
 def fit_site_heads(
-    training: FeatureSums, validation: FeatureSums, *, effects: bool, deviations: bool = True
+    training: FeatureSums,
+    validation: FeatureSums,
+    *,
+    effects: bool,
+    deviations: bool = True,
+    toward: Array | float = 0.0,
 ) -> SiteHeads:
     """Fit the moment head and the heads of all sites; choose every strength on validation rows.
 
@@ -222,6 +238,8 @@ def fit_site_heads(
         Whether sites have effects; without, all use the shared head.
     deviations : bool
         Whether effects include deviations of the head, which take most of the time.
+    toward : array (C, D)
+        Weight to which the shared head shrinks.
 
     Returns
     -------
@@ -230,15 +248,15 @@ def fit_site_heads(
     """
     totals, rows = training.total(), training + validation
     chosen, errors = search_strengths(
-        lambda trials: trial_errors(training, validation, totals, trials),
+        lambda trials: trial_errors(training, validation, totals, trials, toward),
         effects=effects,
         deviations=deviations,
     )
-    shared = rows.total().ridge(chosen.ridge)
+    shared = rows.total().moment_head(chosen.ridge, toward)
     return SiteHeads(
         shared=shared,
         sites=fit_site_effects(rows, shared, rows.total(), chosen.strengths),
-        unseen=fit_site_effects(training, totals.ridge(chosen.ridge), totals, chosen.strengths),
+        unseen=fit_site_effects(training, totals.moment_head(chosen.ridge, toward), totals, chosen.strengths),
         ridge=chosen.ridge,
         strengths=chosen.strengths,
         validation_error=errors,

@@ -71,7 +71,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
     >>> rng = np.random.default_rng(0)
     >>> X, sites = rng.standard_normal((60, 2)), np.repeat(["coast", "ridge"], 30)
     >>> y = X[:, 0] + 3.0 * (sites == "ridge")
-    >>> model = FederatedRegressor(backbone="resmlp-small").fit(X, y, sites=sites)
+    >>> model = FederatedRegressor(backbone="wide-deep-64").fit(X, y, sites=sites)
     >>> model.predict(X, sites=sites).shape
     (60,)
     >>> model.score(X, y, sites=sites) > 0.9
