@@ -247,8 +247,9 @@ def draw_figure(results: Results, problems: Sequence[str], path: Path, kind: str
     axes.set(xscale="log", xlabel=f"test MSE relative to working alone\n({kind} data)")
     axes.set_yticks(range(len(rows), 0, -1), rows)
     axes.get_yticklabels()[rows.index(AUTO)].set(color=GREEN, fontweight="bold")
-    ticks = [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0]
     low, high = axes.get_xlim()
+    is_wide = high / low > 100
+    ticks = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100) if is_wide else (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 30)
     axes.set_xticks(shown := [tick for tick in ticks if low <= tick <= high], [f"{tick:g}" for tick in shown])
     axes.set_xticks([], minor=True)
     axes.spines[["top", "right"]].set_visible(False)
