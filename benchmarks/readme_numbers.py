@@ -23,9 +23,9 @@ FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
 EXAMPLE = "examples/three_sites.csv"
 TITLES = {
     "tuned": "problems used to set its rules",
-    "held-out": "problems that changed one",
+    "held-out": "problems that led to a change",
     "checked": "problems seen before its last change",
-    "untouched": "problems tried after it",
+    "untouched": "problems tried after that",
 }
 
 

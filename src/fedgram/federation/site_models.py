@@ -258,7 +258,7 @@ def fit_heads(clients: Clients, tensors: Tensors, run: int, *, deviations: bool)
 
 
 def trained_map(tensors: Tensors) -> Array:
-    """Return the map (C, D) from backbone outputs to predictions of the first of some models."""
+    """Return the map (C, D) from backbone outputs to predictions; models of a full-model run share it."""
     layers = Layers.from_parameters({name: tensors[name][:1] for name in PARAMETERS})
     return (layers.head @ layers.layer_weight)[0].cpu().numpy()
 

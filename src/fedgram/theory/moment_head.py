@@ -153,9 +153,10 @@ class FeatureSums:
         return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
 
     def moment_head(self, noise_ratio: float, toward: Array | float = 0.0) -> LinearHead:
-        """Solve the ridge head whose strength fits a ratio of the noise's variance to that of the signal.
+        """Solve the ridge head for a given ratio of the variance of the noise to that of the signal.
 
-        This is strength = ratio · D / n: D features of equal weight, of which n rows see only that much.
+        The strength is ratio · D / n. It is optimal if the D features are uncorrelated and their scaled
+        weights, less those of `toward`, are drawn independently with equal variance.
         """
         return self.ridge(noise_ratio * self.features.shape[-1] / float(self.count), toward)
 

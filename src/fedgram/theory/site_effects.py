@@ -86,7 +86,7 @@ def fit_site_effects(
 
 @dataclass(frozen=True)
 class Trial:
-    """Ridge strength of the shared head, and strengths of the site effects, to be tried."""
+    """Strengths to be tried: the noise ratio of the shared head's ridge, and those of the site effects."""
 
     ridge: float
     strengths: EffectStrengths = EffectStrengths()
