@@ -162,7 +162,7 @@ def test_the_fused_optimizer_reads_gradients_wherever_they_are(layout, shape):
     torch.testing.assert_close(fused["one"].cpu(), plain["one"], rtol=1e-5, atol=1e-6)
 
 
-BACKBONES = [own_net, own_net_with_norm, "resmlp-small", "resnet-small", "residual-cnn-small"]
+BACKBONES = [own_net, own_net_with_norm, "wide-deep-64", "resmlp-small", "resnet-small", "residual-cnn-small"]
 
 
 def tolerance_of(backbone, precision):
