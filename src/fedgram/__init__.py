@@ -15,8 +15,9 @@ from fedgram.theory.effects import Effects, effects
 from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter
 from fedgram.theory.intervals import Intervals, intervals
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import Prediction, phi, predict
 from fedgram.theory.select import align, closest_head, solve, unshrink
 

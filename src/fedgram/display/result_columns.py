@@ -19,8 +19,9 @@ from fedgram.theory.effects import Effects
 from fedgram.theory.explain import TERMS, Gap
 from fedgram.theory.geometry import psd
 from fedgram.theory.intervals import Intervals
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import Prediction
 
 Columns = dict[str, Sequence[Any] | Array]

@@ -16,8 +16,9 @@ from fedgram.theory.effects import Effects
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter
 from fedgram.theory.intervals import Intervals
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import phi
 
 DEVIATIONS = "pooled standard deviations"

@@ -34,8 +34,9 @@ from fedgram.theory.explain import Gap, explain
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter
 from fedgram.theory.intervals import Intervals
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import Prediction, predict
 from fedgram.theory.select import Alignment, SolvedReturn
 

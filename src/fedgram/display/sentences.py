@@ -16,8 +16,9 @@ from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
 from fedgram.theory.geometry.barycenter import Barycenter
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import Prediction
 
 CAUSES = (

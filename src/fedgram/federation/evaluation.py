@@ -91,7 +91,7 @@ class SharedState:
         biases = self.biases.select(at).under_rules(
             layers.head, layers.center(rows.mean) + self.removed_mean[at], clients.distance[at], penalty
         )
-        slope = layers.head @ layers.layer_weight
+        slope = layers.slope
         train = mean_squared_errors(rows.centered @ slope.mT, biases, targets)
         tested = clients.outputs("test", group, range(len(clients.runs)))
         # The mean over no rows is NaN.
@@ -120,7 +120,7 @@ def objective(layers: Layers, rows: OutputRows, targets: Tensor, penalty: Penalt
     """
     weight, center = layers.layer_weight, layers.center(rows.mean)
     constant = multiply(layers.head, center) + layers.bias
-    residuals = rows.centered @ (layers.head @ weight).mT + constant[:, None] - targets
+    residuals = rows.centered @ layers.slope.mT + constant[:, None] - targets
     spread = ((weight @ rows.scatter) * weight).sum(dim=(1, 2)) / targets.shape[1]
     squares = residuals.square().sum(dim=2).mean(dim=1)
     squares = squares + penalty.features * (spread + center.square().sum(dim=1))

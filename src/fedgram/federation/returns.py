@@ -77,6 +77,11 @@ class Layers:
             *(torch.where(models.view(-1, *[1] * (own.ndim - 1)), own, other) for own, other in pairs)
         )
 
+    @property
+    def slope(self) -> Tensor:
+        """W L, the map from backbone outputs u to predictions, (K, C, D)."""
+        return self.head @ self.layer_weight
+
     def features(self, outputs: Tensor) -> Tensor:
         """Compute features h from backbone outputs u: (K, N, D) -> (K, N, P)."""
         return outputs.double() @ self.layer_weight.mT + self.layer_bias[:, None]

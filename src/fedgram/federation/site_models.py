@@ -260,7 +260,7 @@ def fit_heads(clients: Clients, tensors: Tensors, run: int, *, deviations: bool)
 def trained_map(tensors: Tensors) -> Array:
     """Return the map (C, D) from backbone outputs to predictions; models of a full-model run share it."""
     layers = Layers.from_parameters({name: tensors[name][:1] for name in PARAMETERS})
-    return (layers.head @ layers.layer_weight)[0].cpu().numpy()
+    return layers.slope[0].cpu().numpy()
 
 
 def to_layers(head: LinearHead, like: Layers) -> Layers:
@@ -276,7 +276,7 @@ def to_layers(head: LinearHead, like: Layers) -> Layers:
 def absorb(layers: Layers, head: LinearHead) -> Layers:
     """Move feature layers and biases of K models least, so that they predict B u + b with the same W."""
     weight, bias = (torch.as_tensor(each).to(layers.head) for each in (head.weight, head.bias))
-    missing = weight - layers.head @ layers.layer_weight
+    missing = weight - layers.slope
     moved = layers.layer_weight + torch.linalg.pinv(layers.head) @ missing
     constant = (layers.head @ layers.layer_bias[..., None])[..., 0]
     return replace(layers, layer_weight=moved, bias=bias - constant)

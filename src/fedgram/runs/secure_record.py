@@ -18,8 +18,8 @@ from fedgram.runs.manifest import unreadable_run
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
 from fedgram.theory.geometry import psd
-from fedgram.theory.moments import Pooled
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.sum_prediction import SumPrediction
 
 FORMAT = "fedgram-secure/1"

@@ -14,8 +14,8 @@ from fedgram._util.text import percent_range
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
-from fedgram.theory.moments import Pooled
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import Prediction
 
 TERMS = ("mean", "covariance", "averaging")

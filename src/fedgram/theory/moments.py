@@ -20,55 +20,11 @@ from fedgram._util.text import as_names, pluralize
 from fedgram.theory import moments_file, validation
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average, normalize_weights, order_weights
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.privacy import Privacy
+from fedgram.theory.sample_moments import SampleMoments, mean_and_covariance, merge_samples
 
 BUILD_HINT = "Build it with Moments.from_arrays or read_moments"
-
-
-@dataclass(frozen=True, eq=False)
-class Pooled(DisplayMethods):
-    """Moments of the pooled data, eqs. (3)-(5); read them from `Moments.pooled`.
-
-    Parameters
-    ----------
-    mean
-        μ_g, (..., C).
-    within
-        Σ_within = Σ_m p_m Σ_m, (..., C, C).
-    between
-        Σ_μ = Σ_m p_m d_m d_mᵀ with d_m = μ_m - μ_g, (..., C, C).
-
-    Examples
-    --------
-    >>> from fedgram import Moments
-    >>> moments = Moments(count=[50, 50], mean=[[0.0], [2.0]], covariance=[[[1.0]], [[3.0]]])
-    >>> pooled = moments.pooled
-    >>> pooled.mean.tolist(), pooled.within.tolist(), pooled.between.tolist()
-    ([1.0], [[2.0]], [[1.0]])
-    >>> pooled.covariance.tolist()
-    [[3.0]]
-    >>> pooled
-    Pooled(1 target)
-    >>> print(pooled.summary())
-    Share of the pooled variance that is due to different client means: target 1 33%.
-    """
-
-    mean: Array
-    within: Array
-    between: Array
-
-    def __repr__(self) -> str:
-        return f"Pooled({pluralize(self.mean.shape[-1], 'target')})"
-
-    @property
-    def covariance(self) -> Array:
-        """Σ_cen = Σ_within + Σ_μ, eq. (5), (..., C, C)."""
-        return self.within + self.between
-
-    @property
-    def deviation(self) -> Array:
-        """Pooled standard deviation of each target, (..., C)."""
-        return np.sqrt(np.einsum("...ii->...i", self.covariance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +177,7 @@ class Moments(DisplayMethods):
             raise InputError("All clients must have the same number of targets.", field="targets")
         count = np.array([len(array) for array in arrays], dtype=np.float64)
         validation.check_counts(count, clients, max(widths, default=0))  # before the means: no rows have none
-        pairs = [_mean_and_covariance(array) for array in arrays]
+        pairs = [mean_and_covariance(array) for array in arrays]
         validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
         return cls(
             count=count,
@@ -323,7 +279,7 @@ class Moments(DisplayMethods):
         >>> merged.count.tolist(), merged.mean.tolist(), merged.covariance.tolist()
         ([4.0], [[3.0]], [[[5.0]]])
         """
-        parts: dict[str, tuple[float, Array, Array]] = {}
+        parts: dict[str, SampleMoments] = {}
         privacy: dict[str, Privacy | None] = {}
         for given in (self, *others):
             check_type(given, Moments, "Moments.merged()", BUILD_HINT)
@@ -333,9 +289,9 @@ class Moments(DisplayMethods):
                 raise InputError(
                     "These moments are scaled differently. Merge first, then scale.", field="scale"
                 )
-            columns = moments.clients, moments.count, moments.mean, moments.covariance
-            for name, *part in zip(*columns, strict=True):
-                parts[name] = _merge(parts[name], *part) if name in parts else tuple(part)
+            samples = zip(moments.count, moments.mean, moments.covariance, strict=True)
+            for name, part in zip(moments.clients, samples, strict=True):
+                parts[name] = merge_samples(parts[name], part) if name in parts else part
             for name, each in zip(moments.clients, moments.privacy, strict=True):
                 if name in privacy and (each or privacy[name]):
                     raise _repeated_release_error(name)
@@ -386,17 +342,6 @@ def check_federation(moments: Moments, caller: str) -> None:
         )
 
 
-def _merge(
-    part: tuple[float, Array, Array], count: float, mean: Array, covariance: Array
-) -> tuple[float, Array, Array]:
-    """Merge (N, μ, Σ) of two samples by Chan's update, from the larger one: its step rounds less."""
-    other = (count, mean, covariance)
-    (most, large, wide), (least, small, narrow) = (part, other) if part[0] >= count else (other, part)
-    total = most + least
-    share, rest, step = least / total, most / total, small - large
-    return total, large + share * step, rest * wide + share * narrow + share * rest * np.outer(step, step)
-
-
 def _repeated_release_error(client: str) -> InputError:
     return InputError(
         f"Client '{client}' occurs twice, and its moments are private. Release the moments of all its rows "
@@ -404,16 +349,3 @@ def _repeated_release_error(client: str) -> InputError:
         client=client,
         field="privacy",
     )
-
-
-def _mean_and_covariance(targets: Array) -> tuple[Array, Array]:
-    """Mean (C,) and covariance (1/N) (C, C) of rows (N, C).
-
-    Center twice: the mean of many rows with a large offset is off by more than rounding.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
-        first = targets.mean(axis=0)
-        centered = targets - first
-        rest = centered.mean(axis=0)
-        centered -= rest
-        return first + rest, centered.T @ centered / len(targets)

@@ -16,8 +16,8 @@ from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import solve
 from fedgram.theory.geometry.batched_linalg import svd
 from fedgram.theory.geometry.weights import average
-from fedgram.theory.moments import Pooled
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import phi
 
 # Cosine of two columns at which the batched SVD stops; it leaves about its square, less than resampling does.

@@ -20,8 +20,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import AccuracyError
 from fedgram.theory.geometry import psd
-from fedgram.theory.moments import Moments, Pooled
+from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.pooled import Pooled
 from fedgram.theory.predict import phi
 
 # Relative change of the Gram in one round at which the iteration ends. The barycenter's error was below 1e-11
