@@ -174,7 +174,7 @@ def _test_error(federation: Federation, predicted: list[np.ndarray]) -> float:
 
 
 def _bytes_sent(learned: Learned, name: str) -> float:
-    """Return the bytes that a site sends: averaged layers every round, sums of features once."""
+    """Return the bytes that a site sends: layers, and sums of features for moment heads, in every round."""
     if name == "alone":
         return 0.0
     parameters = learned.federation.clients.stack.parameters
@@ -182,4 +182,4 @@ def _bytes_sent(learned: Learned, name: str) -> float:
     width, targets = parameters["feature.weight"].shape[-1], parameters["head.bias"].shape[-1]
     shared = sum(size for key, size in sizes.items() if key.startswith("head.") or name not in HEADS)
     sums = 1 + width + targets + (width + targets) ** 2 if "moment" in name or name == "auto" else 0
-    return float(SINGLE * learned.plan.config.rounds * shared + 2 * DOUBLE * sums)
+    return float(learned.plan.config.rounds * (SINGLE * shared + 2 * DOUBLE * sums))
