@@ -11,6 +11,7 @@ from formulas import convert_formulas, link_citations
 from gallery import read_script
 
 import fedgram
+from fedgram.theory.site_effects import RIDGES, STRENGTHS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -165,3 +166,12 @@ def test_gallery_scripts_are_pages_with_one_title():
         page = read_script(script)
         assert page.startswith("# ")
         assert page.count("```python") >= 2
+
+
+def test_the_numbers_of_strengths_that_sites_try_are_current():
+    tried = len(RIDGES) * len(STRENGTHS)
+    sentence = f"each of {tried} strengths, {len(RIDGES)} without `site-effects`"
+    assert sentence in (ROOT / "docs" / "flower.md").read_text()
+    at_the_end = f"with {tried}, then {len(STRENGTHS)}, then {len(STRENGTHS)} strengths at the end"
+    for sentence in (at_the_end, f"with {tried} strengths ({len(RIDGES)} without `site-effects`)"):
+        assert sentence in (ROOT / "docs" / "privacy.md").read_text()

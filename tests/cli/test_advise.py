@@ -15,7 +15,7 @@ from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, Errors
 from fedgram.training.advice_notes import _least_error_notes, _skill_notes
-from fedgram.training.advise import _advise_site, _recommend, _total_change
+from fedgram.training.advise import _advise_site, _list_summary, _recommend, _total_change
 from tests.helpers.command import fedgram as run
 
 TINY = ("--backbone", "resmlp-small", "--rounds", "2", "--epochs", "1")
@@ -261,3 +261,16 @@ def test_missing_inputs_are_refused_with_their_count_or_filled(table, tmp_path):
 @given(names=st.lists(st.sampled_from(["age", "size, cm", 'a "b"', "x y"]), min_size=1, unique=True))
 def test_names_of_columns_survive_the_printed_command(names):
     assert split_names(join_names(names)) == names
+
+
+def test_what_leaves_a_site_depends_on_its_columns():
+    def list_sent(*inputs):
+        return list(_list_summary({"encoding": {"inputs": inputs}} if inputs else {}))
+
+    targets, numbers, levels, medians = list_sent(
+        {"kind": "number", "median": 3.0}, {"kind": "category", "levels": ("a",)}
+    )
+    assert (targets, *list_sent()) == (targets, targets)
+    assert list_sent({"kind": "number", "median": None}) == [targets, numbers]
+    assert list_sent({"kind": "category", "levels": ("a",)}) == [targets, levels]
+    assert medians == "medians"

@@ -58,24 +58,44 @@ def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     assert out == (folder / "predicted.csv").read_text()
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
-def test_columns_and_index_stay_as_they_are(predict, folder, suffix):
+@pytest.mark.parametrize(("suffix", "index"), [("csv", ""), ("tsv", ""), ("parquet", "row")])
+def test_columns_and_index_stay_as_they_are(predict, folder, suffix, index):
     table = NEW.assign(y=1.5, note=["007", "NA", "", 'say "a, b"', "1e3", "true", "ü"])
-    table.index = [f"row {number}" for number in range(7)]
+    table.index = pd.Index([f"row {number}" for number in range(7)], name=index)
     if suffix == "parquet":
         table.to_parquet(folder / "kept.parquet")
-        order = [*table.columns, ""]  # where pandas puts the index
+        order = [*table.columns, index]  # where pandas puts the index
     else:
         table.to_csv(folder / f"kept.{suffix}", sep="\t" if suffix == "tsv" else ",")
-        order = ["", *table.columns]
+        order = [index, *table.columns]
     code, out, err = predict("runs", f"kept.{suffix}", "--client", "site")
     assert code == 0, err
     header, *lines = csv.reader(io.StringIO(out))
     assert header == [*order, "y predicted"]
     written = pd.DataFrame(lines, columns=header)
-    assert written[""].tolist() == table.index.tolist()
+    assert written[index].tolist() == table.index.tolist()
     assert written["note"].tolist() == table["note"].tolist()
     np.testing.assert_array_equal(written[["a", "b", "y"]].astype(float), table[["a", "b", "y"]])
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_an_index_without_a_name_is_no_column(predict, folder, levels):
+    labels = [range(10, 17), list("abcdefg")][-levels:]
+    NEW.set_index([pd.Index(each) for each in labels]).to_parquet(folder / "indexed.parquet")
+    assert predict("runs", "indexed.parquet", "--client", "site") == predict(
+        "runs", "new.csv", "--client", "site"
+    )
+
+
+def test_blanks_around_names_of_clients_do_not_count(predict, folder):
+    NEW.assign(site=NEW["site"] + " ").to_csv(folder / "blanks.csv", index=False)
+    NEW[NEW["site"] == "north"].to_csv(folder / "north.csv", index=False)
+    for options, padded in (
+        (["new.csv", "--client", "site"], ["blanks.csv", "--client", "site"]),
+        (["north.csv", "--site", "north"], ["north.csv", "--site", " north "]),
+    ):
+        code, out, err = predict("runs", *padded, "--json")
+        assert (code, out) == (0, predict("runs", *options, "--json").stdout), err
 
 
 def test_a_client_that_folders_name_is_added(predict, folder):

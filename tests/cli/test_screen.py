@@ -168,8 +168,14 @@ def test_ten_sites_are_shown_unless_all_are_asked_for(tmp_path):
 
 def test_a_run_without_errors_by_target_is_shown(tmp_path):
     said = printed([exact_run(tmp_path, rounds=1)])
-    assert "No test errors: there are no test rows, or the runs have no errors of single targets." in said
+    assert "No test errors: the runs have no errors of single targets." in said
     assert "none" in said
+
+
+def test_a_run_without_test_rows_is_shown(tmp_path):
+    problem = replace(small_problem(), test={})
+    runs = trained(tmp_path, ["local"], [0], replace(SETTINGS, rounds=1, epochs=1), problem)
+    assert "No test errors: there are no test rows." in printed(runs)
 
 
 # ---- procedures without a limit ----

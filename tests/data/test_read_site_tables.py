@@ -221,11 +221,27 @@ def test_times_that_do_not_parse_are_refused(days, words):
         (frame().assign(site="a"), SPEC, "has only the client 'a'"),
         (frame(), replace(SPEC, where="dose > 99"), "No rows of 'rows.csv' match"),
         (frame().assign(effect=lambda table: table["effect"].where(table["site"] != "a")),
-         replace(SPEC, drop_missing=True), "No row of site 'a' has all values, of 8 rows"),
+         replace(SPEC, drop_missing=True), "No row of site 'a' has all values of 'effect', 'day', of 8 rows. "
+         "Fill them, or drop the site (--where)."),
+        (frame().assign(effect=lambda table: table["effect"].where(table["site"] != "a")),
+         replace(SPEC, drop_missing=True, impute="median"),
+         "No row of site 'a' has all values of 'effect', 'day', of 8 rows. Fill them, or drop the site"),
+        (frame().assign(dose=lambda table: table["dose"].where(table["site"] != "a")),
+         replace(SPEC, drop_missing=True), "No row of site 'a' has all values, of 8 rows. "
+         "Fill inputs (--impute median), or drop the site (--where)."),
+        (frame().assign(site=lambda table: table["site"].where(table.index != 4, "a ")), SPEC,
+         "The client name 'a' appears more than once in the column 'site' of 'rows.csv', perhaps with blanks "
+         "around it. Remove the blanks, or give each client its own name."),
     ],
 )  # fmt: skip
 def test_what_is_refused(table, spec, words):
     assert words in str(refusal(write(table), spec))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_sites_have_no_blanks_around_their_names(name):
+    padded = frame().assign(site=lambda table: " " + table["site"] + " ")
+    assert_same(read_site_tables(write(padded, name), SPEC), frame())
 
 
 def test_types_that_are_neither_numbers_nor_text_are_refused():

@@ -737,6 +737,16 @@ def test_a_question_that_cannot_be_answered_is_explained(options, message):
     assert refusal(frame(), **options).message == message
 
 
+def test_names_that_differ_by_blanks_are_refused_with_their_place():
+    table = frame()
+    table.loc[3, "site"] += " "
+    assert refusal(table).message == (
+        "The client name 'north' appears more than once in the column 'site' of the table, perhaps with "
+        "blanks around it. Remove the blanks, or give each client its own name."
+    )
+    assert_same(read(table.assign(site=frame()["site"] + " ")), expected(frame()))
+
+
 @pytest.mark.parametrize(("where", "reason"), [
     ("yeer > 2010", 'Referenced column "yeer" not found in FROM clause'),
     ("site::INT = 1", "Could not convert string 'north' to INT32"),

@@ -114,12 +114,55 @@ def test_recommended_procedure_is_the_default(tables, monkeypatch, line, options
     assert found == [expected]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('"new york"', '"New Yrok"'),
+         "has the value 'New Yrok' in the column 'town'; did you mean 'new york'? "
+         "Correct 'value' (default: the site's name) or 'column'."),
+        (('"new york"', '"5"'), "has the value '5' in the column 'town'. Correct 'value' (default"),
+        (('"town"', '"twon"'), "No column 'twon' in "),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_exist_are_named(tables, change, words):
+    path = tables / "sites.toml"
+    path.write_text(path.read_text().replace(*change))
+    code, _, err = fedgram("federate", path, "--out", tables / "runs")
+    assert code == 2
+    assert words in err
+    assert "condition" not in err
+
+
+def test_blanks_around_names_of_sites_do_not_count(tables):
+    path = tables / "sites.toml"
+    plain = SitesConfig.read(path)
+    (tables / "all.csv").write_text((tables / "all.csv").read_text().replace("ridge,", "ridge ,"))
+    path.write_text(path.read_text().replace("[sites.ridge]", '[sites." ridge"]'))
+    site = read_site(SitesConfig.read(path).node_config(" ridge"), plain.run_config)
+    assert (site.name, len(site.train)) == ("ridge", round(0.8 * ROWS["ridge"]))
+
+
 def test_missing_table_starts_nothing(tables, monkeypatch):
     monkeypatch.setattr(deployment, "LocalFederation", None)
     (tables / "all.csv").unlink()
     code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
     assert code == 2
     assert re.search(r"No such file or folder: '.*all\.csv'", err)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["1,2,3,4"], r"Client 'coast' has 1 row, but it needs at least 3"),
+        ([f"{n},{n * n},{n % 3},7" for n in range(30)], r"Target 'y2' is constant at client 'coast'"),
+    ],
+)
+def test_site_without_a_covariance_starts_nothing(tables, monkeypatch, rows, words):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    (tables / "coast.csv").write_text("\n".join(["a,b,y1,y2", *rows]))
+    code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
+    assert code == 2
+    assert re.search(words, err)
 
 
 def test_secure_run_that_needs_more_than_totals_starts_nothing(tables, monkeypatch):

@@ -20,7 +20,7 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.federation.aggregation import geometric_median
-from fedgram.flower import Site, client_app, server_app
+from fedgram.flower import Site, client_app, predict_at_site, server_app
 from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
@@ -858,3 +858,10 @@ def test_missing_config_key_is_named(key):
     complete = {"table": "a.csv", "site": "coast", "inputs": "a", "targets": "y"}
     with pytest.raises(InputError, match=f"Missing key in the (node|run) config: '{key}'"):
         Site.from_config({**complete, key: ""}, {**complete, key: ""})
+
+
+def test_a_site_with_a_table_stores_its_input_names(complete_tables, tables):
+    path = min((complete_tables / "private").rglob("model.safetensors"))
+    rows = pd.read_parquet(tables / "0.parquet")[["a", "b", "c"]]
+    expected = predict_at_site(path, rows.to_numpy(), "resmlp-small")
+    np.testing.assert_array_equal(predict_at_site(path, rows[["c", "a", "b"]], "resmlp-small"), expected)

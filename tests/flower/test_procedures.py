@@ -1,23 +1,26 @@
 """Local, full-model, moment-head and blended runs on Flower match the stacked trainer."""
 
 import json
+import logging
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
-from fedgram.display.run_sentences import state
+from fedgram.display.run_sentences import describe_run, state
 from fedgram.display.run_tables import list_document
 from fedgram.flower import Site, client_app, predict_at_site
 from fedgram.flower.client import ANSWERS
 from fedgram.flower.client_state import ClientStore
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import BLEND, EVALUATE, FINISH, TRAIN, TRIALS, GridTransport, Payload
+from fedgram.flower.secure_server import run_secure_server
 from fedgram.flower.server import run_server
 from fedgram.nets.model import draw
 from fedgram.runs import Runs
@@ -109,9 +112,9 @@ def grid_of(folder, procedure: str, silent=None, change=lambda site: site, **oth
     return RecordingGrid(client_app(site), config, nodes, silent)
 
 
-def serve(grid: MemoryGrid):
+def serve(grid: MemoryGrid, server=run_server):
     settings = FederationConfig.from_run_config(grid.config)
-    return run_server(GridTransport(grid, settings.reply_timeout), settings)
+    return server(GridTransport(grid, settings.reply_timeout), settings)
 
 
 def train_stack(folder, *procedures):
@@ -235,6 +238,29 @@ def test_absent_site_is_left_out_of_full_model_averages(tmp_path):
     assert chosen["test_mse"][0] > 0
 
 
+def test_the_choice_is_stated_in_words_and_with_the_sites_that_it_covers(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    missed = (("ridge", FINISH, 1),)
+    run = serve(grid_of(tmp_path, "full-model+moment-head", lambda *asked: asked in missed, rounds=1))
+    ridge, mse = run.account.chosen["ridge"], run.account.chosen["test_mse"][0]
+    sentence = f"Chosen on validation rows: round 1, ridge {ridge}, intercept off, deviation off."
+    assert sentence in caplog.messages
+    shown = (
+        f"Validation rows chose the kept models: test MSE {mse:.3g} over 1 of 2 sites, unlike in the rounds."
+    )
+    assert shown in describe_run(run, measure(run))
+    account = replace(run.account, chosen={**run.account.chosen, "test_mse": [mse, mse]})
+    assert f"test MSE {mse:.3g}, unlike" in " ".join(
+        describe_run(replace(run, account=account), measure(run))
+    )
+
+
+def test_a_secure_choice_is_stated_in_words(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    serve(grid_of(tmp_path, "full-model+moment-head", rounds=1, secure=True), run_secure_server)
+    assert any(each.endswith("intercept off, deviation off.") for each in caplog.messages)
+
+
 def tamper(monkeypatch, kind, name, change):
     """Let site 'ridge' change an array before it signs its reply."""
     honest = ANSWERS[kind]
@@ -320,9 +346,64 @@ def test_store_keeps_the_best_rounds(tmp_path):
     assert sorted(path.stem for path in tmp_path.iterdir()) == [f"round-0{n}" for n in (1, 2, 4, 5)]
 
 
-def test_other_backbone_does_not_predict_at_a_site(tmp_path):
+@pytest.fixture
+def model_file(tmp_path):
+    """Write the model of a site that was trained on columns 'a', 'b' and 'c'."""
     model = draw(network, torch.zeros(2, 3), 5, 2, 0, None)
     state = {name: value.numpy() for name, value in model.state_dict().items()}
-    write_arrays(tmp_path / "model.safetensors", state)
+    write_arrays(tmp_path / "model.safetensors", state, {"inputs": json.dumps(["a", "b", "c"])})
+    write_arrays(tmp_path / "without names" / "model.safetensors", state)
+    return tmp_path / "model.safetensors"
+
+
+def test_other_backbone_does_not_predict_at_a_site(model_file):
     with pytest.raises(InputError, match="does not match the backbone and inputs"):
-        predict_at_site(tmp_path / "model.safetensors", np.ones((4, 3)), "resmlp-small")
+        predict_at_site(model_file, np.ones((4, 3)), "resmlp-small")
+
+
+def test_columns_of_data_frames_are_chosen_by_name_at_a_site(model_file):
+    rows = np.random.default_rng(0).standard_normal((6, 3))
+    expected = predict_at_site(model_file, rows, network)
+    frame = pd.DataFrame(rows, columns=["a", "b", "c"]).assign(y=0.0)
+    np.testing.assert_array_equal(predict_at_site(model_file, frame[["c", "y", "a", "b"]], network), expected)
+    np.testing.assert_array_equal(predict_at_site(model_file, torch.tensor(rows), network), expected)
+    with pytest.raises(InputError, match=r"no column 'b'. Pass the columns 'a', 'b', 'c'\."):
+        predict_at_site(model_file, frame[["a", "c"]], network)
+
+
+def test_a_model_without_input_names_warns_of_data_frames(model_file):
+    path, rows = model_file.parent / "without names", np.eye(3)
+    expected = predict_at_site(model_file, rows, network)
+    np.testing.assert_array_equal(predict_at_site(path, rows, network), expected)
+    with pytest.warns(UserWarning, match="has no input names, so the order of columns is not checked"):
+        found = predict_at_site(path, pd.DataFrame(rows, columns=["a", "b", "c"]), network)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([[1.0, 2.0, np.nan]], "Column 'c' has 1 missing value in 1 row"),
+        (np.ma.masked_equal([[1.0, 2.0, 3.0]], 2.0), "Column 'b' has 1 missing value in 1 row"),
+        ([[1.0, np.inf, 3.0]], "Column 'b' has 1 value too large to compute with, first inf"),
+        ([["1", "x", "2"]], "Column 'a' is not numeric"),
+        ([[1.0, 2.0], [1.0]], "Rows of the inputs have different lengths"),
+        (np.full((2, 4, 4, 1), np.nan), "Row 1 of the inputs has a value that is not finite"),
+        (None, "The inputs are not numbers: object"),
+    ],
+)
+def test_inputs_that_are_not_finite_numbers_are_refused_at_a_site(model_file, inputs, message):
+    with pytest.raises(InputError, match=message):
+        predict_at_site(model_file, inputs, network)
+
+
+def test_the_folder_of_a_model_predicts_like_its_file(model_file, tmp_path):
+    expected = predict_at_site(model_file, np.eye(3), network)
+    np.testing.assert_array_equal(predict_at_site(str(tmp_path), np.eye(3), network), expected)
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "other", tmp_path / "empty"):
+        with pytest.raises(InputError, match=r"^No model file at '.*'\. Pass the folder of a federation ID"):
+            predict_at_site(path, np.eye(3), network)
+    model_file.write_bytes(model_file.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"Restore it from a backup, or train again\.$"):
+        predict_at_site(model_file, np.eye(3), network)

@@ -99,11 +99,17 @@ def test_joining_is_compared_with_working_alone_site_by_site(stored, tmp_path):
     assert "not" not in story["Heads"]
 
 
-def test_runs_without_test_rows_have_heads_only(tmp_path):
-    (setting,) = compare_runs([exact_run(tmp_path, rounds=1)])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [((5, 3, 0), "Errors on test rows were not stored; only"), ((0, 0, 0), "There are no test rows; only")],
+)
+def test_runs_without_errors_have_heads_only(tmp_path, rows, words):
+    run = exact_run(tmp_path, rounds=1)
+    data = replace(run.setup.data, test_rows=rows)
+    (setting,) = compare_runs([replace(run, setup=replace(run.setup, data=data))])
     story = {each.heading: each.text for each in tell_runs(setting, {})}
     assert list(story) == ["Data", "Trained", "Errors", "Heads"]
-    assert story["Errors"].startswith("There are no test rows")
+    assert story["Errors"].startswith(words)
 
 
 @pytest.mark.usefixtures("no_rendering")

@@ -42,6 +42,13 @@ def test_test_rows_are_predicted_as_they_were_in_training(folder):
             np.testing.assert_allclose(errors(run), own[:2], rtol=1e-4)
 
 
+def test_blanks_around_a_name_do_not_count(folder):
+    rows = small_problem().test["site 1"].inputs
+    for run in Runs(folder):
+        padded, plain = (predict_rows(run, {name: rows}, net)[name] for name in (" site 1 ", "site 1"))
+        np.testing.assert_array_equal(padded, plain)
+
+
 @pytest.mark.parametrize(
     ("client", "backbone", "words"),
     [

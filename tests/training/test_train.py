@@ -359,17 +359,24 @@ def test_the_time_that_is_left_is_told_from_what_this_process_took(tmp_path, epo
     assert [now.seconds_left for now in told] == [3, 2, 1, 0]
 
 
-@pytest.mark.parametrize(("procedure", "is_left_out"), [("local", True), ("ordinary", False)])
-def test_clients_too_small_for_a_covariance_are_left_out_if_nothing_is_predicted(
-    tmp_path, procedure, is_left_out
-):
+@pytest.mark.parametrize(
+    ("procedure", "advice"),
+    [
+        ("local", "Local runs have no model for their rows."),
+        ("full-model+moment-head", "A shared model can predict their rows."),
+        ("ordinary", ""),
+    ],
+)
+def test_clients_too_small_for_a_covariance_are_left_out_if_nothing_is_predicted(tmp_path, procedure, advice):
     whole = tabular((20, 20, 3))
     flat, single = (whole.train["site 2"].take(slice(0, rows)) for rows in (3, 1))
     flat = Split(flat.inputs, np.ones_like(flat.targets))
     rows = {**whole.train, "flat": flat, "single": single}
     data, said = Problem("rows", "GENERATED", rows), []
+    if "moment-head" in procedure:
+        data = data.hold_out_validation(0.2)
     config = TrainConfig(rounds=1, epochs=1, features=5, precision="fp32")
-    if not is_left_out:
+    if not advice:
         with pytest.raises(InputError, match="constant at client 'flat'"):
             train(data, "resmlp-small", [procedure], [0], config, folder=tmp_path, device="cpu")
         return
@@ -377,10 +384,7 @@ def test_clients_too_small_for_a_covariance_are_left_out_if_nothing_is_predicted
         data, "resmlp-small", [procedure], [0], config, folder=tmp_path, device="cpu", on_warning=said.append
     )
     assert run.setup.data.clients == ("site 0", "site 1", "site 2")
-    assert (
-        "Left out 2 clients: 'flat' (a constant target), 'single' (1 training row). A shared "
-        "model can predict their rows."
-    ) in said
+    assert f"Left out 2 clients: 'flat' (a constant target), 'single' (1 training row). {advice}" in said
 
 
 def poisoned(monkeypatch, model, at_round):

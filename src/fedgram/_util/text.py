@@ -81,8 +81,9 @@ def dropped_rows_message(rows: int) -> str:
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Format the end of a message about an unknown name: "; did you mean 'x'?", or "." if none is similar."""
-    near = get_close_matches(name.lower(), list(names), n=1)
-    return f"; did you mean '{near[0]}'?" if near else "."
+    spelled = {each.lower(): each for each in names}
+    near = get_close_matches(name.lower(), spelled, n=1)
+    return f"; did you mean '{spelled[near[0]]}'?" if near else "."
 
 
 def describe_seeds(seeds: Collection[int]) -> str:

@@ -150,7 +150,8 @@ def _total_table(advice: Advice, units: Sequence[str]) -> Table:
         table.add_column(f"R² {name}", justify="right")
     for each in advice.procedures:
         label = LABELS[each.name] + (" (recommended)" if each.name == advice.recommended else "")
-        cells = [format_digits(x, 4) for pair in zip(each.rmse, each.r2, strict=True) for x in pair]
+        pairs = zip(each.rmse, each.r2, strict=True)
+        cells = [format_digits(x, 4).replace("nan", "-") for pair in pairs for x in pair]
         table.add_row(label, f"{each.standardized_mse:.4f}", *cells)
     return table
 

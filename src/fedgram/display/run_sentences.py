@@ -49,15 +49,25 @@ def outcome(measured: RunMeasurement) -> str:
 
 def describe_run(run: StoredRun, measured: RunMeasurement | None) -> list[str]:
     """Return the sentences of `fedgram runs show`; nothing is measured before the first round."""
-    return [heading(run), cost(run), *(describe_measurement(measured) if measured else [])]
+    measurement = describe_measurement(measured, _count_tested(run)) if measured else []
+    return [heading(run), cost(run), *measurement]
 
 
-def describe_measurement(measured: RunMeasurement) -> list[str]:
-    """State the outcome of a run, and its warnings as notes."""
+def describe_measurement(measured: RunMeasurement, tested: str = "") -> list[str]:
+    """State the outcome of a run, and its warnings as notes; `tested`: which sites the test MSE covers."""
     kept = []
     if (mse := measured.chosen_test_mse) is not None:  # rounds show the models before this choice
-        kept.append(f"Validation rows chose the kept models: test MSE {mse:.3g}, unlike in the rounds.")
+        kept.append(
+            f"Validation rows chose the kept models: test MSE {mse:.3g}{tested}, unlike in the rounds."
+        )
     return [outcome(measured), *kept, *(f"Note: {warning}" for warning in measured.warnings)]
+
+
+def _count_tested(run: StoredRun) -> str:
+    """Return ' over 2 of 3 sites' if sites with test rows did not report the error of the kept models."""
+    errors, rows = run.account.chosen.get("test_mse", ()), run.setup.data.test_rows
+    tested = [error is not None for error, count in zip(errors, rows, strict=False) if count]
+    return "" if all(tested) else f" over {sum(tested)} of {pluralize(len(tested), 'site')}"
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:

@@ -20,8 +20,8 @@ Tested = Mapping[Setup, HeldOutErrors]
 class SiteErrors:
     """RMSE and R² of a procedure on test rows.
 
-    rmse, r2 (seeds, M, C): at each site, NaN without test rows. total_rmse, total_r2 (seeds, C): of all
-    sites' rows together.
+    rmse, r2 (seeds, M, C): at each site, NaN without test rows, and R² where a target does not vary.
+    total_rmse, total_r2 (seeds, C): of all sites' rows together.
     """
 
     rmse: Array

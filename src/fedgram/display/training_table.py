@@ -32,10 +32,9 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
         if has_errors:
             print_wrapped(console, _describe_columns(setting))
         else:
-            print_wrapped(
-                console,
-                "No test errors: there are no test rows, or the runs have no errors of single targets.",
-            )
+            has_rows = any(setting.setup.data.test_rows)
+            reason = "the runs have no errors of single targets" if has_rows else "there are no test rows"
+            print_wrapped(console, f"No test errors: {reason}.")
         if has_errors or setting.limited:
             _print_table(console, setting, tested, all_sites)
         for note in run_sentences.notes(setting):

@@ -303,7 +303,8 @@ class Client:
             tensors = {**tensors, "head.bias": tensors["head.bias"] + mean}
         arrays = replace(models, tensors=tensors).to_arrays(clients.stack.dtype)
         own = {name: value[0] for name, value in arrays.items()}
-        self._store(request).write_model(own | (self.scaling.to_arrays() if self.scaling else {}))
+        scaling = self.scaling.to_arrays() if self.scaling else {}
+        self._store(request).write_model(own | scaling, self.site.inputs)
 
 
 ANSWERS = {

@@ -6,7 +6,8 @@ request resumes from the last round that the client trained before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,8 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 
 Arrays = dict[str, Array]
 MODEL, ERROR = "model.safetensors", "error"
+NAMES = "inputs"
+"""Key of the input names in the model file's metadata, a JSON list; files without it are valid."""
 REMEDY = "Delete it, and the site resumes from the round before"
 
 
@@ -65,9 +68,9 @@ class ClientStore:
     def _rounds(self) -> list[int]:
         return [int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors")]
 
-    def write_model(self, model: Mapping[str, Array]) -> None:
-        """Write the parameters and buffers of the network that the client predicts with."""
-        write_arrays(self.folder / MODEL, model)
+    def write_model(self, model: Mapping[str, Array], inputs: Sequence[str] = ()) -> None:
+        """Write parameters and buffers of the network that the client predicts with, and input names."""
+        write_arrays(self.folder / MODEL, model, {NAMES: json.dumps(inputs)} if inputs else None)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:02d}.safetensors"

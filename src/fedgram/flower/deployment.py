@@ -257,8 +257,9 @@ def federate(
     config = FederationConfig.from_run_config(sites.run_config)
     if config.secure:
         check_secure(config)
-    for site in sites.nodes:  # bad settings and tables are refused before anything starts
-        read_site(sites.node_config(site), sites.run_config)
+    for name in sites.nodes:  # bad settings and tables are refused before anything starts
+        rows = read_site(sites.node_config(name), sites.run_config)
+        _ = rows.hold_out_validation(config.validation_fraction).moments
     folder, number = out / "federation", len(sites.nodes)
     # A second command in the same folder would replace the keys and logs of this one.
     with interrupt_on_termination(), ExitStack() as stack:

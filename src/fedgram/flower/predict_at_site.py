@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import quote_list
+from fedgram.data.columns import check_present, parse_numbers
+from fedgram.flower.client_state import MODEL, NAMES
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
-from fedgram.runs.tensor_files import read_arrays
+from fedgram.runs.tensor_files import read_arrays, read_metadata
 
 LOCAL, SHARE = "local.", "local_share"
 """Prefix of the network trained alone, and its share in a blended run."""
+REMEDY = "Restore it from a backup, or train again"
+FILL = "Fill them as before training, or drop the rows."
 
 
 def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
@@ -25,9 +33,10 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     Parameters
     ----------
     path : path
-        The file in the site's private folder.
-    inputs : array (N, ...)
-        Rows with the columns that the site was trained on, in their own units.
+        The file in the site's private folder, or the folder that contains it.
+    inputs : array or data frame (N, ...)
+        Rows in their own units, with the columns of training. Columns of arrays have the order of training.
+        Columns of data frames are chosen by name if the file has the names; otherwise the order counts.
     backbone : str, module, or function
         The backbone of the federation.
 
@@ -40,7 +49,13 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     Raises
     ------
     InputError
-        If the file is damaged or missing, or belongs to another backbone.
+        If the file is damaged or missing, or belongs to another backbone; if a column or a value is missing,
+        or a value is not a finite number.
+
+    Warns
+    -----
+    UserWarning
+        If `inputs` is a data frame and the file has no input names, so that nothing checks the order.
 
     Examples
     --------
@@ -57,20 +72,82 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     >>> predicted.shape
     (5, 2)
     """
-    arrays = read_arrays(Path(path))
+    file = _find_file(Path(path))
+    arrays = read_arrays(file, REMEDY)
+    rows = _read_rows(inputs, json.loads(read_metadata(file, REMEDY).get(NAMES, "[]")))
     scaling = Scaling.from_arrays(arrays)
     if scaling is not None:
-        inputs = scaling.encode_inputs(np.asarray(inputs))
+        rows = scaling.encode_inputs(rows)
         arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}
     share = float(arrays.pop(SHARE, np.zeros(())))
     own = {name: value for name, value in arrays.items() if not name.startswith(LOCAL)}
     local = {name.removeprefix(LOCAL): value for name, value in arrays.items() if name.startswith(LOCAL)}
-    shared = (1 - share) * _predict(own, inputs, backbone)
-    predicted = shared + share * _predict(local, inputs, backbone) if local else shared
+    shared = (1 - share) * _predict(own, rows, backbone)
+    predicted = shared + share * _predict(local, rows, backbone) if local else shared
     return predicted if scaling is None else scaling.decode_targets(predicted)
 
 
-def _predict(arrays: Mapping[str, Array], inputs: Any, backbone: Backbone) -> Array:
+def _find_file(path: Path) -> Path:
+    """Return the model file at a path: the file itself, or the one in a folder."""
+    file = path / MODEL if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            f"No model file at '{file}'. Pass the folder of a federation ID, or the '{MODEL}' in it.",
+            field="path",
+        )
+    return file
+
+
+def _read_rows(inputs: Any, names: Sequence[str]) -> Array:
+    """Return rows (N, ...) of finite numbers; columns of data frames are ordered as `names`."""
+    labels = list(getattr(inputs, "columns", ()))
+    if labels and all(isinstance(label, str) for label in labels):
+        return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)})
+    values = _to_array(inputs)
+    if values.ndim == 2 and values.shape[1]:
+        known = names if len(names) == values.shape[1] else [f"x{d}" for d in range(values.shape[1])]
+        return _read_columns(dict(zip(known, values.T, strict=True)))
+    if values.dtype.kind == "f" and not np.isfinite(values).all():  # images
+        row = np.argwhere(~np.isfinite(values))[0][0] + 1
+        raise InputError(f"Row {row} of the inputs has a value that is not finite. {FILL}", field="inputs")
+    return values
+
+
+def _choose_columns(labels: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a data frame to predict with: those of training, or all if they are unknown."""
+    if missing := [name for name in names if name not in labels]:
+        raise InputError(
+            f"The inputs have no column {quote_list(missing)}. Pass the columns {quote_list(names)}.",
+            field="inputs",
+        )
+    if not names:
+        warnings.warn(
+            "The model file has no input names, so the order of columns is not checked. Pass an array with "
+            "the columns in the order of training.",
+            stacklevel=4,
+        )
+    return names or labels
+
+
+def _to_array(inputs: Any) -> Array:
+    try:
+        values = np.asanyarray(inputs.detach().cpu() if isinstance(inputs, Tensor) else inputs)
+    except ValueError:  # rows of different lengths
+        raise InputError("Rows of the inputs have different lengths. Pass a table.", field="inputs") from None
+    if values.ndim != 2 and values.dtype.kind not in "biuf":
+        raise InputError(f"The inputs are not numbers: {values.dtype}. Convert them.", field="inputs")
+    return values
+
+
+def _read_columns(columns: Mapping[str, Any]) -> Array:
+    """Return columns of finite numbers as rows (N, columns)."""
+    numbers = {name: parse_numbers(columns, name, "") for name in columns}
+    for name, values in numbers.items():
+        check_present(values, name, "", FILL)
+    return np.column_stack(list(numbers.values()))
+
+
+def _predict(arrays: Mapping[str, Array], inputs: Array, backbone: Backbone) -> Array:
     head = torch.from_numpy(arrays["head.weight"])
     rows = to_model_input(torch.as_tensor(inputs), head.dtype)
     targets, features = head.shape

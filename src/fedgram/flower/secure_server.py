@@ -38,7 +38,7 @@ from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
-from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION
+from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION, describe_choice
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.expectation import SYMBOLS, Reference
@@ -177,8 +177,7 @@ class SecureServer:
             sums = read_sums(found)
         self.record.document["chosen"] = chosen = self._build_chooser(number).finish(self.shared, sums)
         self.record.write()
-        shown = [f"{name} {each}" for name, each in chosen.items() if name != "test_mse"]
-        log.info("Chosen on validation rows: %s.", ", ".join(shown) or "each client's own round")
+        log.info(describe_choice({name: x for name, x in chosen.items() if name != "test_mse"}))
 
     def _build_chooser(self, number: int) -> SecureChooser:
         return SecureChooser(self.config.run.procedure, self.sum_task, number, self.record.best_local)

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -196,8 +197,7 @@ class Server:
         self.record = replace(self.record, account=replace(self.record.account, chosen=chosen))
         self._write_state()
         self.record.save()
-        shared = [f"{name} {each}" for name, each in chosen.items() if not isinstance(each, list)]
-        log.info("Chosen on validation rows: %s.", ", ".join(shared) or "each client's own round")
+        log.info(describe_choice({name: x for name, x in chosen.items() if not isinstance(x, list)}))
 
     def _write_state(self) -> None:
         self.state.audited = self.audit.last
@@ -335,6 +335,12 @@ class Server:
             aggregation = self.roster.config.aggregation
             self.limits[counted] = find_limit(self.expected, self.roster.names, counted, aggregation)
         return self.limits[counted]
+
+
+def describe_choice(chosen: Mapping[str, Any]) -> str:
+    """State what validation rows chose; None is a site effect that is off."""
+    shown = ", ".join(f"{name} {'off' if each is None else each}" for name, each in chosen.items())
+    return "Chosen on validation rows: " + (shown or "each client's own round") + "."
 
 
 def _arrays_of(replies: Mapping[str, Payload]) -> dict[str, Mapping[str, Array]]:

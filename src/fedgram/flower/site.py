@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
+from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names, suggest
 from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.problem import Split
 from fedgram.data.tables.files import sql_name, sql_text
-from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
+from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, list_values, read_splits
 from fedgram.data.validation import check_finite
 from fedgram.flower.config import read_number, read_standardize
 from fedgram.nets.model import Backbone
@@ -25,9 +25,9 @@ from fedgram.theory.moments import Moments
 class Site:
     """One client of a federation.
 
-    `targets` are the target names. `folder` is private and must survive restarts. `backbone` and `device`
-    are as in `fedgram.training.train`. `validation` rows choose the round and all strengths; they are not
-    trained on.
+    `targets` are the target names, `inputs` those of input columns, if they have names. `folder` is private
+    and must survive restarts. `backbone` and `device` are as in `fedgram.training.train`. `validation` rows
+    choose the round and all strengths; they are not trained on.
     """
 
     name: str
@@ -38,9 +38,11 @@ class Site:
     folder: str | Path = "private"
     device: str = "auto"
     validation: Split | None = None
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", as_names(self.targets))
+        object.__setattr__(self, "inputs", as_names(self.inputs))
         if not is_valid_name(self.name):
             raise InputError(
                 f"Invalid site name: {escape_text(repr(self.name))}. Use 1 to {LONGEST_NAME} printable "
@@ -69,36 +71,50 @@ class Site:
 
         `input_type` is the type of inputs: single precision, or double before they are standardized.
         """
-        columns = list(as_names(inputs)), list(as_names(targets))
+        columns, name = (list(as_names(inputs)), list(as_names(targets))), name.strip()
         spec = TableSpec(None, *columns, test_fraction, where, site=name)
         train, test, _ = read_splits(path, spec, seed, input_type)
-        return cls(name, train[name], test.get(name), as_names(targets), **others)
+        return cls(name, train[name], test.get(name), as_names(targets), inputs=as_names(inputs), **others)
 
     @classmethod
     def from_config(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:
         """Read the table that the node config names.
 
         The node config has 'table', 'site', 'folder' and 'device', and with 'column' and 'value' it selects
-        the rows that have this value there. The run config has 'inputs' and 'targets', because all clients
-        use the same columns.
+        the rows that have this value there, blanks around it aside. The run config has 'inputs' and
+        'targets', because all clients use the same columns.
         """
         required = {"node": (node_config, ("table", "site")), "run": (run_config, ("inputs", "targets"))}
         for source, (config, keys) in required.items():
             for key in keys:
                 if config.get(key) in (None, ""):
                     raise InputError(f"Missing key in the {source} config: '{key}'. Add it.", field=key)
-        return cls.from_table(
-            str(node_config["table"]),
-            str(node_config["site"]),
-            inputs=split_names(str(run_config["inputs"])),
-            targets=split_names(str(run_config["targets"])),
-            test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
-            where=_select_rows(node_config),
-            input_type=np.float64 if read_standardize(run_config) else np.float32,
-            backbone=str(run_config.get("backbone", "resmlp")),
-            folder=str(node_config.get("folder", "private")),
-            device=str(node_config.get("device", "auto")),
-        )
+        path, name = str(node_config["table"]), str(node_config["site"])
+        column = str(node_config.get("column", ""))
+        value = str(node_config.get("value", name)).strip()
+        try:
+            return cls.from_table(
+                path,
+                name,
+                inputs=split_names(str(run_config["inputs"])),
+                targets=split_names(str(run_config["targets"])),
+                test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
+                where=f"trim({sql_name(column)}::VARCHAR) = {sql_text(value)}" if column else None,
+                input_type=np.float64 if read_standardize(run_config) else np.float32,
+                backbone=str(run_config.get("backbone", "resmlp")),
+                folder=str(node_config.get("folder", "private")),
+                device=str(node_config.get("device", "auto")),
+            )
+        except InputError as error:
+            if not column or error.field != "where":
+                raise
+            hint = suggest(value, list_values(path, column))
+            raise InputError(
+                f"No row of '{path}' has the value '{value}' in the column '{column}'{hint} Correct 'value' "
+                "(default: the site's name) or 'column'.",
+                client=name,
+                field="value",
+            ) from None
 
     def hold_out_validation(self, fraction: float) -> Site:
         """Move a fraction of the training rows to the validation rows, unless the site has some already.
@@ -115,10 +131,3 @@ class Site:
     def moments(self) -> Moments:
         """Moments of the training targets."""
         return Moments.from_arrays({self.name: self.train.targets}, target_names=self.targets)
-
-
-def _select_rows(node_config: Mapping[str, Any]) -> str | None:
-    if not node_config.get("column"):
-        return None
-    value = str(node_config.get("value", node_config["site"]))
-    return f"{sql_name(str(node_config['column']))}::VARCHAR = {sql_text(value)}"

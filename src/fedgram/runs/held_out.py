@@ -10,6 +10,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 
+ROUNDING = 1e-20  # fraction of the variance of all rows that equal targets of a client may seem to have
+
 
 @dataclass(frozen=True, eq=False)
 class HeldOutErrors:
@@ -33,8 +35,8 @@ class HeldOutErrors:
         return cls(
             rows=np.array([len(y) for y in targets]),
             mse=np.stack([each.mean(axis=0) if len(each) else nothing for each in squares]),
-            variance=np.stack([y.var(axis=0) if len(y) else nothing for y in targets]),
-            total_variance=everything.var(axis=0) if len(everything) else nothing,
+            variance=np.stack([_variance(y) if len(y) else nothing for y in targets]),
+            total_variance=_variance(everything) if len(everything) else nothing,
         )
 
     @property
@@ -47,11 +49,11 @@ class HeldOutErrors:
     @property
     def r2(self) -> Array:
         """Coefficient of determination (M, C) at each client; NaN where targets do not vary."""
-        return _r2(self.mse, self.variance)
+        return _r2(self.mse, self.variance, ROUNDING * self.total_variance)
 
     @property
     def total_r2(self) -> Array:
-        """Coefficient of determination (C,) over all clients' rows."""
+        """Coefficient of determination (C,) over all clients' rows; NaN where targets do not vary."""
         return _r2(self.total_mse, self.total_variance)
 
     def document(self) -> dict[str, Any]:
@@ -67,5 +69,10 @@ class HeldOutErrors:
         return cls(**{name: np.array(document[name], dtype=np.float64) for name in cls.__dataclass_fields__})
 
 
-def _r2(mse: Array, variance: Array) -> Array:
-    return 1 - np.divide(mse, variance, out=np.full_like(mse, np.nan), where=variance > 0)
+def _variance(targets: Array) -> Array:
+    """Variance (C,) of targets (N, C); exactly 0 for equal targets, whose mean is rounded."""
+    return (targets - targets[0]).var(axis=0)
+
+
+def _r2(mse: Array, variance: Array, rounding: Array | float = 0.0) -> Array:
+    return 1 - np.divide(mse, variance, out=np.full_like(mse, np.nan), where=variance > rounding)

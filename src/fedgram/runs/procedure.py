@@ -141,6 +141,11 @@ class Procedure:
         return "its moment head replaces the averaged head" if self.moment_head else ""
 
     @property
+    def has_shared_network(self) -> bool:
+        """Whether a run has a network for clients that did not take part."""
+        return self.centralized or (self.full_model and self.bias == "shared")
+
+    @property
     def name(self) -> str:
         """Canonical words, which `parse` reads back."""
         words = []

@@ -62,16 +62,16 @@ def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
     return array
 
 
-def check_names(names: tuple[str, ...], expected: int, kind: str) -> None:
-    """Check the number of names, and that they differ by more than blanks."""
+def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "") -> None:
+    """Check the number of names, and that they differ by more than blanks; messages name the place."""
     if len(names) != expected:
         raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
     times = Counter(str(name).strip() for name in names)
     repeated = next((name for name in times if times[name] > 1), None)
     if repeated is not None:
         raise InputError(
-            f"The {kind} name '{repeated}' appears more than once, perhaps with blanks around it. Give each "
-            f"{kind} its own name.",
+            f"The {kind} name '{repeated}' appears more than once{place}, perhaps with blanks around it. "
+            f"Remove the blanks, or give each {kind} its own name.",
             client=repeated if kind == "client" else None,
             field=f"{kind}s",
         )

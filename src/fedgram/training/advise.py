@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fedgram.nets.model import default_name
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Errors, SiteAdvice, Verdict
 from fedgram.runs.held_out import HeldOutErrors
 from fedgram.runs.paired_bootstrap import BLOCKS, block_count, interval, relative_change, resample_means
+from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import is_in_time_order, write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
@@ -127,7 +129,7 @@ def advise(
         procedures=procedures,
         sites=sites,
         total_change=change,
-        exchanged=_exchanged(recommended, first),
+        exchanged=_exchanged(recommended, first, problem),
         backbone=default_name(first.plan.backbone),
         config=first.plan.config,
         notes=write_notes(problem, sites, procedures, squares, recommended),
@@ -261,14 +263,30 @@ def _advise_site(
     )  # fmt: skip
 
 
-def _exchanged(procedure: str, trained: _Trained) -> tuple[str, ...]:
+def _exchanged(procedure: str, trained: _Trained, problem: Problem) -> tuple[str, ...]:
+    """List what leaves a site; round and strengths are chosen with sums over its rows."""
     if procedure == ALONE:
         return ()
     size, width = trained.parameters, trained.features
     targets = pluralize(trained.predicted[AUTO][0].shape[1], "target")
+    first, more = len(RIDGES) * len(STRENGTHS), 2 * len(STRENGTHS)
     return (
-        "once: row count, sums and sums of squares of every input and target, levels of categories",
-        f"every round: the network's {size:,} parameters in both directions, and one validation error",
-        f"at the end: row count, sums and sums of products of {width} features and {targets}",
-        "at the end: validation errors of the searched strengths, and two sums for the shares",
+        f"once: {', '.join(_list_summary(problem.provenance))}",
+        f"every round: the network's {size:,} parameters in both directions",
+        f"every round: row count, sums and sums of products of {width} features and {targets}, over training "
+        "and over validation rows",
+        f"every round: validation errors with {first} strengths, and of the model trained alone",
+        f"at the end: validation errors with {more} more strengths, and two sums for the shares",
     )
+
+
+def _list_summary(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Describe what a site sends before training, for the prediction and to encode its columns."""
+    yield "row count, mean and covariance of the targets"
+    inputs = provenance.get("encoding", {}).get("inputs", ())
+    if any(column["kind"] == "number" for column in inputs):
+        yield "count, mean and sum of squares of every numeric input"
+    if any(column["kind"] == "category" for column in inputs):
+        yield "levels of every category with their counts"
+    if any(column.get("median") is not None for column in inputs):
+        yield "medians"

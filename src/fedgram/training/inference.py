@@ -127,20 +127,21 @@ def _check_predictions(predicted: Array, client: str) -> None:
 
 def _index_of(run: StoredRun, client: str) -> int | None:
     """Return the index of a client's network; None for the shared network."""
-    clients = run.setup.data.clients
     if run.setup.procedure.centralized:
         return 0
-    if client not in clients and run.setup.procedure.full_model and run.setup.procedure.bias == "shared":
+    clients = run.setup.data.clients
+    names = [name.strip() for name in clients]  # tables are read without blanks around names
+    if client.strip() in names:
+        return names.index(client.strip())
+    if run.setup.procedure.has_shared_network:
         message = f"Client '{client}' did not take part in training; the shared network predicts for it."
         warnings.warn(message, stacklevel=3)
         return None
-    if client not in clients:
-        raise InputError(
-            f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
-            client=client,
-            field="inputs",
-        )
-    return clients.index(client)
+    raise InputError(
+        f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
+        client=client,
+        field="inputs",
+    )
 
 
 def _predict(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:

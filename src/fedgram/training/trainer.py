@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import product
 from operator import index
@@ -102,7 +102,7 @@ def train(
     _validate(problem, config, device)
     wanted = parse_runs(procedures, seeds)
     if all(run.procedure.without_limit for run in wanted):
-        problem = _leave_out_small_clients(problem, on_warning)
+        problem = _leave_out_small_clients(problem, wanted, on_warning)
     prediction = predict(problem.moments, config.penalty)
     with show_progress() if on_epoch is None else nullcontext(on_epoch) as report:
         task = Task(
@@ -119,15 +119,19 @@ def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     devices.check_precision(devices.resolve_device(device), config.precision)
 
 
-def _leave_out_small_clients(problem: Problem, on_warning: Callable[[str], None]) -> Problem:
+def _leave_out_small_clients(
+    problem: Problem, wanted: Sequence[Run], on_warning: Callable[[str], None]
+) -> Problem:
     """Leave out clients whose targets have no covariance, unless fewer than two would remain."""
     small = [client for client in problem.clients if not _has_covariance(problem.train[client].targets)]
     if not small or len(problem.clients) - len(small) < 2:
         return problem
     reasons = (f"'{client}' ({_why_without_covariance(problem.train[client].targets)})" for client in small)
+    has_shared_network = any(run.procedure.has_shared_network for run in wanted)
     on_warning(
-        f"Left out {pluralize(len(small), 'client')}: {', '.join(reasons)}. A shared model can predict their "
-        "rows."
+        f"Left out {pluralize(len(small), 'client')}: {', '.join(reasons)}. "
+        + ("A shared model can predict" if has_shared_network else "Local runs have no model for")
+        + " their rows."
     )
     return problem.without_clients(small)
 

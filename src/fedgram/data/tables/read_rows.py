@@ -14,10 +14,10 @@ from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import Impute
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint
+from fedgram.data.tables.files import sql_name
 from fedgram.data.tables.reader import check_in_every_file, open_table, select_rows, stack_targets
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.validation import check_unique_columns
-from fedgram.theory.validation import check_names
 
 TEST_FRACTION = 0.2
 
@@ -113,6 +113,13 @@ def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
     return [names[number] for number in client], values
 
 
+def list_values(path: str, column: str) -> list[str]:
+    """List the values of a column as text, without blanks around them."""
+    with open_table(path, column, "", (), None) as table:
+        query = f"SELECT DISTINCT trim({sql_name(column)}::VARCHAR) FROM source"
+        return sorted(value for (value,) in table.connection.execute(query).fetchall() if value)
+
+
 def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
     """Read a number per client name, the number of each row's client (N,), and the values (N, columns)."""
     with open_table(path, spec.client, spec.site, spec.columns, spec.where) as table:
@@ -135,7 +142,6 @@ def fetch_rows(
     found = table.connection.execute(f"{by_number} FROM numbered ORDER BY row").fetchnumpy()
     _check_clients(names, spec, table)
     clients = {name: int(number) for name, (number,) in zip(names, numbers, strict=True) if name is not None}
-    check_names(tuple(name for name in names if name is not None), len(names) - names.count(None), "client")
     return clients, found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import dropped_rows_message, pluralize
+from fedgram._util.text import dropped_rows_message, pluralize, quote_list
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column
 from fedgram.data.site_summary import FILL_TARGETS
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
@@ -97,18 +97,26 @@ def read_columns(
 
 def _drop_incomplete(table: dict[str, Array], site: str, spec: TableSpec) -> dict[str, Array]:
     """Drop rows that lack a value which is not imputed."""
-    imputed = set(spec.inputs) - {spec.time} if spec.impute else set()
-    needed = [name for name in table if name not in imputed]
-    parsed = (table[name] if name == spec.time else parse_column(table, name, site) for name in needed)
-    is_complete = ~np.any([is_missing(values) for values in parsed], axis=0)
+    never_imputed = [*spec.targets, *([spec.time] if spec.time else [])]
+    needed = never_imputed if spec.impute else list(table)
+    is_complete = _find_complete(table, needed, site, spec)
     if not is_complete.any():
+        can_impute = _find_complete(table, never_imputed, site, spec).any()
+        columns = "" if can_impute else f" of {quote_list(never_imputed)}"
+        remedy = "Fill inputs (--impute median)" if can_impute else "Fill them"
         raise InputError(
-            f"No row of site '{site}' has all values, of {pluralize(len(is_complete), 'row')}. Fill values "
-            "(--impute median), or drop the site.",
+            f"No row of site '{site}' has all values{columns}, of {pluralize(len(is_complete), 'row')}. "
+            f"{remedy}, or drop the site (--where).",
             client=site,
             field="source",
         )
     return {name: values[is_complete] for name, values in table.items()}
+
+
+def _find_complete(table: dict[str, Array], names: Sequence[str], site: str, spec: TableSpec) -> Array:
+    """Return which rows (N,) have a value in all of these columns."""
+    parsed = (table[name] if name == spec.time else parse_column(table, name, site) for name in names)
+    return ~np.any([is_missing(values) for values in parsed], axis=0)
 
 
 def _read(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.files import find_tables, is_text
 from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
 
-PANDAS_INDEX = "__index_level_0__"
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 """Name that pandas gives an index without a name in a Parquet file."""
 
 
 def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
     """Read the names of all columns and the text of all rows, in the table's order; missing values are ''.
 
-    Columns of folder names are not read.
+    Columns of folder names are not read, nor an index of pandas that has no name.
     """
     with connect_duckdb() as connection:
         table = SourceTable(connection, path, "", (), None, is_single=True)
@@ -28,4 +30,5 @@ def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
             names, values = [column[0] for column in found.description], found.fetchall()
             own = table.reader.read_header(files[0])  # DuckDB renames columns without a name
     names = own if len(own) == len(names) else names
-    return ["" if name == PANDAS_INDEX else name for name in names], values
+    kept = [number for number, name in enumerate(names) if not PANDAS_INDEX.fullmatch(name)]
+    return [names[number] for number in kept], [tuple(row[number] for number in kept) for row in values]

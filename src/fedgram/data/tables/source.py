@@ -17,6 +17,7 @@ from fedgram._util.arrays import Array
 from fedgram.data.tables.file_reader import FileReader
 from fedgram.data.tables.files import source_paths, sql_text
 from fedgram.data.validation import client_name
+from fedgram.theory.validation import check_names
 
 if TYPE_CHECKING:
     import duckdb
@@ -77,12 +78,17 @@ class SourceTable:
         return ", ".join(template.format(number) for number in range(len(self.targets)))
 
     def read_by_client(self, columns: str, rows: str) -> tuple[list[str | None], Array]:
-        """Read values (M, columns) of M clients in order of name, and the names; None is a missing name."""
+        """Read values (M, columns) of M clients in order of name, and the names; None is a missing name.
+
+        Names have no blanks around them; two that differ by blanks only are refused.
+        """
         found = self.connection.execute(f"SELECT client, {columns} FROM {rows}")
         width = len(found.description) - 1
         by_name = sorted(
-            ((client_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _sort_key(row[0])
+            ((_strip_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _sort_key(row[0])
         )
+        given = tuple(name for name, _ in by_name if name is not None)
+        check_names(given, len(given), "client", f" in the column '{self.client}' of {self}")
         values = np.array([values for _, values in by_name], dtype=np.float64)
         return [name for name, _ in by_name], values.reshape(-1, width)
 
@@ -90,6 +96,11 @@ class SourceTable:
         paths = source_paths(self.source)
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return f"'{paths[0]}'{others}" if paths else "the table"
+
+
+def _strip_name(client: Any) -> str | None:
+    name = client_name(client)
+    return None if name is None else name.strip()
 
 
 def _sort_key(name: str | None) -> tuple[float, str]:

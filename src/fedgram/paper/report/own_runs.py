@@ -106,9 +106,9 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
         sentences += _tell_errors(setting, errors)
     else:
         compared = "; only heads are compared" if heads else ""
-        sentences.append(
-            Sentence("Errors", f"There are no test rows, or their errors were not stored{compared}.")
-        )
+        has_rows = any(setting.setup.data.test_rows)
+        reason = "Errors on test rows were not stored" if has_rows else "There are no test rows"
+        sentences.append(Sentence("Errors", f"{reason}{compared}."))
     return [*sentences, Sentence("Heads", " ".join(heads))] if heads else sentences
 
 
@@ -122,7 +122,8 @@ def _tell_errors(setting: Comparison, errors: Errors) -> list[Sentence]:
     best = max(errors, key=lambda group: _mean_r2(errors[group]))
     rmse, r2 = (each.mean(axis=0) for each in (errors[best].total_rmse, errors[best].total_r2))
     numbers = "; ".join(
-        f"{target}: RMSE {format_digits(rmse[c])}, R² {r2[c]:.2f}" for c, target in enumerate(targets)
+        f"{target}: RMSE {format_digits(rmse[c])}" + ("" if np.isnan(r2[c]) else f", R² {r2[c]:.2f}")
+        for c, target in enumerate(targets)
     )
     rank = " best" if len(errors) > 1 else ""
     sentences = [Sentence("Errors", f"'{best.name}' predicts test rows{rank}. {numbers}.")]
