@@ -14,13 +14,15 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
+from fedgram import read_moments
 from fedgram._util.errors import InputError
 from fedgram._util.locks import lock_folders
 from fedgram.data.tables.read_rows import TableSpec, read_table
-from fedgram.flower import deployment, server_app
+from fedgram.flower import Site, deployment, server_app
 from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import write_certificate, write_node_key
 from fedgram.flower.config import FederationConfig
@@ -117,11 +119,10 @@ def test_recommended_procedure_is_the_default(tables, monkeypatch, line, options
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('"new york"', '"New Yrok"'),
-         "has the value 'New Yrok' in the column 'town'; did you mean 'new york'? "
-         "Correct 'value' (default: the site's name) or 'column'."),
-        (('"new york"', '"5"'), "has the value '5' in the column 'town'. Correct 'value' (default"),
+        (('"new york"', '"New Yrok"'), "No row has the value 'New Yrok' in the column 'town' of "),
+        (('"new york"', "5"), "which has 'coast', 'new york', 'ridge'. Correct 'value' (default: the site's"),
         (('"town"', '"twon"'), "No column 'twon' in "),
+        (("sites.york", 'sites."ridge "'), "The site name 'ridge' appears more than once in "),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_exist_are_named(tables, change, words):
@@ -131,6 +132,39 @@ def test_rows_that_do_not_exist_are_named(tables, change, words):
     assert code == 2
     assert words in err
     assert "condition" not in err
+
+
+@pytest.mark.parametrize(
+    ("values", "value"),
+    [
+        ([3.0, 4.0], 3),  # advise calls it '3', too
+        ([3, 4], 3.0),
+        ([True, False], "True"),
+        (["True", "no"], "True"),
+        (["2020-1-1", "2020-1-2"], "2020-1-1"),
+        (["oslo\t", "bergen"], "oslo"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_site_is_found_by_the_name_that_training_gives_it(tmp_path, values, value, suffix):
+    if suffix == "csv" and values[0] == 3.0:
+        values = [int(each) for each in values]  # '3.0' is another text than '3'
+    rows = pd.DataFrame({"site": values * 20, "x": np.arange(40.0), "y": np.arange(40.0) % 7})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    rows.to_parquet(tmp_path / "t.parquet")
+    nodes = {"table": str(tmp_path / f"t.{suffix}"), "site": "here", "column": "site", "value": value}
+    site = Site.from_config(nodes, {"inputs": "x", "targets": "y", "test-fraction": 0.0})
+    np.testing.assert_array_equal(site.train.inputs[:, 0], np.arange(0.0, 40, 2))
+    clients = read_moments(nodes["table"], client="site", targets=["y"]).clients
+    assert str(value).removesuffix(".0") in clients
+
+
+def test_names_that_differ_by_blanks_are_refused_as_in_training(tables):
+    text = (tables / "all.csv").read_text().replace("ridge,", "ridge ,", 1)
+    (tables / "all.csv").write_text(text)
+    code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
+    assert code == 2
+    assert "The client name 'ridge' appears more than once in the column 'town' of " in err
 
 
 def test_blanks_around_names_of_sites_do_not_count(tables):

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -367,6 +368,12 @@ def test_columns_of_data_frames_are_chosen_by_name_at_a_site(model_file):
     frame = pd.DataFrame(rows, columns=["a", "b", "c"]).assign(y=0.0)
     np.testing.assert_array_equal(predict_at_site(model_file, frame[["c", "y", "a", "b"]], network), expected)
     np.testing.assert_array_equal(predict_at_site(model_file, torch.tensor(rows), network), expected)
+    table = pa.table({name: frame[name] for name in "cba"})
+    np.testing.assert_array_equal(predict_at_site(model_file, table, network), expected)
+    half = torch.tensor(rows, dtype=torch.bfloat16)
+    np.testing.assert_array_equal(
+        predict_at_site(model_file, half, network), predict_at_site(model_file, half.double(), network)
+    )
     with pytest.raises(InputError, match=r"no column 'b'. Pass the columns 'a', 'b', 'c'\."):
         predict_at_site(model_file, frame[["a", "c"]], network)
 
@@ -388,7 +395,11 @@ def test_a_model_without_input_names_warns_of_data_frames(model_file):
         ([[1.0, np.inf, 3.0]], "Column 'b' has 1 value too large to compute with, first inf"),
         ([["1", "x", "2"]], "Column 'a' is not numeric"),
         ([[1.0, 2.0], [1.0]], "Rows of the inputs have different lengths"),
-        (np.full((2, 4, 4, 1), np.nan), "Row 1 of the inputs has a value that is not finite"),
+        (np.full((2, 4, 4, 1), np.nan), "Row 1 of the inputs has a value that is missing or not finite"),
+        (np.ma.masked_equal(np.zeros((2, 4, 4, 1)), 0.0), "Row 1 of the inputs has a value that is missing"),
+        (np.ones((2, 2)), "The inputs have 2 columns instead of 3: 'a', 'b', 'c'"),
+        (pd.DataFrame(np.ones((2, 3)), columns=[0, "a", "b"]), "The column name 0 is not text"),
+        (pd.DataFrame(np.ones((2, 4)), columns=["a", "b", "a", "c"]), "The column 'a' occurs twice"),
         (None, "The inputs are not numbers: object"),
     ],
 )

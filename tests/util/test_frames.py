@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fedgram import InputError, Moments
@@ -28,6 +29,12 @@ def test_what_has_no_names_is_in_order():
     plain = {"north": NORTH.to_numpy(), "south": pd.DataFrame(SOUTH[["u", "v"]].to_numpy())}
     given = Moments.from_arrays(plain, target_names=["u", "v"])
     np.testing.assert_array_equal(given.covariance, Moments.from_arrays(SITES).covariance)
+
+
+def test_columns_of_pyarrow_tables_are_taken_by_name():
+    tables = {name: pa.Table.from_pandas(frame) for name, frame in SITES.items()}
+    means = (Moments.from_arrays(sites).mean for sites in (tables, SITES))
+    np.testing.assert_allclose(*means, rtol=1e-14)  # rows or columns are next to each other in memory
 
 
 @pytest.mark.parametrize(("names", "client"), [((), "south"), (("u", "v"), "south"), (("a", "b"), "north")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from fedgram._util.errors import InputError
@@ -16,7 +17,7 @@ def align_columns(
 
     Without names, use those of the first data frame. Arrays stay as they are.
     """
-    labels = {client: found for client, each in values.items() if (found := _column_names(each))}
+    labels = {client: found for client, each in values.items() if (found := column_names(each))}
     ordered = as_names(names) or next(iter(labels.values()), ())
     for client, found in labels.items():
         if sorted(found) != sorted(ordered):
@@ -26,9 +27,29 @@ def align_columns(
                 client=client,
                 field=what,
             )
-    return {c: each[list(ordered)] if c in labels else each for c, each in values.items()}, ordered
+    return {c: _select(each, list(ordered)) if c in labels else each for c, each in values.items()}, ordered
 
 
-def _column_names(values: Any) -> tuple[str, ...]:
-    columns = tuple(getattr(values, "columns", ()))
-    return columns if all(isinstance(column, str) for column in columns) else ()
+def column_names(values: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns; none for arrays and if columns are numbered.
+
+    Raises
+    ------
+    InputError
+        If names are neither text nor numbers, or occur twice.
+    """
+    # In pyarrow `columns` are arrays, not names.
+    names = tuple(getattr(values, "column_names", getattr(values, "columns", ())))
+    if all(isinstance(name, Integral) for name in names):
+        return ()
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise InputError(
+            f"The column name {wrong[0]!r} is not text. Rename the columns, or pass an array.", field="inputs"
+        )
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"The column '{repeated[0]}' occurs twice. Rename or drop one.", field="inputs")
+    return names
+
+
+def _select(table: Any, names: list[str]) -> Any:
+    return table.select(names) if hasattr(table, "column_names") else table[names]

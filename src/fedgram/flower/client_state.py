@@ -21,7 +21,7 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
 Arrays = dict[str, Array]
 MODEL, ERROR = "model.safetensors", "error"
 NAMES = "inputs"
-"""Key of the input names in the model file's metadata, a JSON list; files without it are valid."""
+"""Key of the input names in the model file's metadata, a JSON list; older files have none."""
 REMEDY = "Delete it, and the site resumes from the round before"
 
 

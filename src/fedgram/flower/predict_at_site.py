@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list
+from fedgram._util.frames import column_names
+from fedgram._util.text import pluralize, quote_list
 from fedgram.data.columns import check_present, parse_numbers
 from fedgram.flower.client_state import MODEL, NAMES
 from fedgram.flower.scaling import PREFIX, Scaling
@@ -24,7 +25,7 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata
 LOCAL, SHARE = "local.", "local_share"
 """Prefix of the network trained alone, and its share in a blended run."""
 REMEDY = "Restore it from a backup, or train again"
-FILL = "Fill them as before training, or drop the rows."
+FILL = "Fill missing values as before training, or drop the rows."
 
 
 def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
@@ -100,16 +101,23 @@ def _find_file(path: Path) -> Path:
 
 def _read_rows(inputs: Any, names: Sequence[str]) -> Array:
     """Return rows (N, ...) of finite numbers; columns of data frames are ordered as `names`."""
-    labels = list(getattr(inputs, "columns", ()))
-    if labels and all(isinstance(label, str) for label in labels):
+    if labels := column_names(inputs):
         return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)})
     values = _to_array(inputs)
     if values.ndim == 2 and values.shape[1]:
-        known = names if len(names) == values.shape[1] else [f"x{d}" for d in range(values.shape[1])]
-        return _read_columns(dict(zip(known, values.T, strict=True)))
-    if values.dtype.kind == "f" and not np.isfinite(values).all():  # images
-        row = np.argwhere(~np.isfinite(values))[0][0] + 1
-        raise InputError(f"Row {row} of the inputs has a value that is not finite. {FILL}", field="inputs")
+        given = values.shape[1]
+        if names and len(names) != given:
+            raise InputError(
+                f"The inputs have {pluralize(given, 'column')} instead of {len(names)}: {quote_list(names)}.",
+                field="inputs",
+            )
+        return _read_columns(dict(zip(names or [f"x{d}" for d in range(given)], values.T, strict=True)))
+    is_number = np.abs(np.ma.filled(values.astype(np.float64), np.nan)) <= np.finfo(np.float32).max
+    if not is_number.all():  # images
+        row = np.argwhere(~is_number)[0][0] + 1
+        raise InputError(
+            f"Row {row} of the inputs has a value that is missing or not finite. {FILL}", field="inputs"
+        )
     return values
 
 
@@ -131,7 +139,7 @@ def _choose_columns(labels: Sequence[str], names: Sequence[str]) -> Sequence[str
 
 def _to_array(inputs: Any) -> Array:
     try:
-        values = np.asanyarray(inputs.detach().cpu() if isinstance(inputs, Tensor) else inputs)
+        values = np.asanyarray(inputs.detach().cpu().double() if isinstance(inputs, Tensor) else inputs)
     except ValueError:  # rows of different lengths
         raise InputError("Rows of the inputs have different lengths. Pass a table.", field="inputs") from None
     if values.ndim != 2 and values.dtype.kind not in "biuf":

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names, suggest
+from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
 from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.problem import Split
-from fedgram.data.tables.files import sql_name, sql_text
-from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, list_values, read_splits
-from fedgram.data.validation import check_finite
+from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
+from fedgram.data.validation import check_finite, client_name
 from fedgram.flower.config import read_number, read_standardize
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
@@ -25,9 +24,9 @@ from fedgram.theory.moments import Moments
 class Site:
     """One client of a federation.
 
-    `targets` are the target names, `inputs` those of input columns, if they have names. `folder` is private
-    and must survive restarts. `backbone` and `device` are as in `fedgram.training.train`. `validation` rows
-    choose the round and all strengths; they are not trained on.
+    `targets` are the target names, and `inputs` the names of the input columns, if they have some. `folder`
+    is private and must survive restarts. `backbone` and `device` are as in `fedgram.training.train`.
+    `validation` rows choose the round and all strengths; they are not trained on.
     """
 
     name: str
@@ -64,15 +63,19 @@ class Site:
         test_fraction: float | None = None,
         seed: int = 0,
         where: str | None = None,
+        column: str | None = None,
+        value: str | None = None,
         input_type: type = np.float32,
         **others: Any,
     ) -> Site:
         """Read the rows of a table file; `seed` draws the test rows, `where` is a SQL condition.
 
+        With `column`, only the rows that have `value` there are read; it is the site's name by default.
         `input_type` is the type of inputs: single precision, or double before they are standardized.
         """
         columns, name = (list(as_names(inputs)), list(as_names(targets))), name.strip()
-        spec = TableSpec(None, *columns, test_fraction, where, site=name)
+        value = (value or name) if column else None
+        spec = TableSpec(column, *columns, test_fraction, where, site=name, value=value)
         train, test, _ = read_splits(path, spec, seed, input_type)
         return cls(name, train[name], test.get(name), as_names(targets), inputs=as_names(inputs), **others)
 
@@ -81,40 +84,27 @@ class Site:
         """Read the table that the node config names.
 
         The node config has 'table', 'site', 'folder' and 'device', and with 'column' and 'value' it selects
-        the rows that have this value there, blanks around it aside. The run config has 'inputs' and
-        'targets', because all clients use the same columns.
+        the rows that have this value there. The run config has 'inputs' and 'targets', because all clients
+        use the same columns.
         """
         required = {"node": (node_config, ("table", "site")), "run": (run_config, ("inputs", "targets"))}
         for source, (config, keys) in required.items():
             for key in keys:
                 if config.get(key) in (None, ""):
                     raise InputError(f"Missing key in the {source} config: '{key}'. Add it.", field=key)
-        path, name = str(node_config["table"]), str(node_config["site"])
-        column = str(node_config.get("column", ""))
-        value = str(node_config.get("value", name)).strip()
-        try:
-            return cls.from_table(
-                path,
-                name,
-                inputs=split_names(str(run_config["inputs"])),
-                targets=split_names(str(run_config["targets"])),
-                test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
-                where=f"trim({sql_name(column)}::VARCHAR) = {sql_text(value)}" if column else None,
-                input_type=np.float64 if read_standardize(run_config) else np.float32,
-                backbone=str(run_config.get("backbone", "resmlp")),
-                folder=str(node_config.get("folder", "private")),
-                device=str(node_config.get("device", "auto")),
-            )
-        except InputError as error:
-            if not column or error.field != "where":
-                raise
-            hint = suggest(value, list_values(path, column))
-            raise InputError(
-                f"No row of '{path}' has the value '{value}' in the column '{column}'{hint} Correct 'value' "
-                "(default: the site's name) or 'column'.",
-                client=name,
-                field="value",
-            ) from None
+        return cls.from_table(
+            str(node_config["table"]),
+            str(node_config["site"]),
+            inputs=split_names(str(run_config["inputs"])),
+            targets=split_names(str(run_config["targets"])),
+            test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
+            column=str(node_config.get("column", "")) or None,
+            value=client_name(node_config.get("value")),
+            input_type=np.float64 if read_standardize(run_config) else np.float32,
+            backbone=str(run_config.get("backbone", "resmlp")),
+            folder=str(node_config.get("folder", "private")),
+            device=str(node_config.get("device", "auto")),
+        )
 
     def hold_out_validation(self, fraction: float) -> Site:
         """Move a fraction of the training rows to the validation rows, unless the site has some already.

@@ -30,8 +30,10 @@ from fedgram._util.text import quote_list
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem, Split
 from fedgram.data.splits import split_by_projection
+from fedgram.data.validation import client_name
 from fedgram.flower.config import KEYS
 from fedgram.flower.site import Site
+from fedgram.theory.validation import check_names
 
 SITE_KEYS = ("table", "column", "value", "folder", "device")
 """Keys of a site. `value` is the site's value in `column`, by default its name."""
@@ -177,6 +179,7 @@ def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str,
             f"'{path}' needs at least two sites. Add a section [sites.NAME] with a table for each.",
             field="sites",
         )
+    check_names(tuple(sites), len(sites), "site", f" in '{path}'")
     for name, own in sites.items():
         _check_keys(own, SITE_KEYS, f"[sites.{name}] of '{path}'")
     return {name: _build_node({**shared, **own}, name, path) for name, own in sites.items()}
@@ -187,7 +190,7 @@ def _build_node(own: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]
     if not isinstance(own.get("table"), str):
         raise InputError(f"[sites.{name}] of '{path}' needs a table. Add table = \"FILE\".", field="table")
     places = {key: str(path.absolute().parent / own[key]) for key in ("table", "folder") if key in own}
-    value = {"value": str(own.get("value", name))} if "column" in own else {}
+    value = {"value": client_name(own.get("value", name))} if "column" in own else {}
     return {**own, **places, **value}
 
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 
-ROUNDING = 1e-20  # fraction of the variance of all rows that equal targets of a client may seem to have
-
 
 @dataclass(frozen=True, eq=False)
 class HeldOutErrors:
@@ -49,7 +47,7 @@ class HeldOutErrors:
     @property
     def r2(self) -> Array:
         """Coefficient of determination (M, C) at each client; NaN where targets do not vary."""
-        return _r2(self.mse, self.variance, ROUNDING * self.total_variance)
+        return _r2(self.mse, self.variance)
 
     @property
     def total_r2(self) -> Array:
@@ -70,9 +68,11 @@ class HeldOutErrors:
 
 
 def _variance(targets: Array) -> Array:
-    """Variance (C,) of targets (N, C); exactly 0 for equal targets, whose mean is rounded."""
-    return (targets - targets[0]).var(axis=0)
+    """Variance (C,) of targets (N, C); exactly 0 if they are equal up to rounding."""
+    deviations = targets - targets[0]  # the mean of equal targets is rounded
+    is_rounding = np.abs(deviations).max(axis=0) <= 4 * np.finfo(float).eps * np.abs(targets).max(axis=0)
+    return np.where(is_rounding, 0.0, deviations.var(axis=0))
 
 
-def _r2(mse: Array, variance: Array, rounding: Array | float = 0.0) -> Array:
-    return 1 - np.divide(mse, variance, out=np.full_like(mse, np.nan), where=variance > rounding)
+def _r2(mse: Array, variance: Array) -> Array:
+    return 1 - np.divide(mse, variance, out=np.full_like(mse, np.nan), where=variance > 0)

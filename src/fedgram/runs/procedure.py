@@ -143,7 +143,8 @@ class Procedure:
     @property
     def has_shared_network(self) -> bool:
         """Whether a run has a network for clients that did not take part."""
-        return self.centralized or (self.full_model and self.bias == "shared")
+        # With centered targets, predictions lack a mean that only clients have.
+        return self.centralized or (self.full_model and self.bias == "shared" and not self.centered)
 
     @property
     def name(self) -> str:

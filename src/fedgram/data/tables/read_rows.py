@@ -10,14 +10,16 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import quote_list
 from fedgram.data.problem import Kind, Problem, Split
 from fedgram.data.site_summary import Impute
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint
-from fedgram.data.tables.files import sql_name
+from fedgram.data.tables.files import sql_text
 from fedgram.data.tables.reader import check_in_every_file, open_table, select_rows, stack_targets
 from fedgram.data.tables.source import SourceTable
-from fedgram.data.validation import check_unique_columns
+from fedgram.data.validation import check_unique_columns, client_name
+from fedgram.theory.validation import check_names
 
 TEST_FRACTION = 0.2
 
@@ -26,6 +28,7 @@ TEST_FRACTION = 0.2
 class TableSpec:
     """Columns and rows to read from a table. Without a client column, all rows belong to `site`.
 
+    With `value`, only the rows of the client column that have this value are read; they belong to `site`.
     `time` and `impute` are for `read_site_tables`, which also reads categories.
     """
 
@@ -36,6 +39,7 @@ class TableSpec:
     where: str | None = None
     drop_missing: bool = False
     site: str = ""
+    value: str | None = None
     kind: Kind | None = None
     time: str | None = None
     impute: Impute = None
@@ -113,20 +117,36 @@ def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
     return [names[number] for number in client], values
 
 
-def list_values(path: str, column: str) -> list[str]:
-    """List the values of a column as text, without blanks around them."""
-    with open_table(path, column, "", (), None) as table:
-        query = f"SELECT DISTINCT trim({sql_name(column)}::VARCHAR) FROM source"
-        return sorted(value for (value,) in table.connection.execute(query).fetchall() if value)
-
-
 def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
     """Read a number per client name, the number of each row's client (N,), and the values (N, columns)."""
     with open_table(path, spec.client, spec.site, spec.columns, spec.where) as table:
         check_in_every_file(table, table.columns)
         select_rows(table, drop_missing=False)
+        if spec.value is not None:
+            _keep_client(table, spec.value, spec.site)
         clients, found = fetch_rows(table, spec)
     return clients, found["client"], stack_targets(found, len(spec.columns))
+
+
+def _keep_client(table: SourceTable, value: str, site: str) -> None:
+    """Keep only the rows of the view `data` whose client has this name, and let them belong to the site."""
+    found = table.connection.execute("SELECT DISTINCT client, client::VARCHAR FROM data").fetchall()
+    names = {text: name.strip() for client, text in found if (name := client_name(client))}
+    kept = [text for text, name in names.items() if name == value.strip()]
+    column = f"the column '{table.client}' of {table}"
+    check_names(tuple(kept), len(kept), "client", f" in {column}")
+    if not kept:
+        raise InputError(
+            f"No row has the value '{value}' in {column}, which has {quote_list(sorted(names.values()))}. "
+            "Correct 'value' (default: the site's name) or 'column'.",
+            client=site,
+            field="value",
+        )
+    table.connection.execute("ALTER VIEW data RENAME TO every_client")
+    table.connection.execute(
+        f"CREATE TEMP VIEW data AS SELECT * REPLACE ({sql_text(site)} AS client) FROM every_client "
+        f"WHERE client::VARCHAR = {sql_text(kept[0])}"
+    )
 
 
 def fetch_rows(
@@ -147,7 +167,7 @@ def fetch_rows(
 
 def check_several_clients(clients: Collection[str], spec: TableSpec, source: str) -> None:
     """Reject a client column with fewer than two clients."""
-    if spec.client is not None and len(clients) < 2:
+    if spec.client is not None and spec.value is None and len(clients) < 2:
         found = f"only the client '{next(iter(clients))}'" if clients else "no client"
         raise InputError(
             f"The column '{spec.client}' of {source} has {found}, but a federation needs at least two. "
