@@ -201,3 +201,19 @@ def test_the_defaults_are_the_papers():
         learning_rate=1e-3, final_learning_rate=1e-5, clip=5.0, precision="tf32",
     )  # fmt: skip
     assert PROXIMAL == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("full-model", True),
+        ("full-model+moment-head+site-effects+blended", True),
+        ("centralized", True),
+        ("full-model+private", False),
+        ("full-model+centered", False),  # the mean of an unknown client is not known
+        ("ordinary", False),
+        ("local", False),
+    ],
+)
+def test_which_runs_have_a_network_for_unknown_clients(text, expected):
+    assert Procedure.parse(text).has_shared_network is expected

@@ -362,7 +362,7 @@ def test_the_time_that_is_left_is_told_from_what_this_process_took(tmp_path, epo
 @pytest.mark.parametrize(
     ("procedure", "advice"),
     [
-        ("local", "Local runs have no model for their rows."),
+        ("local", "These runs have no model for their rows."),
         ("full-model+moment-head", "A shared model can predict their rows."),
         ("ordinary", ""),
     ],

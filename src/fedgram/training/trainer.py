@@ -130,7 +130,7 @@ def _leave_out_small_clients(
     has_shared_network = any(run.procedure.has_shared_network for run in wanted)
     on_warning(
         f"Left out {pluralize(len(small), 'client')}: {', '.join(reasons)}. "
-        + ("A shared model can predict" if has_shared_network else "Local runs have no model for")
+        + ("A shared model can predict" if has_shared_network else "These runs have no model for")
         + " their rows."
     )
     return problem.without_clients(small)
