@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -46,8 +47,9 @@ def column_names(values: Any) -> tuple[str, ...]:
         raise InputError(
             f"The column name {wrong[0]!r} is not text. Rename the columns, or pass an array.", field="inputs"
         )
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"The column '{repeated[0]}' occurs twice. Rename or drop one.", field="inputs")
+    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
+    if repeated is not None:
+        raise InputError(f"The column '{repeated}' occurs twice. Rename or drop one.", field="inputs")
     return names
 
 

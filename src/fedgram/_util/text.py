@@ -81,9 +81,15 @@ def dropped_rows_message(rows: int) -> str:
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Format the end of a message about an unknown name: "; did you mean 'x'?", or "." if none is similar."""
+    near = find_closest(name, names)
+    return f"; did you mean '{near}'?" if near else "."
+
+
+def find_closest(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of the names, whatever their case; None if none is similar."""
     spelled = {each.lower(): each for each in names}
     near = get_close_matches(name.lower(), spelled, n=1)
-    return f"; did you mean '{spelled[near[0]]}'?" if near else "."
+    return spelled[near[0]] if near else None
 
 
 def describe_seeds(seeds: Collection[int]) -> str:

@@ -65,8 +65,9 @@ def describe_measurement(measured: RunMeasurement, tested: str = "") -> list[str
 
 def _count_tested(run: StoredRun) -> str:
     """Return ' over 2 of 3 sites' if sites with test rows did not report the error of the kept models."""
-    errors, rows = run.account.chosen.get("test_mse", ()), run.setup.data.test_rows
-    tested = [error is not None for error, count in zip(errors, rows, strict=False) if count]
+    rows = run.setup.data.test_rows
+    errors = run.account.chosen.get("test_mse", [0.0] * len(rows))
+    tested = [error is not None for error, count in zip(errors, rows, strict=True) if count]
     return "" if all(tested) else f" over {sum(tested)} of {pluralize(len(tested), 'site')}"
 
 

@@ -20,7 +20,7 @@ Tested = Mapping[Setup, HeldOutErrors]
 class SiteErrors:
     """RMSE and R² of a procedure on test rows.
 
-    rmse, r2 (seeds, M, C): at each site, NaN without test rows, and R² where a target does not vary.
+    rmse, r2 (seeds, M, C): at each site, NaN without test rows; R² also where a target does not vary.
     total_rmse, total_r2 (seeds, C): of all sites' rows together.
     """
 

@@ -259,7 +259,7 @@ def federate(
         check_secure(config)
     for name in sites.nodes:  # bad settings and tables are refused before anything starts
         rows = read_site(sites.node_config(name), sites.run_config)
-        _ = rows.hold_out_validation(config.validation_fraction).moments
+        _ = rows.hold_out_validation(config.validation_fraction).moments  # checks targets as the site will
     folder, number = out / "federation", len(sites.nodes)
     # A second command in the same folder would replace the keys and logs of this one.
     with interrupt_on_termination(), ExitStack() as stack:

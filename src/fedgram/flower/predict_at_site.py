@@ -25,7 +25,7 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata
 LOCAL, SHARE = "local.", "local_share"
 """Prefix of the network trained alone, and its share in a blended run."""
 REMEDY = "Restore it from a backup, or train again"
-FILL = "Fill missing values as before training, or drop the rows."
+FILL = "Fill missing values as you did for training, or drop the rows."
 
 
 def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:

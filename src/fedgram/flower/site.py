@@ -73,11 +73,11 @@ class Site:
         With `column`, only the rows that have `value` there are read; it is the site's name by default.
         `input_type` is the type of inputs: single precision, or double before they are standardized.
         """
-        columns, name = (list(as_names(inputs)), list(as_names(targets))), name.strip()
+        name, inputs, targets = name.strip(), as_names(inputs), as_names(targets)
         value = (value or name) if column else None
-        spec = TableSpec(column, *columns, test_fraction, where, site=name, value=value)
+        spec = TableSpec(column, list(inputs), list(targets), test_fraction, where, site=name, value=value)
         train, test, _ = read_splits(path, spec, seed, input_type)
-        return cls(name, train[name], test.get(name), as_names(targets), inputs=as_names(inputs), **others)
+        return cls(name, train[name], test.get(name), targets, inputs=inputs, **others)
 
     @classmethod
     def from_config(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Site:

@@ -8,11 +8,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import find_closest, pluralize, quote_list
 from fedgram.data.tables.files import (
     MISSING_TEXT,
     expand_paths,
@@ -138,9 +137,8 @@ def missing_column(table: SourceTable, name: str, columns: list[str]) -> InputEr
         for file in expand_paths(source_paths(table.source)):
             if reason := _find_bad_line(file):  # DuckDB read each line as one value
                 return _cannot_read(file, reason)
-    spelled = {column.lower(): column for column in columns}
-    near = get_close_matches(name.lower(), spelled, n=1)
-    hint = f" (did you mean '{spelled[near[0]]}'?)" if near else ""
+    near = find_closest(name, columns)
+    hint = f" (did you mean '{near}'?)" if near else ""
     return InputError(f"No column '{name}' in {table}{hint}. Columns: {quote_list(columns)}.", field=name)
 
 

@@ -15,7 +15,7 @@ PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
     """Read the names of all columns and the text of all rows, in the table's order; missing values are ''.
 
-    Columns of folder names are not read, nor an index of pandas that has no name.
+    Columns of folder names and unnamed pandas indexes are not read.
     """
     with connect_duckdb() as connection:
         table = SourceTable(connection, path, "", (), None, is_single=True)
