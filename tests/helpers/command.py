@@ -4,10 +4,16 @@ import io
 import os
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
 from typing import NamedTuple
 from unittest.mock import patch
 
+import typer.main
+
 from fedgram.cli import main
+
+build_once = cache(typer.main.get_command)
+"""Typer builds all commands from their signatures in every call, which takes longer than most commands."""
 
 
 class Finished(NamedTuple):
@@ -27,6 +33,7 @@ def fedgram(*arguments, cwd=None, columns=120, encoding="utf-8"):
         redirect_stderr(err),
         patch.object(sys, "argv", ["fedgram", *map(str, arguments)]),
         patch.dict(os.environ, COLUMNS=str(columns)),
+        patch.object(typer.main, "get_command", build_once),
     ):
         try:
             main()
