@@ -17,7 +17,7 @@ from fedgram._util.locks import lock_folders
 from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
 from fedgram.federation.clients import check_independent_starts
-from fedgram.nets.model import Backbone, default_name, draw_example, fingerprint, operations_per_row
+from fedgram.nets.model import Backbone, Model, default_name, draw_example, fingerprint, operations_per_row
 from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
 from fedgram.runs.procedure import Procedure
@@ -180,14 +180,22 @@ def _plan(task: Task, runs: list[Run], backbone_name: str | None, device: str) -
     data = summarize(problem)
     setups = [Setup(run.procedure, run.seed, config, *network, data) for run in runs]
     rows = sum(map(len, problem.train.values())) * config.epochs * config.rounds * len(_pending(task, setups))
-    # the backward pass takes twice the operations of the forward pass
-    hours = devices.estimate_cpu_hours(3.0 * operations_per_row(model, inputs) * rows)
-    work = f"about {hours:,.0f} hours of training on this CPU"
-    devices.check_cpu_hours(device, hours, work, "Use fewer epochs, fewer runs or a smaller backbone")
+    _check_cpu_hours(model, inputs, rows, device)
     limit = None if all(run.procedure.without_limit for run in runs) else task.prediction
     for warning in (*task.prediction.notes, *preflight_warnings(problem, model, inputs, limit)):
         task.on_warning(warning)
     return setups
+
+
+def _check_cpu_hours(model: Model, inputs: torch.Tensor, rows: int, device: str) -> None:
+    """Refuse hours of training on a CPU that nobody chose."""
+    passes = 3.0  # the backward pass takes twice the operations of the forward pass
+    most_per_row = 2.0 * model.size * inputs[0].numel()  # a weight is used at most once per number of a row
+    if devices.estimate_cpu_hours(passes * most_per_row * rows) <= devices.MAX_CPU_HOURS:
+        return  # an exact count would load the compiler of torch, which takes longer than small trainings
+    hours = devices.estimate_cpu_hours(passes * operations_per_row(model, inputs) * rows)
+    work = f"about {hours:,.0f} hours of training on this CPU"
+    devices.check_cpu_hours(device, hours, work, "Use fewer epochs, fewer runs or a smaller backbone")
 
 
 def _pending(task: Task, setups: list[Setup]) -> list[Setup]:
