@@ -181,5 +181,6 @@ def _bytes_sent(learned: Learned, name: str) -> float:
     sizes = {key: value[0].numel() for key, value in parameters.items()}
     width, targets = parameters["feature.weight"].shape[-1], parameters["head.bias"].shape[-1]
     shared = sum(size for key, size in sizes.items() if key.startswith("head.") or name not in HEADS)
-    sums = 1 + width + targets + (width + targets) ** 2 if "moment" in name or name == "auto" else 0
+    size = 1 + width + targets
+    sums = size * (size + 1) // 2 if "moment" in name or name == "auto" else 0
     return float(learned.plan.config.rounds * (SINGLE * shared + 2 * DOUBLE * sums))

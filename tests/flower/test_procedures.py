@@ -30,11 +30,12 @@ from fedgram.runs.measure import measure
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import write_arrays
 from fedgram.runs.train_config import TrainConfig
+from fedgram.theory.moment_head import FeatureSums
 from fedgram.training import train
 from fedgram.training.inference import predict_rows
 from tests.helpers.flower_grid import MemoryGrid
 
-ROWS = {"coast": 40, "ridge": 30}
+ROWS, TARGETS = {"coast": 40, "ridge": 30}, 2
 SETTINGS = {"rounds": 3, "epochs": 1, "batch": 16, "features": 5, "precision": "fp64"}
 AUTO = "full-model+moment-head+site-effects+blended"
 EVERY_OTHER = "full-model+moment-head=2+site-effects+blended"
@@ -57,11 +58,7 @@ MEASURED = {
     "own_mean", "own_covariance", "local_objective", "clipped", "loss", "diverged", "objective", "train_mse",
     "test_mse",
 }  # fmt: skip
-SUMS = {
-    f"{part}.{name}"
-    for part in ("train", "validation")
-    for name in ("count", "features", "targets", "features_features", "features_targets", "targets_targets")
-}
+SUMS = {"training_sums", "validation_sums"}
 
 
 def network() -> nn.Module:
@@ -74,7 +71,7 @@ def problem() -> Problem:
 
     def rows(count: int, shift: float) -> Split:
         inputs = rng.standard_normal((count, 3)).astype(np.float32)
-        noise = 0.3 * rng.standard_normal((count, 2))
+        noise = 0.3 * rng.standard_normal((count, TARGETS))
         return Split(inputs, np.tanh(inputs[:, :2]) + shift * (1 + inputs[:, 2:]) + noise)
 
     parts = [
@@ -275,21 +272,30 @@ def tamper(monkeypatch, kind, name, change):
     monkeypatch.setitem(ANSWERS, kind, dishonest)
 
 
+def add_row(triangle):
+    return triangle + np.eye(1, len(triangle))[0]
+
+
+def negate_features(triangle):
+    sums = FeatureSums.from_triangle(triangle, TARGETS)
+    return replace(sums, features_features=-sums.features_features).to_triangle()
+
+
+def double_targets(triangle):
+    sums = FeatureSums.from_triangle(triangle, TARGETS)
+    return replace(sums, targets_targets=2 * sums.targets_targets).to_triangle()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "change", "reason"),
     [
         (TRAIN, "layer_bias", lambda x: x[:-1], "'layer_bias' is not a float64 array of shape (5,)"),
         (TRAIN, "local_error", lambda x: -1 - x, "validation error is not a sum of squares"),
-        (EVALUATE, "train.count", lambda x: x + 1, "its sums are over 31 rows, not 30"),
-        (EVALUATE, "train.features_features", lambda x: -x, "its sums are not those of any rows"),
-        (EVALUATE, "train.targets_targets", lambda x: 2 * x, "other target moments than its introduction"),
-        (
-            EVALUATE,
-            "validation.targets",
-            lambda x: np.nan * x,
-            "'validation.targets' has a value that is not",
-        ),
+        (EVALUATE, "training_sums", add_row, "its sums are over 31 rows, not 30"),
+        (EVALUATE, "training_sums", negate_features, "its sums are not those of any rows"),
+        (EVALUATE, "training_sums", double_targets, "other target moments than its introduction"),
+        (EVALUATE, "validation_sums", lambda x: np.nan * x, "'validation_sums' has a value that is not"),
         (TRIALS, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
         (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (60,)"),
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),

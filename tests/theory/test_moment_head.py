@@ -33,6 +33,24 @@ def test_the_head_is_that_of_pooled_rows_whatever_the_partition(seed, cuts, stre
     np.testing.assert_allclose(head.predict(u), peer.predict(scaled), rtol=0, atol=1e-10 * np.abs(y).max())
 
 
+@given(SEEDS, st.integers(1, 5), st.integers(1, 3))
+def test_a_triangle_has_every_sum_once(seed, features, targets):
+    u, y = rows(seed, features=features, targets=targets)
+    sums = FeatureSums.from_rows(u, y)
+    z = np.column_stack([np.ones(len(u)), u, y])
+    tolerance = 1e-12 * (z.T @ z).max()
+    np.testing.assert_allclose(sums.matrix, z.T @ z, atol=tolerance)
+    triangle = sums.to_triangle()
+    assert (
+        len(triangle) == len(np.unique(triangle)) == (1 + features + targets) * (2 + features + targets) / 2
+    )
+    again = FeatureSums.from_triangle(triangle, targets)
+    for name, value in vars(sums).items():
+        np.testing.assert_allclose(getattr(again, name), value, atol=tolerance)
+    sites = site_sums(u, y, [20]).to_triangle()
+    np.testing.assert_allclose(sites.sum(axis=0), triangle, atol=tolerance)
+
+
 @given(SEEDS)
 def test_squared_errors_need_only_sums(seed):
     u, y = rows(seed)

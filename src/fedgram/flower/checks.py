@@ -15,14 +15,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.flower.introduction import ClientInfo
-from fedgram.flower.messages import (
-    BACKBONE,
-    SUMS,
-    TRAINING_SUMS,
-    VALIDATION_SUMS,
-    Payload,
-    RejectedReplyError,
-)
+from fedgram.flower.messages import BACKBONE, TRAINING_SUMS, Payload, RejectedReplyError, read_sums
 from fedgram.nets.optimizer import FIRST_DECAY, SECOND_DECAY
 from fedgram.runs.procedure import Return
 from fedgram.runs.train_config import TrainConfig
@@ -206,12 +199,11 @@ def check_evaluation(reply: Payload, info: ClientInfo, head: Array | None, penal
         check_mean_squares(name, arrays[name], rows)
     if "validation_error" in arrays:
         check_validation_errors(arrays["validation_error"], info)
-    for part, rows in ((TRAINING_SUMS, info.rows), (VALIDATION_SUMS, info.validation_rows)):
-        if part + "count" in arrays:
-            sums = FeatureSums(*(arrays[part + name] for name in SUMS))
-            check_sums(sums, rows)
-            if part == TRAINING_SUMS:
-                check_target_sums(sums, info)
+    if TRAINING_SUMS in arrays:
+        training, validation = read_sums(arrays, len(info.own_mean))
+        check_sums(training, info.rows)
+        check_sums(validation, info.validation_rows)
+        check_target_sums(training, info)
 
 
 def check_mean_squares(name: str, errors: Array, rows: int) -> None:
@@ -234,16 +226,12 @@ def check_sums(sums: FeatureSums, rows: int) -> None:
     """Reject sums that no rows have: their matrix [n, Σu, Σy; ...] must be positive semidefinite."""
     if sums.count != rows:
         raise RejectedReplyError(f"its sums are over {float(sums.count):g} rows, not {rows}")
-    first = np.concatenate([sums.count[None], sums.features, sums.targets])
-    upper = np.concatenate([sums.features_features, sums.features_targets], axis=1)
-    lower = np.concatenate([sums.features_targets.T, sums.targets_targets], axis=1)
-    matrix = np.vstack([first, np.column_stack([first[1:], np.vstack([upper, lower])])])
+    matrix = sums.matrix
     scale = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
     correlation = inverse[:, None] * matrix * inverse
-    is_symmetric = np.abs(correlation - correlation.T).max() <= SUMS_TOLERANCE
     is_zero_elsewhere = not matrix[scale == 0].any()
-    if not is_symmetric or not is_zero_elsewhere or np.linalg.eigvalsh(correlation)[0] < -SUMS_TOLERANCE:
+    if not is_zero_elsewhere or np.linalg.eigvalsh(correlation)[0] < -SUMS_TOLERANCE:
         raise RejectedReplyError("its sums are not those of any rows")
 
 

@@ -23,13 +23,12 @@ from fedgram.flower.messages import (
     FINISH,
     PRIOR,
     SUMS,
-    TOTALS,
     TRAINING_SUMS,
     TRIAL,
     TRIALS,
-    VALIDATION_SUMS,
-    VALIDATION_TOTALS,
     Payload,
+    name_sums,
+    read_sums,
 )
 from fedgram.flower.roster import Roster
 from fedgram.flower.secure_chooser import averaged_map, to_row
@@ -71,12 +70,9 @@ class Chooser:
         return {}
 
     def _choose_moment_head(self, number: int, average: Arrays, measured: Mapping[str, Payload]) -> Arrays:
-        sums = {part: add_sums(measured, part) for part in (TRAINING_SUMS, VALIDATION_SUMS)}
-        training, validation = sums.values()
+        training, validation = add_sums(measured, len(average["bias"]))
         trial, errors = self._search(number, number, average, training, deviations=False)
-        self._compare(
-            number, errors, average | _name(training, TRAINING_SUMS) | _name(validation, VALIDATION_SUMS)
-        )
+        self._compare(number, errors, average | name_sums(training, validation))
         every = self.procedure.moment_head
         if every == 1 or number % every:
             return {}
@@ -92,10 +88,11 @@ class Chooser:
     ) -> tuple[Trial, dict[str, float]]:
         """Let clients try strengths on the features of a round; also return each client's error."""
         clients: list[str] = []
+        totals = training.to_triangle()
 
         def errors_of(trials: Sequence[Trial]) -> Array:
-            rows = {"trials": np.stack([to_row(each) for each in trials])}
-            replies = self._ask(TRIALS, number, model, average | _name(training, TOTALS) | rows, check_trials)
+            arrays = {TRAINING_SUMS: totals, "trials": np.stack([to_row(each) for each in trials])}
+            replies = self._ask(TRIALS, number, model, average | arrays, check_trials)
             clients[:] = replies
             return np.stack([reply.arrays["errors"] for reply in replies.values()], axis=1)
 
@@ -111,11 +108,11 @@ class Chooser:
         best = state.best.round
         chosen: dict[str, Any] = {} if procedure.local else {"round": best}
         kept = state.own.get((BEST, best), {})
-        arrays = {name: value for name, value in kept.items() if "." not in name}
+        arrays = {name: value for name, value in kept.items() if name not in SUMS}
         if procedure.moment_head:
-            training, validation = (_read(kept, part) for part in (TRAINING_SUMS, VALIDATION_SUMS))
+            training, _ = read_sums(kept, len(kept["bias"]))
             trial, _ = self._search(rounds, best, arrays, training, deviations=True)
-            arrays |= _name(training, TOTALS) | _name(validation, VALIDATION_TOTALS) | {TRIAL: to_row(trial)}
+            arrays = kept | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if procedure.blended:
             arrays[PRIOR] = self._find_prior(rounds, best, arrays)
@@ -179,14 +176,7 @@ def absorb_head(average: Mapping[str, Array], sums: FeatureSums, ridge: float) -
     return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
 
 
-def add_sums(replies: Mapping[str, Payload], part: str) -> FeatureSums:
-    """Total the sums that clients sent over their training or validation rows: all that the server uses."""
-    return FeatureSums.stack([_read(reply.arrays, part) for reply in replies.values()]).total()
-
-
-def _read(arrays: Mapping[str, Array], prefix: str) -> FeatureSums:
-    return FeatureSums(*(arrays[prefix + name] for name in SUMS))
-
-
-def _name(sums: FeatureSums, prefix: str) -> Arrays:
-    return {prefix + name: getattr(sums, name) for name in SUMS}
+def add_sums(replies: Mapping[str, Payload], targets: int) -> tuple[FeatureSums, FeatureSums]:
+    """Total the sums that clients sent over training and over validation rows: all that the server uses."""
+    totals = {name: np.sum([reply.arrays[name] for reply in replies.values()], axis=0) for name in SUMS}
+    return read_sums(totals, targets)

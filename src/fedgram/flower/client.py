@@ -38,15 +38,13 @@ from fedgram.flower.messages import (
     FINISH,
     PRIOR,
     QUERY,
-    SUMS,
-    TOTALS,
     TRAIN,
     TRAINING_SUMS,
     TRIAL,
     TRIALS,
-    VALIDATION_SUMS,
-    VALIDATION_TOTALS,
     Payload,
+    name_sums,
+    read_sums,
     reply_format,
 )
 from fedgram.flower.scaling import Scaling, measure_columns
@@ -173,7 +171,8 @@ class Client:
             training, validation = self._sum_features(clients, models)
         trials = [_read_trial(each) for each in request.arrays["trials"]]
         toward = trained_map(models)
-        errors = trial_errors(training, validation, _read_totals(request.arrays), trials, toward)
+        pooled = FeatureSums.from_triangle(request.arrays[TRAINING_SUMS], len(request.arrays["bias"]))
+        errors = trial_errors(training, validation, pooled, trials, toward)
         return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, request.round)  # rounding
 
     def blend(self, request: Payload) -> Payload:
@@ -237,15 +236,15 @@ class Client:
         unseen = tensors
         if self.procedure.moment_head:
             training, validation = self._sum_features(clients, tensors)
-            pooled = _read_totals(request.arrays)
-            every = pooled + _read_totals(request.arrays, VALIDATION_TOTALS)
+            pooled, held_out = read_sums(request.arrays, len(request.arrays["bias"]))
             trial, toward = _read_trial(request.arrays[TRIAL]), trained_map(tensors)
 
             def fit(sums: FeatureSums, total: FeatureSums) -> Tensors:
                 head = total.moment_head(trial.ridge, toward)
                 return with_heads(tensors, fit_site_effects(sums, head, total, trial.strengths))
 
-            unseen, tensors = fit(training, pooled), fit(training + validation, every)
+            unseen = fit(training, pooled)
+            tensors = fit(training + validation, pooled + held_out)
         local: Tensors = {}
         if self.procedure.blended:
             stack = self._find_network(request, int(request.metadata["best_local"])).stack
@@ -266,8 +265,7 @@ class Client:
             return {}
         if not self.procedure.moment_head:
             return {"validation_error": squared_errors(clients, models, 0)[0]}
-        parts = zip((TRAINING_SUMS, VALIDATION_SUMS), self._sum_features(clients, models), strict=True)
-        return {part + name: getattr(sums, name)[0] for part, sums in parts for name in SUMS}
+        return name_sums(*(sums[0] for sums in self._sum_features(clients, models)))
 
     def _store(self, request: Payload) -> ClientStore:
         name, federation_id = safe_name(self.config.name), safe_name(str(request.metadata["federation"]))
@@ -317,10 +315,6 @@ ANSWERS = {
     **SECURE_ANSWERS,
 }
 """What a client does with each type of message."""
-
-
-def _read_totals(arrays: Mapping[str, Array], prefix: str = TOTALS) -> FeatureSums:
-    return FeatureSums(*(arrays[prefix + name] for name in SUMS))
 
 
 def _read_trial(values: Array) -> Trial:

@@ -21,6 +21,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, escape_text, is_valid_name
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import hash_arrays
+from fedgram.theory.moment_head import FeatureSums
 
 ARRAYS, METADATA, ERROR, SIGNATURE = "arrays", "metadata", "error", "signature"
 
@@ -37,7 +38,8 @@ class ReplyFormat:
     """Arrays and metadata of a kind of reply, all of them required.
 
     arrays: shapes in letters, C targets, I inputs, P features, D backbone outputs, S backbone parameters, B
-    bias rules, T trials. metadata: types. Arrays in `may_be_nan` may have NaN for what was not measured.
+    bias rules, T trials, Z numbers of a triangle of sums. metadata: types. Arrays in `may_be_nan` may have
+    NaN for what was not measured.
     """
 
     arrays: Mapping[str, str]
@@ -58,18 +60,13 @@ site effects; compare with the model trained alone; keep the chosen model."""
 
 HEAD: dict[str, str] = {"head": "CP", "bias": "C", "own_bias": "C", "centered_bias": "C"}
 BACKBONE: dict[str, str] = {"layer_weight": "PD", "layer_bias": "P", "backbone": "S"}
-SUMS: dict[str, str] = {
-    "count": "", "features": "D", "targets": "C", "features_features": "DD", "features_targets": "DC",
-    "targets_targets": "CC",
-}  # fmt: skip
-"""Sums over rows, the fields of `FeatureSums`."""
 INPUT_MOMENTS: dict[str, str] = {"input_mean": "I", "input_variance": "I"}
 """Arrays of an introduction from which the server standardizes inputs."""
-TRAINING_SUMS, VALIDATION_SUMS = "train.", "validation."
-"""Prefixes of the sums over training and validation rows."""
-TOTALS, VALIDATION_TOTALS, TRIAL, PRIOR = "total.", "validation_total.", "trial", "prior"
-"""Arrays of requests: totals of all clients' sums over training and over validation rows (prefixes), chosen
-strengths, prior of the shares."""
+TRAINING_SUMS, VALIDATION_SUMS = SUMS = ("training_sums", "validation_sums")
+"""Triangles of `FeatureSums` over training and over validation rows: a client's in a reply, the totals of all
+clients in a request."""
+TRIAL, PRIOR = "trial", "prior"
+"""Arrays of requests: chosen strengths, prior of the shares."""
 
 
 def averaged_arrays(procedure: Procedure) -> dict[str, str]:
@@ -111,10 +108,9 @@ def _train_format(procedure: Procedure) -> ReplyFormat:
 
 def _evaluate_format(procedure: Procedure) -> ReplyFormat:
     measured = {"objective": "", "train_mse": "B", "test_mse": "B"}
-    parts = (TRAINING_SUMS, VALIDATION_SUMS)
     validation = {"validation_error": ""} if not procedure.local else {}
     if procedure.moment_head:
-        validation = {part + name: axes for part in parts for name, axes in SUMS.items()}
+        validation = dict.fromkeys(SUMS, "Z")
     return ReplyFormat(
         measured | validation,
         IN_ROUND,
@@ -125,6 +121,17 @@ def _evaluate_format(procedure: Procedure) -> ReplyFormat:
 def _finish_format(procedure: Procedure) -> ReplyFormat:
     share = {"local_share": ""} if procedure.blended else {}
     return ReplyFormat({"test_mse": ""} | share, IN_ROUND | {"chosen": int}, frozenset({"test_mse"}))
+
+
+def name_sums(training: FeatureSums, validation: FeatureSums) -> dict[str, Array]:
+    """Return the arrays of a message that has these sums."""
+    return {name: sums.to_triangle() for name, sums in zip(SUMS, (training, validation), strict=True)}
+
+
+def read_sums(arrays: Mapping[str, Array], targets: int) -> tuple[FeatureSums, FeatureSums]:
+    """Return the sums of a message over training and over validation rows."""
+    training, validation = (FeatureSums.from_triangle(arrays[name], targets) for name in SUMS)
+    return training, validation
 
 
 class RejectedReplyError(Exception):
@@ -178,6 +185,12 @@ class Payload:
         return hash_arrays(arrays, signed)
 
 
+def complete_axes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Add the lengths of axes that follow from others: rules of biases (B) and numbers of a triangle (Z)."""
+    size = 1 + sizes.get("D", 0) + sizes.get("C", 0)
+    return {**sizes, "B": len(BIAS_RULES), "Z": size * (size + 1) // 2}
+
+
 def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, int]) -> Payload:
     """Read a reply from an untrusted client; raise RejectedReplyError unless it has the expected format.
 
@@ -196,7 +209,7 @@ def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, i
     for name, needed in types.items():
         _check_metadata(name, metadata[name], needed)
     _check_names("array", given, expected.arrays)
-    lengths = {"B": len(BIAS_RULES), **sizes}
+    lengths = complete_axes(sizes)
     if "targets" in metadata:
         lengths["C"] = len(metadata["targets"])
     if "inputs" in metadata:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.flower.messages import PRIOR, SUMS, TOTALS, TRIAL, VALIDATION_TOTALS
+from fedgram.flower.messages import PRIOR, TRAINING_SUMS, TRIAL, name_sums
 from fedgram.flower.secure_messages import BLENDED, FINISHED, TRIED
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.blend import BlendSums
@@ -45,10 +45,10 @@ class SecureChooser:
 
         def ask_errors(trials: Sequence[Trial]) -> Array:
             has_scatter = len({each.strengths.deviation for each in trials}) > 1
-            rows = {"trials": np.stack([to_row(each) for each in trials])}
+            rows = np.stack([to_row(each) for each in trials])
             size = len(trials) * (1 + len(trials) * has_scatter)
             total = self.sum_task(
-                TRIED, self.number, {**shared, **name_totals(training), **rows}, size,
+                TRIED, self.number, {**shared, TRAINING_SUMS: training.to_triangle(), "trials": rows}, size,
                 has_scatter=int(has_scatter), **self.rounds,
             )  # fmt: skip
             return errors_with_totals(total.numbers, len(trials), len(total.clients))
@@ -73,9 +73,7 @@ class SecureChooser:
         chosen: dict[str, Any] = {} if self.procedure.local else {"round": self.number}
         if sums is not None:
             trial = self.choose_trial(shared, *sums, deviations=True)
-            training, validation = sums
-            arrays |= name_totals(training) | name_totals(validation, VALIDATION_TOTALS)
-            arrays[TRIAL] = to_row(trial)
+            arrays |= name_sums(*sums) | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if self.procedure.blended:
             arrays[PRIOR] = self.find_prior(arrays)
@@ -112,11 +110,6 @@ def errors_with_totals(numbers: Sequence[Fraction], trials: int, clients: int) -
     # The orthogonal complement of the ones: all but the first column of a complete QR decomposition.
     directions = np.linalg.qr(np.ones((clients, 1)), mode="complete")[0][:, 1 : rank + 1]
     return totals[:, None] / clients + factor @ directions.T
-
-
-def name_totals(sums: FeatureSums, prefix: str = TOTALS) -> dict[str, Array]:
-    """Name totals of sums for a request."""
-    return {prefix + name: getattr(sums, name) for name in SUMS}
 
 
 def averaged_map(average: Mapping[str, Array]) -> Array:

@@ -25,12 +25,11 @@ from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
 from fedgram.flower.messages import (
     EVALUATE,
-    SUMS,
     TRAIN,
-    TRAINING_SUMS,
-    VALIDATION_SUMS,
     GridTransport,
     averaged_arrays,
+    complete_axes,
+    read_sums,
     reply_format,
 )
 from fedgram.flower.scaling import Scaling
@@ -42,10 +41,9 @@ from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION, describe_choi
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.expectation import SYMBOLS, Reference
-from fedgram.runs.procedure import BIAS_RULES, Procedure
+from fedgram.runs.procedure import Procedure
 from fedgram.runs.secure_record import SecureRecord
 from fedgram.theory.geometry import psd
-from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.sum_prediction import SumPrediction, Total, predict_from_sums
 
 HEAD_AND_BIAS = ("head", "bias")
@@ -103,10 +101,12 @@ class SecureServer:
         self.sums, self.config = sums, config
         given: Any = sums.introduction
         self.targets = tuple(given["targets"])
-        self.sizes = {
-            "C": len(self.targets), "P": config.settings.features, "D": given["width"],
-            "S": given["backbone_size"], "B": len(BIAS_RULES),
-        }  # fmt: skip
+        self.sizes = complete_axes(
+            {
+                "C": len(self.targets), "P": config.settings.features, "D": given["width"],
+                "S": given["backbone_size"],
+            }
+        )  # fmt: skip
         self._check_validation()
         self.record = stored or SecureRecord.create(folder, self._describe_start())
         scaling = self.record.document["scaling"]
@@ -155,7 +155,7 @@ class SecureServer:
             line["local_error"] = float(local_error[0]) / rows if rows else None
         every = procedure.moment_head
         if every > 1 and number % every == 0 and number < self.config.settings.rounds:
-            training, validation = read_sums(sums)
+            training, validation = read_sums(sums, len(self.targets))
             trial = self._build_chooser(number).choose_trial(average, training, validation, deviations=False)
             self.shared = average | absorb_head(average, training + validation, trial.ridge)
         self.record.add_round(line, self.shared)
@@ -174,7 +174,7 @@ class SecureServer:
         sums = None
         if self.config.run.procedure.moment_head:
             _, found, _ = self._evaluate(number, self.shared)
-            sums = read_sums(found)
+            sums = read_sums(found, len(self.targets))
         self.record.document["chosen"] = chosen = self._build_chooser(number).finish(self.shared, sums)
         self.record.write()
         log.info(describe_choice({name: x for name, x in chosen.items() if name != "test_mse"}))
@@ -251,14 +251,6 @@ class SecureServer:
     def _shape(self, kind: str, name: str) -> tuple[int, ...]:
         axes = reply_format(kind, self.config.run.procedure).arrays[name]
         return tuple(self.sizes[axis] for axis in axes)
-
-
-def read_sums(arrays: Mapping[str, Array]) -> tuple[FeatureSums, FeatureSums]:
-    """Return the totals of sums over training and over validation rows."""
-    training, validation = (
-        FeatureSums(*(arrays[part + name] for name in SUMS)) for part in (TRAINING_SUMS, VALIDATION_SUMS)
-    )
-    return training, validation
 
 
 def find_target(prediction: SumPrediction, procedure: Procedure) -> tuple[Reference, Array]:

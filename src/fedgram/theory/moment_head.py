@@ -4,13 +4,15 @@ With u the output of a shared backbone (D numbers) and y the targets (C numbers)
 
     n, Σu, Σy, Σuuᵀ, Σuyᵀ, Σyyᵀ
 
-over its rows. The totals give the ridge head of the pooled rows, eq. (B6), whatever the partition, and the
-squared error of any head on them. Only totals are needed, so the exchange can run under secure aggregation.
+over its rows: the upper triangle of Σzzᵀ with z = (1, u, y). The totals give the ridge head of the pooled
+rows, eq. (B6), whatever the partition, and the squared error of any head on them. Only totals are needed, so
+the exchange can run under secure aggregation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,16 @@ class FeatureSums:
         return cls(np.array(float(len(u))), u.sum(0), y.sum(0), u.T @ u, u.T @ y, y.T @ y)
 
     @classmethod
+    def from_triangle(cls, triangle: Array, targets: int) -> FeatureSums:
+        """Read what `to_triangle` returned for C targets, without leading axes."""
+        size = (isqrt(8 * len(triangle) + 1) - 1) // 2
+        rows, columns = np.triu_indices(size)
+        matrix = np.empty((size, size))
+        matrix[rows, columns] = matrix[columns, rows] = triangle
+        u, y = slice(1, size - targets), slice(size - targets, size)
+        return cls(matrix[0, 0], matrix[0, u], matrix[0, y], matrix[u, u], matrix[u, y], matrix[y, y])
+
+    @classmethod
     def stack(cls, sites: list[FeatureSums]) -> FeatureSums:
         """Put the sums of several sites along a new first axis."""
         return cls(*(np.stack(parts) for parts in zip(*(vars(site).values() for site in sites), strict=True)))
@@ -109,6 +121,25 @@ class FeatureSums:
 
     def __getitem__(self, site: Any) -> FeatureSums:
         return FeatureSums(*(part[site] for part in vars(self).values()))
+
+    @property
+    def matrix(self) -> Array:
+        """Σzzᵀ with z = (1, u, y), (..., 1 + D + C, 1 + D + C)."""
+        n, u, y = self.count[..., None, None], self.features[..., None, :], self.targets[..., None, :]
+        uy = self.features_targets
+        return np.block(
+            [
+                [n, u, y],
+                [transpose(u), self.features_features, uy],
+                [transpose(y), transpose(uy), self.targets_targets],
+            ]
+        )
+
+    def to_triangle(self) -> Array:
+        """Return the upper triangle of the matrix: every sum once, (1 + D + C)(2 + D + C)/2 numbers."""
+        matrix = self.matrix
+        rows, columns = np.triu_indices(matrix.shape[-1])
+        return np.asarray(matrix[..., rows, columns])
 
     @property
     def feature_mean(self) -> Array:
