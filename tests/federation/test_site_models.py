@@ -178,6 +178,21 @@ def test_training_goes_on_from_a_moment_head():
     assert not np.array_equal(*(records[2][run].head for run in federation.recorded))
 
 
+def test_training_goes_on_without_the_validation_rows(monkeypatch):
+    """They choose the ridge, of which there is one here, and the round."""
+    monkeypatch.setattr("fedgram.theory.site_effects.RIDGES", (1.0,))
+    problem = site_problem()
+    other = replace(
+        problem,
+        validation={name: replace(part, targets=-part.targets) for name, part in problem.validation.items()},
+    )
+    heads = []
+    for each in (problem, other):
+        federation, records = train(["full-model+moment-head=2"], each)
+        heads.append(records[2][federation.recorded[0]].head)
+    np.testing.assert_array_equal(*heads)
+
+
 def test_a_blended_run_mixes_in_the_local_model():
     federation, records = train([FULL + "+blended", FULL])
     blended, plain = federation.recorded

@@ -33,6 +33,7 @@ from fedgram.flower.server_state import ServerState
 from fedgram.nets.model import draw_example
 from fedgram.runs import Runs
 from fedgram.runs.audit import AuditLog
+from fedgram.runs.compare import compare_runs
 from fedgram.runs.measure import measure
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import read_arrays
@@ -453,6 +454,11 @@ def test_aggregation_belongs_to_the_run(tmp_path, server_log):
     weights = np.array([30, 24, 18]) / 72
     np.testing.assert_allclose(last.head, geometric_median(last.returned_heads, weights), rtol=1e-12)
     assert "to the geometric median of 3 clients" in server_log()[0]
+    (comparison,) = compare_runs([stored(tmp_path)])
+    assert "it aggregates by 'geometric-median' instead of the mean" in comparison.warnings[0]
+    run = stored(tmp_path)
+    averaged = replace(run, setup=replace(run.setup, aggregation="mean"))
+    assert [bool(each.limited) for each in compare_runs([run, averaged])] == [False, True]
     with pytest.raises(InputError, match="aggregation is geometric-median there and mean here"):
         serve(grid_of(tmp_path, rounds=1))
 

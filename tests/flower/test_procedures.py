@@ -300,6 +300,7 @@ def double_targets(triangle):
         (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (60,)"),
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
         (FINISH, "local_share", lambda x: x + 2, "'local_share' is not between 0 and 1"),
+        (FINISH, "test_mse", lambda x: x + np.inf, "'test_mse' has a value that is not finite"),
     ],
 )
 def test_false_replies_do_not_count(tmp_path, monkeypatch, kind, name, change, reason):

@@ -16,6 +16,7 @@ from flwr.app import RecordDict
 from fedgram._util.errors import InputError
 from fedgram.flower import roster
 from fedgram.flower.messages import Payload
+from fedgram.flower.server_state import ServerState, Standing
 from fedgram.runs.audit import request_readmission
 from tests.helpers.scripted_sites import (
     NAN,
@@ -329,6 +330,23 @@ def test_site_is_suspended_after_max_rejections_until_an_operator_readmits_it(tm
     assert "Client 'ridge' is suspended; averaging without it." in text
     assert "to G_⋆ of 2 clients" in text
     assert "Readmitted client 'ridge'." in text
+
+
+def test_a_site_that_is_suspended_by_its_evaluation_is_in_the_average(tmp_path):
+    grid = ScriptedGrid(tmp_path, rounds=2, **{"max-rejections": 1})
+    grid.ridge.changes["evaluate"] = set_array("train_mse", np.full(3, -1.0))
+    run = grid.serve()
+    first, second = run.rounds()
+    assert np.isfinite(first.returned_heads).all()
+    assert np.isnan(second.returned_heads).any(axis=(1, 2)).tolist() == [False, True, False]
+    counted = [each["counted"] for each in read_audit(run) if each["event"] == "round"]
+    assert [len(each) for each in counted] == [3, 2]
+
+
+def test_a_site_that_is_awaited_with_a_new_key_has_no_error():
+    state = ServerState("id", standings={"coast": Standing("key", "rows", 4)})
+    state.update_errors("shared", {"coast": 2.0, "ridge": 9.0})
+    assert state.mean_error("shared") == 0.5
 
 
 def test_suspension_survives_a_restart(tmp_path):

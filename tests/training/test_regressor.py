@@ -107,7 +107,10 @@ def test_local_models_do_not_depend_on_other_sites(rows, few_rounds):
         first.predict(X[:1])
 
 
-@pytest.mark.parametrize("procedure", ["full-model", "ordinary", "centered+full-model", "centralized"])
+@pytest.mark.parametrize(
+    "procedure",
+    ["full-model", "ordinary", "centered+full-model", "centered+full-model+blended", "centralized"],
+)
 def test_predictions_equal_those_of_the_trained_federation(procedure, rows, few_rounds, monkeypatch):
     X, y, sites = rows
     trained = []
@@ -243,6 +246,31 @@ def test_own_backbones(rows, few_rounds):
     np.testing.assert_array_equal(restored.predict(X, sites=sites), model.predict(X, sites=sites))
     drawn = FederatedRegressor(backbone=lambda: nn.Linear(3, 4)).fit(X, y, sites=sites)
     assert drawn.predict(X).shape == y.shape
+
+
+def test_one_model_may_have_a_rare_target(rows, few_rounds):
+    X, _, _ = rows
+    model = FederatedRegressor(backbone=SMALL).fit(X, np.eye(1, len(X))[0])
+    assert model.predict(X).shape == (len(X),)
+
+
+class Explosive(nn.Module):
+    """A network whose loss soon overflows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, x):
+        return torch.exp(60 * torch.relu(self.layer(x)))
+
+
+def test_divergence_is_said(rows):
+    X, y, sites = rows
+    with pytest.warns(
+        UserWarning, match=r"Training of 'full-model' diverged \(client .* in round 1\), so its"
+    ):
+        FederatedRegressor("full-model", Explosive).fit(X, y, sites=sites)
 
 
 # Bad input

@@ -156,7 +156,7 @@ def train(
 
 def _suggest_next(runs: Sequence[StoredRun], out: Path, client: str | None) -> str:
     """Say which command comes next: compare with the prediction, or predict if there is none."""
-    if any(not run.setup.procedure.without_limit for run in runs) or not runs[0].has_model:
+    if any(not run.setup.without_limit for run in runs) or not runs[0].has_model:
         return f"Compare heads with the prediction: fedgram runs compare {out}"
     column = f" --client {shlex.quote(client)}" if client else ""
     return f"Predict other rows: fedgram runs predict {shlex.quote(str(runs[0].folder))} TABLE{column}"

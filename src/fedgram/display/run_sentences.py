@@ -36,7 +36,7 @@ def cost(run: StoredRun) -> str:
 
 def outcome(measured: RunMeasurement) -> str:
     """State how far the shared head is from its target and from centralized training."""
-    if reason := measured.setup.procedure.without_limit:
+    if reason := measured.setup.without_limit:
         return f"No limit of averaged heads applies: {reason}."
     rounds = pluralize(len(measured.delta), "round")
     symbol = SYMBOLS[measured.expected.target]

@@ -78,7 +78,7 @@ def print_run(run: StoredRun) -> None:
     for line in run_sentences.describe_run(run, measured):
         print_wrapped(console, line)
     if measured:
-        if not run.setup.procedure.without_limit:
+        if not run.setup.without_limit:
             console.print(_error_table(measured))
         if (table := _fit_table(measured)).row_count:  # no round may have been measured yet
             console.print(table)

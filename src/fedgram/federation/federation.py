@@ -129,13 +129,14 @@ class Federation:
     def _go_on_from_moment_heads(self, number: int) -> None:
         """Continue training from the moment heads of runs that solve them every k rounds.
 
-        The bias is a new tensor: the record of the round has the average.
+        Heads are those of training rows, so that validation rows can still choose a round. The bias is a new
+        tensor: the record of the round has the average.
         """
         for r, run in enumerate(self.runs):
             every = run.procedure.moment_head
             if every > 1 and number % every == 0 and run not in self.stopped:
                 models = self.clients.of_run(self._current_models(), r)
-                head = fit_heads(self.clients, models, r, deviations=False).shared
+                head = fit_heads(self.clients, models, r, deviations=False).shared_unseen
                 moved = absorb(Layers.from_parameters(models), head)
                 stack = self.clients.of_run(self.clients.stack.tensors, r)  # views
                 stack["feature.weight"].copy_(moved.layer_weight)

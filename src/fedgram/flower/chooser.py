@@ -76,7 +76,7 @@ class Chooser:
         every = self.procedure.moment_head
         if every == 1 or number % every:
             return {}
-        return absorb_head(average, training + validation, trial.ridge)
+        return absorb_head(average, training, trial.ridge)
 
     def _compare(self, number: int, errors: Mapping[str, float], arrays: Arrays) -> None:
         self.state.update_errors("shared", errors)
@@ -108,6 +108,11 @@ class Chooser:
         best = state.best.round
         chosen: dict[str, Any] = {} if procedure.local else {"round": best}
         kept = state.own.get((BEST, best), {})
+        if procedure.moment_head and not kept:
+            raise InputError(
+                "No client evaluated a round, so there is no head to solve. Start another run.",
+                field="clients",
+            )
         arrays = {name: value for name, value in kept.items() if name not in SUMS}
         if procedure.moment_head:
             training, _ = read_sums(kept, len(kept["bias"]))

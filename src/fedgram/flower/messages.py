@@ -251,10 +251,10 @@ def _decode(name: str, array: FlowerArray, shape: tuple[int, ...], may_be_nan: b
         values: Array = np.ascontiguousarray(array.numpy()).reshape(shape)
     except (ValueError, TypeError, OSError, EOFError):
         raise RejectedReplyError(f"'{name}' is not a NumPy array") from None
-    finite = np.isfinite(values)
-    if not finite.all() and not may_be_nan:
+    known = ~np.isnan(values) if may_be_nan else np.full(shape, True)
+    if not np.isfinite(values[known]).all():
         raise RejectedReplyError(f"'{name}' has a value that is not finite")
-    if np.abs(values[finite]).max(initial=0.0) > LARGEST:
+    if np.abs(values[known]).max(initial=0.0) > LARGEST:
         raise RejectedReplyError(f"'{name}' has a value above {LARGEST:g}")
     return values
 

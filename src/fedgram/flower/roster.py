@@ -143,11 +143,13 @@ class Roster:
         self.refresh()
         while len(self.active if self.has_trained else self.node_of) < wanted:
             if time.monotonic() > deadline:
+                connected = ", ".join(sorted(self.node_of)) or "none"
+                others = " ".join(self.problems) or (
+                    "Start the others or raise 'reply-timeout', and run again."
+                )
                 raise InputError(
-                    " ".join(self.problems)
-                    or f"Only {len(self.node_of)} of {self.config.clients} clients connected within "
-                    f"{self.config.reply_timeout:g} s: {', '.join(sorted(self.node_of)) or 'none'}. Start "
-                    "the others or raise 'reply-timeout', and run again.",
+                    f"Only {len(self.node_of)} of {self.config.clients} clients connected within "
+                    f"{self.config.reply_timeout:g} s: {connected}. {others}",
                     field="clients",
                 )
             time.sleep(POLL_INTERVAL)

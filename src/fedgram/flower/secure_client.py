@@ -81,6 +81,14 @@ class SecureSession:
             raise InputError("This secure session has no keys yet. Start a new run.", field="secure")
         return {name: [bytes.fromhex(key) for key in keys] for name, keys in self.state["keys"].items()}
 
+    def check_number(self, number: int) -> None:
+        """Reject a sum that the session has no secrets for; others would be those of another sum."""
+        sums = len(next(iter(self.keys.values()))) - 1
+        if not 1 <= number <= sums:
+            raise InputError(
+                f"Sum {number} of a secure session of {sums} sums. Start a new run.", field="secure"
+            )
+
     def check_peers(self, keys: dict[str, list[bytes]], request: Payload) -> None:
         """Verify that each site signed its keys, with the identity that it had in the first session."""
         identities = dict(zip(keys, map(str, request.metadata["identities"]), strict=True))
@@ -168,6 +176,7 @@ def send_masked(client: Client, request: Payload) -> Payload:
     number, names = int(request.metadata["number"]), [str(name) for name in request.metadata["clients"]]
     session = SecureSession(client, request)
     keys = session.keys
+    session.check_number(number)
     is_known = set(names) <= keys.keys() and client.site.name in names
     if not is_known or len(set(names)) < max(2, session.state["threshold"]):
         raise InputError("A secure sum over too few or unknown clients. Start a new run.", field="secure")
@@ -183,6 +192,7 @@ def send_revealed(client: Client, request: Payload) -> Payload:
     """Reveal a share of the seed or of the key of each client, never of both."""
     number, session = int(request.metadata["number"]), SecureSession(client, request)
     keys = session.keys
+    session.check_number(number)
     sent, dropped = ([str(name) for name in request.metadata.get(part, [])] for part in ("sent", "dropped"))
     if set(sent) & set(dropped) or len(set(sent)) < max(2, session.state["threshold"]):
         raise InputError(

@@ -143,11 +143,14 @@ class SecureServer:
         average = {name: trained[name] for name in averaged_arrays(procedure)}
         measured, sums, evaluated = self._evaluate(number, average)
         self.shared = average or self.shared
-        target, gram = find_target(self.prediction, procedure)
-        error = float(psd.relative_error(psd.gram(self.shared["head"]), gram))
+        gram = psd.gram(self.shared["head"])
+        error = {
+            name: float(psd.relative_error(gram, target))
+            for name, target in find_target(self.prediction, procedure).items()
+        }
         line = {
             "round": number, "clients": list(total.clients), "evaluated": list(evaluated),
-            "error": {} if procedure.local else {target: error},
+            "error": error,
             "local_objective": float(trained["local_objective"]), **measured,
         }  # fmt: skip
         if has_local:
@@ -157,16 +160,20 @@ class SecureServer:
         if every > 1 and number % every == 0 and number < self.config.settings.rounds:
             training, validation = read_sums(sums, len(self.targets))
             trial = self._build_chooser(number).choose_trial(average, training, validation, deviations=False)
-            self.shared = average | absorb_head(average, training + validation, trial.ridge)
+            self.shared = average | absorb_head(average, training, trial.ridge)
         self.record.add_round(line, self.shared)
         for name in self.sums.members:
             if name not in total.clients:
                 log.warning("Client '%s' did not reply in round %d; averaging without it.", name, number)
-        distance = f"; relative distance of the head's Gram to {SYMBOLS[target]}: {error:.1e}"
+        distance = [
+            f"; relative distance of the head's Gram to {SYMBOLS[name]}: {value:.1e}"
+            for name, value in error.items()
+            if not procedure.without_limit
+        ]
         log.info(
             "Round %d of %d: %d of %d clients replied%s.",
             number, self.config.settings.rounds, len(total.clients), len(self.sums.members),
-            "" if procedure.without_limit else distance,
+            "".join(distance),
         )  # fmt: skip
 
     def finish(self, number: int) -> None:
@@ -253,13 +260,15 @@ class SecureServer:
         return tuple(self.sizes[axis] for axis in axes)
 
 
-def find_target(prediction: SumPrediction, procedure: Procedure) -> tuple[Reference, Array]:
-    """Return the Gram that a procedure trains to, and its name."""
-    if procedure.corrected != 1:
-        return "barycenter", prediction.barycenter
+def find_target(prediction: SumPrediction, procedure: Procedure) -> dict[Reference, Array]:
+    """Return the Gram that a procedure trains to, by name; nothing where sums do not give it."""
+    if procedure.local or 0 < procedure.corrected < 1:
+        return {}
+    if procedure.corrected == 0:
+        return {"barycenter": prediction.barycenter}
     if procedure.centered:
-        return "within", prediction.within
-    return "centralized", prediction.centralized
+        return {"within": prediction.within}
+    return {"centralized": prediction.centralized}
 
 
 def _to_json(value: Array) -> Any:

@@ -139,7 +139,8 @@ class Server:
     def _resume(self, record: StoredRun) -> None:
         if record.account.stopped:
             raise InputError(
-                f"The run in '{record.folder}' stopped: {record.account.stopped}. Start another run."
+                f"The run in '{record.folder}' stopped: {record.account.stopped}. Lower 'learning-rate' and "
+                "choose another 'out'."
             )
         self.record = record
         finished = record.account.rounds
@@ -168,20 +169,21 @@ class Server:
         self._check_replies(number, replies)
         self._check_moments(number, replies, limits)
         average = state.average(self.client_weights, self.roster.config.aggregation)
+        counted = state.counted  # before the evaluation, which may suspend clients
         penalty, clients = self.roster.config.settings.penalty, self.roster.clients
         measured = self.send(
             EVALUATE, number, average, {name: self.roster.node_of[name] for name in replies},
             lambda client, reply: check_evaluation(reply, clients[client], average.get("head"), penalty),
         )  # fmt: skip
         self.shared |= {name: average[name] for name in (*HEAD_AND_BIAS, *BACKBONE) if name in average}
-        self.record.record(self._build_round(number, replies, measured))
+        self.record.record(self._build_round(number, counted, replies, measured))
         if state.has_validation:
             self.shared |= self.chooser.choose_round(number, average, replies, measured)
         state.share(number, self.shared)
         seconds = (*self.record.account.seconds, time.perf_counter() - started)
         self.record = replace(self.record, account=replace(self.record.account, seconds=seconds))
-        counted = [name for name in self.roster.names if name in state.counted]
-        self.audit.append("round", round=number, counted=counted, average=Payload(average).digest())
+        names = [name for name in self.roster.names if name in counted]
+        self.audit.append("round", round=number, counted=names, average=Payload(average).digest())
         self._write_state()
         self.record.save()
         self.roster.has_trained = True
@@ -237,9 +239,9 @@ class Server:
         """Stop if no reply counts."""
         if replies:
             return
-        standings = self.state.standings
         diverged = f"diverged in round {number}"
-        if all(diverged in (standings[name].suspended or "") for name in self.roster.names):
+        suspended = [each.suspended or "" for each in self.state.standings.values()]
+        if len(suspended) == len(self.roster.names) and all(diverged in reason for reason in suspended):
             reason = f"every client {diverged}"
             self.record = replace(self.record, account=replace(self.record.account, stopped=reason))
             self.record.save()
@@ -265,10 +267,14 @@ class Server:
             self.audit.append("doubt", client=client, round=number, reason=reason)
 
     def _build_round(
-        self, number: int, replies: Mapping[str, Payload], measured: Mapping[str, Payload]
+        self,
+        number: int,
+        returned: Mapping[str, Mapping[str, Array]],
+        replies: Mapping[str, Payload],
+        measured: Mapping[str, Payload],
     ) -> Round:
         """Collect a round; an absent client has its last head and bias, and NaN for all else."""
-        trained, evaluated, returned = _arrays_of(replies), _arrays_of(measured), self.state.counted
+        trained, evaluated = _arrays_of(replies), _arrays_of(measured)
         head, bias = (self.shared[name] for name in HEAD_AND_BIAS)
 
         def stack(by_client: Mapping[str, Mapping[str, Array]], name: str, *shape: int) -> Array:

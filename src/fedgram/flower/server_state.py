@@ -105,7 +105,8 @@ class ServerState:
     def mean_error(self, name: str) -> float:
         """Return the mean over all validation rows; clients count with their last error, unless suspended."""
         known = [client for client in self.errors if name in self.errors[client]]
-        counted = [client for client in known if not self.is_suspended(client)]
+        # A client that was readmitted with a new key has no standing until it is back.
+        counted = [client for client in known if client in self.standings and not self.is_suspended(client)]
         rows = sum(self.standings[client].validation_rows for client in counted)
         return sum(self.errors[client][name] for client in counted) / rows if rows else math.nan
 

@@ -61,14 +61,15 @@ class AuditLog:
         given = {name: value for name, value in values.items() if value is not None}
         entry = {"previous": self.last, "time": time, "event": event} | given
         line = json.dumps(entry).encode() + b"\n"
-        descriptor = os.open(self.path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
-            os.write(descriptor, line)
-            os.fsync(descriptor)
+            descriptor = os.open(self.path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+            try:
+                os.write(descriptor, line)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise InputError(f"Cannot write '{self.path}': {error.strerror}.", field=str(self.path)) from None
-        finally:
-            os.close(descriptor)
         self.last = hash_line(line)
 
 

@@ -13,6 +13,7 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.text import describe_seeds, escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.manifest import MEAN
 from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.theory.geometry import psd
 
@@ -21,7 +22,7 @@ Metric = Callable[[RunMeasurement], float]
 
 def _of_limit(metric: Metric) -> Metric:
     """Return NaN instead of a metric of the averaged head for procedures without its limit."""
-    return lambda run: np.nan if run.setup.procedure.without_limit else metric(run)
+    return lambda run: np.nan if run.setup.without_limit else metric(run)
 
 
 METRICS: dict[str, Metric] = {
@@ -92,7 +93,7 @@ class Group:
     @property
     def without_limit(self) -> str:
         """Why the procedure has no target Gram; empty if it has one."""
-        return self.runs[0].setup.procedure.without_limit
+        return self.runs[0].setup.without_limit
 
     @property
     def errors(self) -> Array:
@@ -125,8 +126,10 @@ class Comparison(DisplayMethods):
 
     @property
     def title(self) -> str:
-        """Names of dataset and backbone."""
-        return f"{self.setup.data.name}, {self.setup.backbone}"
+        """Names of dataset, backbone, and an aggregation other than the mean."""
+        setup = self.setup
+        other = f", {setup.aggregation}" if setup.aggregation != MEAN else ""
+        return f"{setup.data.name}, {setup.backbone}{other}"
 
     @property
     def scale(self) -> str:
@@ -212,7 +215,8 @@ def compare_runs(runs: Iterable[StoredRun]) -> list[Comparison]:
     for run in runs:
         if run.has_result:
             setup = run.setup
-            groups = settings.setdefault((setup.data, setup.backbone, setup.network, setup.settings), {})
+            protocol = (setup.data, setup.backbone, setup.network, setup.settings, setup.aggregation)
+            groups = settings.setdefault(protocol, {})
             seeds = groups.setdefault(setup.procedure.name, {})
             if setup.seed not in seeds:
                 seeds[setup.seed] = measure(run)

@@ -66,6 +66,13 @@ class Setup:
         """Procedure and seed."""
         return Run(self.procedure, self.seed)
 
+    @property
+    def without_limit(self) -> str:
+        """Why the averaged head has no predicted limit, as a phrase; empty if it has one."""
+        if self.aggregation != MEAN:
+            return f"it aggregates by '{self.aggregation}' instead of the mean"
+        return self.procedure.without_limit
+
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Setup:
         """Read a setup from a manifest."""

@@ -208,12 +208,13 @@ def _standard_error(errors: Array) -> Array:
 class SiteHeads:
     """Shared head (C, D) and the heads of M sites (M, C, D), with the strengths that gave them.
 
-    unseen (M, C, D): heads of the sites that have not seen the validation rows, to be judged on these.
+    shared_unseen, unseen: the same from training rows alone, to be judged on validation rows.
     validation_error (M,): their squared error on each site's validation rows, summed over targets.
     """
 
     shared: LinearHead
     sites: LinearHead
+    shared_unseen: LinearHead
     unseen: LinearHead
     ridge: float
     strengths: EffectStrengths
@@ -244,7 +245,8 @@ def fit_site_heads(
     Returns
     -------
     SiteHeads
-        Fitted on training and validation rows with the chosen strengths; `unseen` on training rows alone.
+        Fitted on training and validation rows with the chosen strengths; `shared_unseen` and `unseen` on
+        training rows alone.
     """
     totals, rows = training.total(), training + validation
     chosen, errors = search_strengths(
@@ -252,11 +254,12 @@ def fit_site_heads(
         effects=effects,
         deviations=deviations,
     )
-    shared = rows.total().moment_head(chosen.ridge, toward)
+    shared, shared_unseen = (each.moment_head(chosen.ridge, toward) for each in (rows.total(), totals))
     return SiteHeads(
         shared=shared,
         sites=fit_site_effects(rows, shared, rows.total(), chosen.strengths),
-        unseen=fit_site_effects(training, totals.moment_head(chosen.ridge, toward), totals, chosen.strengths),
+        shared_unseen=shared_unseen,
+        unseen=fit_site_effects(training, shared_unseen, totals, chosen.strengths),
         ridge=chosen.ridge,
         strengths=chosen.strengths,
         validation_error=errors,

@@ -18,16 +18,18 @@ from fedgram.data.target_scale import target_scale as noted_scale
 from fedgram.nets.model import default_name
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Errors, SiteAdvice, Verdict
 from fedgram.runs.held_out import HeldOutErrors
-from fedgram.runs.paired_bootstrap import BLOCKS, block_count, interval, relative_change, resample_means
+from fedgram.runs.paired_bootstrap import (
+    block_count,
+    interval,
+    is_decisive,
+    relative_change,
+    resample_means,
+)
 from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import is_in_time_order, write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 from fedgram.training.trainer import parse_runs
-
-# Fewer test rows decide nothing: all signs of five differences agree by chance in 6 % of samples. In order of
-# time, a block has at least two rows.
-FEWEST_TEST_ROWS, FEWEST_CONSECUTIVE_ROWS = 6, 2 * BLOCKS
 
 # Without a clear difference, joining is recommended up to this relative change of the mean squared error: on
 # 49 problems of benchmarks/sites.py the error, a mean over three seeds, was above that of working alone on
@@ -106,7 +108,9 @@ def advise(
     tasks = [_Task(names, seed, first.plan) for seed in seeds for names in others]
     tasks += [_Task((AUTO,), seed, first.plan) for seed in seeds[1:]]
     predicted: dict[str, list[list[Array]]] = {name: [] for name in (ALONE, HEAD, FEDAVG, AUTO, POOLED)}
+    problems: dict[str, None] = {}  # in order, without copies
     for trained in (first, *run_tasks(engine, _train, tasks, shared)):
+        problems |= dict.fromkeys(trained.problems)
         for name, rows in trained.predicted.items():
             predicted[name].append(rows)
     average = {
@@ -132,7 +136,7 @@ def advise(
         exchanged=_exchanged(recommended, first, problem),
         backbone=default_name(first.plan.backbone),
         config=first.plan.config,
-        notes=write_notes(problem, sites, procedures, squares, recommended),
+        notes=(*problems, *write_notes(problem, sites, procedures, squares, recommended)),
     )
 
 
@@ -162,6 +166,7 @@ class _Trained:
     predicted: dict[str, list[Array]]
     parameters: int
     features: int
+    problems: tuple[str, ...]
 
 
 def _train(task: _Task, shared: _Shared) -> _Trained:
@@ -178,7 +183,7 @@ def _train(task: _Task, shared: _Shared) -> _Trained:
         predicted[POOLED] = _split_pooled(problem, *predicted[POOLED])
     layers = learned.federation.clients.stack.parameters
     size = sum(value[0].numel() for value in layers.values())
-    return _Trained(learned.plan, predicted, size, layers["feature.weight"].shape[-1])
+    return _Trained(learned.plan, predicted, size, layers["feature.weight"].shape[-1], learned.problems)
 
 
 def _no_progress(what: str, fraction: float) -> None:
@@ -188,21 +193,15 @@ def _no_progress(what: str, fraction: float) -> None:
 def _total_change(squares: Mapping[str, Sequence[Array]], problem: Problem) -> tuple[float, float, float]:
     """Return the relative change of the mean squared error by joining, over all sites, with its interval."""
     alone, ours = (float(np.concatenate(squares[name]).mean()) for name in (ALONE, AUTO))
-    change, in_time_order = ours / alone - 1 if alone else np.nan, is_in_time_order(problem)
-    if sum(map(len, squares[AUTO])) < _fewest_rows(in_time_order):
-        return change, np.nan, np.nan
-    low, high = relative_change(squares[ALONE], squares[AUTO], in_time_order=in_time_order).tolist()
-    return change, low, high
+    ends = relative_change(squares[ALONE], squares[AUTO], in_time_order=is_in_time_order(problem))
+    low, high = ends.tolist()
+    return ours / alone - 1 if alone else np.nan, low, high
 
 
 def _recommend(change: tuple[float, float, float]) -> str:
     """Recommend joining, unless its error is clearly higher, or higher by more than the tolerated change."""
     is_clearly_higher = change[1] > 0
     return AUTO if change[0] <= TOLERATED_CHANGE and not is_clearly_higher else ALONE
-
-
-def _fewest_rows(in_time_order: bool) -> int:
-    return FEWEST_CONSECUTIVE_ROWS if in_time_order else FEWEST_TEST_ROWS
 
 
 def _split_pooled(problem: Problem, rows: Array) -> list[Array]:
@@ -254,7 +253,7 @@ def _advise_site(
     observed = alone.mean(axis=0), federated.mean(axis=0)
     low, high = interval(difference(*resampled), blocks)
     verdict: Verdict = "join" if low > 0 else "alone" if high < 0 else "undecided"
-    if rows < _fewest_rows(in_time_order):
+    if not is_decisive(rows, in_time_order=in_time_order):
         verdict = "untested"
     low_change, high_change = interval(rmse_change(*resampled), blocks)
     return SiteAdvice(

@@ -63,8 +63,13 @@ def train_on_ray(
     runs = parse_runs(procedures, seeds)
     request = _Request(problem, backbone, config, {"folder": Path(folder).absolute(), **options})
     stored: dict[Run, StoredRun] = {}
-    for part, trained in run_on_ray(_train_part, _divide(runs), request):
+    warned: set[str] = set()
+    for part, (trained, warnings) in run_on_ray(_train_part, _divide(runs), request):
         stored |= {run.setup.run: run for run in trained}
+        for warning in warnings:
+            if warning not in warned:
+                on_warning(warning)
+        warned |= set(warnings)
         on_warning(f"Finished {len(stored)} of {len(runs)}: {', '.join(run.name for run in part)}.")
     return tuple(stored[run] for run in runs if run in stored)
 
@@ -78,9 +83,15 @@ def _divide(runs: list[Run]) -> list[tuple[Run, ...]]:
     return [tuple(part) for part in parts.values()]
 
 
-def _train_part(part: tuple[Run, ...], request: _Request) -> tuple[StoredRun, ...]:
+def _train_part(part: tuple[Run, ...], request: _Request) -> tuple[tuple[StoredRun, ...], list[str]]:
+    """Train runs; also return the warnings, which another process cannot show."""
     procedures, seeds = ({getattr(run, name): None for run in part} for name in ("procedure", "seed"))
-    return train(request.problem, request.backbone, procedures, seeds, request.config, **request.options)
+    warnings: list[str] = []
+    trained = train(
+        request.problem, request.backbone, procedures, seeds, request.config,
+        on_warning=warnings.append, **request.options,
+    )  # fmt: skip
+    return trained, warnings
 
 
 TRAINERS = {"local": train, "ray": train_on_ray}

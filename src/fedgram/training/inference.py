@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def predict_rows(
         input_type = provenance.get("input_type", str(values.dtype))
         check_image_dtype(values, input_type, "the run was trained on", client)
         shift = mean[m] if run.setup.procedure.centered and m is not None else 0.0
-        networks = _networks_of(arrays, m)
+        networks = _networks_of(arrays, m, run.setup.data.train_rows)
         parts = [share * _predict(run, own, values, backbone) for share, own in networks if share]
         # The network that a client trained alone predicts targets that are not centered.
         standardized = np.sum(parts, axis=0) + networks[0][0] * shift
@@ -95,7 +95,9 @@ def predict_rows(
     return predicted
 
 
-def _networks_of(arrays: Mapping[str, Array], m: int | None) -> list[tuple[float, dict[str, Array]]]:
+def _networks_of(
+    arrays: Mapping[str, Array], m: int | None, rows: Sequence[int]
+) -> list[tuple[float, dict[str, Array]]]:
     """Return the networks of client m with their shares; None is a client that did not take part."""
     parts: dict[str, dict[str, Array]] = {"": {}, "shared.": {}, "local.": {}}
     for name, value in arrays.items():
@@ -103,8 +105,12 @@ def _networks_of(arrays: Mapping[str, Array], m: int | None) -> list[tuple[float
         parts[prefix][name.removeprefix(prefix)] = value
     own_share = parts[""].pop("local_share", None)
     if m is None:
-        # A run without solved heads has one shared network, that of every client.
-        return [(1.0, parts["shared."] or _select(parts[""], 0))]
+        # Without solved heads, clients have the same network except for running statistics.
+        average = {
+            name: np.average(each, axis=0, weights=rows).astype(each.dtype)
+            for name, each in parts[""].items()
+        }
+        return [(1.0, parts["shared."] or average)]
     share = 0.0 if own_share is None else float(own_share[m])
     return [(1.0 - share, _select(parts[""], m)), (share, _select(parts["local."], m))]
 

@@ -43,7 +43,8 @@ def _errors_alone(train: Split, validation: Split, test: Split) -> Array:
     fitted, held_out = (
         FeatureSums.from_rows(part.inputs - origin, part.targets) for part in (train, validation)
     )
-    strength = min(STRENGTHS, key=lambda each: held_out.squared_error(fitted.ridge(each)).sum())
+    strongest_first = sorted(STRENGTHS, reverse=True)  # which counts without validation rows
+    strength = min(strongest_first, key=lambda each: held_out.squared_error(fitted.ridge(each)).sum())
     head = (fitted + held_out).ridge(strength)
     return (head.predict(test.inputs - origin) - test.targets) ** 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -112,7 +113,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         inputs, targets = self._read_inputs(X, reset=True), self._read_targets(y)
         check_consistent_length(X, y)
         names, by_site = _divide_rows(sites, next(iter(targets.values())))
-        _check_variation(targets, by_site)
+        if len(names) > 1:
+            _check_variation(targets, by_site)
         procedure, seed = self._choose_procedure(names, by_site), self._draw_seed()
         columns = {**inputs, **targets}
         problem, encoding = build_site_problem(
@@ -127,6 +129,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             learned = choose_plan(problem, procedure, seed)
         else:
             learned = self._learn_given(problem, procedure, seed)
+        for sentence in learned.problems:
+            warnings.warn(sentence, stacklevel=2)
         self._predictor = SitePredictor.from_learned(learned, procedure, encoding, names)
         self.sites_, self.procedure_ = names, procedure
         self.backbone_ = default_name(learned.plan.backbone)

@@ -109,6 +109,15 @@ class Learned:
         rows = torch.tensor([len(targets) for _, targets in clients.data.validation], dtype=errors.dtype)
         return float((errors * rows).sum() / rows.sum())
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences about procedures that diverged, whose predictions mean little."""
+        return tuple(
+            f"Training of '{run.procedure.name}' diverged ({reason}), so its errors mean little. Look for "
+            "extreme inputs, or lower the learning rate."
+            for run, reason in self.federation.stopped.items()
+        )
+
     def _run(self, procedure: str) -> Run:
         wanted = Procedure.parse(procedure)
         return next(run for run in self.federation.runs if run.procedure == wanted)

@@ -32,7 +32,7 @@ class SitePredictor:
 
     own (M, ...): each site's model; empty after centralized training. shared (...): for other rows; empty if
     sites keep their own backbones. local (M, ...) and shares (M,): second model of a blended procedure, and
-    its share. offset (M, C): added to predictions of `own` and `local`.
+    its share. offset (M, C): added to predictions of `own`.
     """
 
     procedure: str
@@ -99,10 +99,10 @@ class SitePredictor:
         if site not in self.sites or not self.own:
             return _evaluate(model, self.shared, inputs)
         m = self.sites.index(site)
-        share, predicted = self.shares[m], _evaluate(model, _select(self.own, m), inputs)
+        share, predicted = self.shares[m], _evaluate(model, _select(self.own, m), inputs) + self.offset[m]
         if share > 0:
             predicted = share * _evaluate(model, _select(self.local, m), inputs) + (1 - share) * predicted
-        return predicted + self.offset[m]
+        return predicted
 
     def _check_sites(self, sites: Mapping[str | None, Array]) -> None:
         unknown = [site for site in sites if site is not None and site not in self.sites]
@@ -124,9 +124,9 @@ def _shared_model(models: SiteModels, procedure: Procedure, client_weights: Arra
     """Return the model for sites that did not take part."""
     if models.shared or procedure.centralized:
         return _to_arrays(models.shared or {name: each[0] for name, each in models.tensors.items()})
-    if not procedure.full_model:
+    if not procedure.has_shared_network:
         return {}
-    # Sites have the same model except for private biases and running statistics.
+    # Sites have the same model except for running statistics.
     return {
         name: np.average(value, axis=0, weights=client_weights).astype(value.dtype)
         for name, value in _to_arrays(models.tensors).items()
