@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fedgram.flower.certificates import LOCALHOST, write_certificate, write_node_key
-from fedgram.flower.deployment import LocalFederation, find_free_ports
+from fedgram.flower.deployment import LocalFederation, find_free_port
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def test_only_registered_nodes_and_known_servers_connect(tmp_path):
             federation.processes.start(
                 name, "flower-supernode", "--superlink", federation.address, "--root-certificates",
                 str(authority), "--auth-supernode-private-key", str(key), "--host", LOCALHOST, "--port",
-                str(*find_free_ports(1)), "--max-retries", "1",
+                str(find_free_port()), "--max-retries", "1",
                 environment={"FLWR_HOME": str(tmp_path / name)},
             )  # fmt: skip
             has_ended = partial(federation.processes.has_ended, name)

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedgram import InputError
 from fedgram.data.problem import Problem
-from fedgram.runs import Runs
+from fedgram.runs import Runs, StoredRun
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.training import predict_rows, train
 from tests.helpers.small_runs import SETTINGS, net, small_problem, trained
@@ -173,6 +173,21 @@ def test_networks_of_any_making_predict_as_they_were_trained(tmp_path):
         found = predict_rows(run, {client: split.inputs for client, split in problem.train.items()}, backbone)
         mse = [np.mean((found[client] - split.targets) ** 2) for client, split in problem.train.items()]
         np.testing.assert_allclose(mse, run.rounds()[-1].train_mse[:, BIAS_RULES.index("private")], rtol=1e-6)
+
+
+def test_an_unknown_client_gets_the_mean_of_all_running_statistics(tmp_path, monkeypatch):
+    (run,) = train(small_problem(), Odd, ["full-model"], [0], SETTINGS, folder=tmp_path)
+    rows, arrays = np.ones((2, 4)), run.model()
+    with pytest.warns(UserWarning, match="did not take part"):
+        found = predict_rows(run, {"new": rows}, Odd)["new"]
+    assert np.ptp(arrays["backbone.norm.running_mean"], axis=0).max() > 0
+    rows_of = run.setup.data.train_rows
+    mean = {
+        name: np.zeros_like(value) + np.average(value, axis=0, weights=rows_of).astype(value.dtype)
+        for name, value in arrays.items()
+    }
+    monkeypatch.setattr(StoredRun, "model", lambda run: mean)
+    np.testing.assert_allclose(found, predict_rows(run, {"site 0": rows}, Odd)["site 0"], rtol=1e-9)
 
 
 def test_images_are_of_the_type_that_was_trained_on(tmp_path):

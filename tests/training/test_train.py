@@ -225,6 +225,17 @@ def test_as_many_runs_are_trained_at_once_as_memory_holds(monkeypatch):
         assert memory.max_runs_at_once(small_problem(), net, runs, SETTINGS, torch.device("cpu")) == fits
 
 
+def test_blended_runs_and_best_models_need_memory(monkeypatch):
+    problem, cpu = small_problem(), torch.device("cpu")
+    validated = replace(problem, validation=problem.train)
+    needed, plain = (memory.footprint(each, net, False, SETTINGS) for each in (validated, problem))
+    assert needed.state == 1.25 * plain.state
+    assert needed.fixed > plain.fixed
+    runs = [Run(Procedure.parse("full-model+blended"), seed) for seed in range(4)]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 + int(needed.total(5) / 0.9))
+    assert memory.max_runs_at_once(validated, net, runs, SETTINGS, cpu) == 2
+
+
 def test_free_memory_is_some_of_the_memory():
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert whole / 500 < memory.free_bytes(torch.device("cpu")) <= whole

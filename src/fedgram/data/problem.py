@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -72,6 +72,12 @@ class Split(DisplayMethods):
 
     def __repr__(self) -> str:  # without values: rows may be private
         return f"Split(inputs {np.shape(self.inputs)}, targets {self.targets.shape})"
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Split]) -> Split:
+        """Join the rows of several clients."""
+        inputs, targets = zip(*((part.inputs, part.targets) for part in parts), strict=True)
+        return cls(np.concatenate(inputs), np.concatenate(targets))
 
     def take(self, rows: Any) -> Split:
         """Select rows by index, slice or mask."""

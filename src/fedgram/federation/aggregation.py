@@ -29,7 +29,7 @@ def trimmed_mean(values: Array, client_weights: Array, trim: int = 1) -> Array:
     """Drop the `trim` largest and smallest values of each coordinate, and average the others.
 
     With at most `trim` bad clients, every coordinate lies between the honest clients' extremes. With too few
-    clients to trim, it is the coordinate-wise median.
+    clients to trim, one or two values in the middle remain.
 
     Examples
     --------

@@ -90,7 +90,7 @@ class ClientData:
         """Copy a problem to a device; a centralized one becomes a single client with all rows."""
         parts: list[Mapping[str, Split]] = [problem.train, problem.test, problem.validation]
         if centralized:
-            parts = [{POOLED: _pool(part)} if part else {} for part in parts]
+            parts = [{POOLED: Split.concatenate(part.values())} if part else {} for part in parts]
         train, test, validation = parts
         return cls.from_splits(train, test, device, dtype, validation)
 
@@ -115,13 +115,6 @@ class ClientData:
         """Return d_m = μ_m - μ_g, (M, C); 0 for centered targets and for centralized runs."""
         difference = self.mean - torch.as_tensor(pooled.mean).to(self.mean)
         return torch.zeros_like(difference) if procedure.centered or procedure.centralized else difference
-
-
-def _pool(splits: Mapping[str, Split]) -> Split:
-    return Split(
-        np.concatenate([split.inputs for split in splits.values()]),
-        np.concatenate([split.targets for split in splits.values()]),
-    )
 
 
 def _to_device(

@@ -56,11 +56,6 @@ class Layers:
         """Return the layers as parameters by name."""
         return dict(zip(PARAMETERS, vars(self).values(), strict=True))
 
-    @classmethod
-    def concatenate(cls, groups: Sequence[Layers]) -> Layers:
-        """Concatenate the layers of several groups of models."""
-        return cls(*map(torch.cat, zip(*(vars(each).values() for each in groups), strict=True)))
-
     def select(self, models: slice | Tensor) -> Layers:
         """Return the layers of some models: a range, or indices (k,)."""
         return Layers(*(value[models] for value in vars(self).values()))
@@ -194,7 +189,7 @@ def shrink_layers(
     The map B is a ridge map, chosen by leave-one-out. The head moves from the aligned one to φ(Cov(B u) +
     deficit) by the share of B that is signal. Features are the best response Wᵀ A⁻¹ (B (u - ū) + m) to the
     broadcast, which the next average is close to; the constants m and b stay as trained. Rows without noise
-    have the exact solution of `solve_layers`. Also return the number of dropped directions (K,).
+    have the exact solution of `solve_for_map`. Also return the number of dropped directions (K,).
 
     Shapes: outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit γ (Σ_cen - Σ_m) (K, C, C).
     """
@@ -204,7 +199,7 @@ def shrink_layers(
     fitted, exact = ridge.weight, ridge.is_exact.nonzero()[:, 0]
     if len(exact):
         fitted[exact] = least_squares(inputs[exact], centered[exact], trained.mT[exact])
-    solution, clipped = _solve_for_map(fitted, outputs, targets, broadcast, deficit, penalty)
+    solution, clipped = solve_for_map(fitted, outputs, targets, broadcast, deficit, penalty)
     head = torch.lerp(aligned.head, solution.head, ridge.share[:, None, None])
     constant = unshrink(aligned.head, aligned.center(center)[..., None], penalty)[..., 0]
     respond = torch.linalg.solve(regularized_gram(broadcast, penalty), broadcast).mT
@@ -213,27 +208,14 @@ def shrink_layers(
     return solution.where(ridge.is_exact, shrunk), clipped
 
 
-def solve_layers(
-    trained: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
+def solve_for_map(
+    fitted: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
 ) -> tuple[Layers, Tensor]:
     """Minimize each client's loss over its last layers; also return the number of dropped directions (K,).
 
-    With B the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the loss is
-    F(W; Ŝ + deficit) up to a constant. So W Wᵀ = φ(Ŝ + deficit), and h = Wᵀ A⁻¹ B (u - ū). This is exact
-    except in WEAK directions of u, where B stays at the trained map.
-
-    Shapes: trained map (K, C, D), outputs u (K, N, D), targets (K, N, C), broadcast (K, C, P), deficit
-    γ (Σ_cen - Σ_m) (K, C, C).
+    With B (K, D, C) the least-squares map from centered u to centered targets and Ŝ = Cov(B u), the loss is
+    F(W; Ŝ + deficit) up to a constant. So W Wᵀ = φ(Ŝ + deficit), and h = Wᵀ A⁻¹ B (u - ū).
     """
-    inputs, centered = (each - each.mean(dim=1, keepdim=True) for each in (outputs.double(), targets))
-    fitted = least_squares(inputs, centered, trained.mT)
-    return _solve_for_map(fitted, outputs.double(), targets, broadcast, deficit, penalty)
-
-
-def _solve_for_map(
-    fitted: Tensor, outputs: Tensor, targets: Tensor, broadcast: Tensor, deficit: Tensor, penalty: Penalty
-) -> tuple[Layers, Tensor]:
-    """Compute head, feature layer and biases of maps B (K, D, C)."""
     center, bias = outputs.mean(dim=1, keepdim=True), targets.mean(dim=1)
     values = (outputs - center) @ fitted
     variance, basis = torch.linalg.eigh(values.mT @ values / targets.shape[1] + deficit)

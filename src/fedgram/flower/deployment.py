@@ -88,7 +88,7 @@ class LocalFederation:
     def __init__(self, folder: Path, *, is_simulation: bool = False) -> None:
         self.folder, self.is_simulation = folder, is_simulation
         self.processes = Processes(folder, QUIET)
-        self.port = find_free_ports(1)[0]
+        self.port = find_free_port()
         self.node_configs: dict[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -123,11 +123,10 @@ class LocalFederation:
         self.run_flwr("supernode", "register", str(key.public), CONNECTION)
         config = self.folder / f"{name}.toml"
         config.write_text(tomli_w.dumps(dict(self.node_configs[site])), encoding="utf-8")
-        (port,) = find_free_ports(1)
         self._start(
             name, "flower-supernode", "--superlink", self.address, "--root-certificates",
             str(self.certificate.public), "--auth-supernode-private-key", str(key.private), "--host",
-            LOCALHOST, "--port", str(port), "--node-config", str(config), home=name,
+            LOCALHOST, "--port", str(find_free_port()), "--node-config", str(config), home=name,
         )  # fmt: skip
 
     def _restart_ended_nodes(self, restarts: Counter[str], on_line: OnLine) -> None:
@@ -158,13 +157,13 @@ class LocalFederation:
                 is_connected = partial(self._has_logged, name, b"SuperNode ID:")
                 self.processes.wait_until(is_connected, f"the SuperNode '{name}'", START_TIMEOUT)
 
-    def run_flwr(self, *command: str, timeout: float = START_TIMEOUT) -> str:
+    def run_flwr(self, *command: str) -> str:
         """Run a `flwr` command to its end; return its output."""
         log = self.processes.log(COMMAND)
         log.write_bytes(b"")
         self._start(COMMAND, "flwr", *command, home=COMMAND)
         has_ended = partial(self.processes.has_ended, COMMAND)
-        self.processes.wait_until(has_ended, f"'flwr {command[0]}'", timeout, needs=[LINK])
+        self.processes.wait_until(has_ended, f"'flwr {command[0]}'", START_TIMEOUT, needs=[LINK])
         code, output = self.processes.running[COMMAND].returncode, log.read_text(errors="replace")
         self.processes.stop(COMMAND)
         if code:
@@ -305,13 +304,11 @@ def write_app(folder: Path, run_config: Mapping[str, Any]) -> Path:
     return folder
 
 
-def find_free_ports(count: int) -> list[int]:
-    """Find ports that no program listens on; all at once, so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOCALHOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+def find_free_port() -> int:
+    """Find a port that no program listens on."""
+    with socket.socket() as found:
+        found.bind((LOCALHOST, 0))
+        return int(found.getsockname()[1])
 
 
 def _program_name(site: str) -> str:

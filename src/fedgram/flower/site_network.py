@@ -88,7 +88,7 @@ class SiteNetwork:
         """Combine the returned layers with the averages of all clients; also return current models."""
         self.load_shared(arrays)
         returned = Layers(*(self._double(RETURNED + each.name) for each in fields(Layers)))
-        deployed = returned.where(self._has_own_layers, self.clients.layers())
+        deployed = returned.where(~self.clients.is_full_model, self.clients.layers())
         head, bias = self._receive(deployed.head, deployed.bias, arrays)
         own, centered = (self._double(REPLY + name) for name in OWN_BIASES)
         averages = (
@@ -111,12 +111,6 @@ class SiteNetwork:
             return own
         is_own = self.is_local.view(-1, *[1] * (own.ndim - 1))
         return torch.where(is_own, own, torch.as_tensor(arrays[name]).to(own))
-
-    @property
-    def _has_own_layers(self) -> Tensor:
-        """Return a mask (K,) of models whose feature layer is their own."""
-        is_full = [run.procedure.full_model for run in self.clients.runs]
-        return ~torch.tensor(is_full, device=self.stack.device)
 
     @property
     def _backbone_names(self) -> list[str]:

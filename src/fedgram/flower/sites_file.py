@@ -23,8 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
 from fedgram.data.datasets import registry
@@ -113,7 +111,9 @@ def load_clients(dataset: str, clients: int | None = None) -> Problem:
     problem = registry.load(dataset)
     if clients in (None, len(problem.clients)):
         return problem
-    train, test = (_pool(part) for part in (problem.train, problem.test or problem.train))
+    train, test = (
+        Split.concatenate(part.values()) for part in (problem.train, problem.test or problem.train)
+    )
     splits = split_by_projection(train, test if problem.test else test.take(slice(0)), clients)
     return replace(problem, train=splits[0], test=splits[1], validation={})
 
@@ -146,13 +146,6 @@ def _read_dataset_site(dataset: str, node_config: Mapping[str, Any], run_config:
         backbone=str(run_config.get("backbone", "resmlp")), folder=str(node_config.get("folder", "private")),
         device=str(node_config.get("device", "auto")),
     )  # fmt: skip
-
-
-def _pool(parts: Mapping[str, Split]) -> Split:
-    splits = list(parts.values())
-    return Split(
-        *(np.concatenate([getattr(each, name) for each in splits]) for name in ("inputs", "targets"))
-    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

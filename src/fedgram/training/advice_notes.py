@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
-from fedgram.data.holdout import MIN_SITE_ROWS
+from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
 from fedgram.runs.paired_bootstrap import relative_change
@@ -53,7 +53,7 @@ def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[st
     served = (
         "" if recommended == ALONE else f"; the shared model serves {'it' if len(small) == 1 else 'them'}"
     )
-    needed = f"a table's site needs {MIN_SITE_ROWS} rows"
+    needed = f"a table's site needs {MIN_SITE_ROWS} rows, or {MIN_ROWS_OF_SMALL_SITES} if all have fewer"
     return (f"Too few rows to test at {quote_list(small[:5])}{others} ({needed}){served}.",)
 
 

@@ -107,7 +107,7 @@ def _networks_of(
     if m is None:
         # Without solved heads, clients have the same network except for running statistics.
         average = {
-            name: np.average(each, axis=0, weights=rows).astype(each.dtype)
+            name: np.asarray(np.average(each, axis=0, weights=rows), each.dtype)
             for name, each in parts[""].items()
         }
         return [(1.0, parts["shared."] or average)]

@@ -32,7 +32,7 @@ ORDER = 12 * 8  # bytes per row of an order: the order itself, and hashing and s
 class Footprint:
     """Bytes of a stack: `fixed` for the data, and for each run the other fields.
 
-    state: parameters, gradients and both moments of the optimizer of all clients.
+    state: parameters, gradients and both moments of the optimizer of all clients, and the best models.
     activations: of a minibatch, for the models that are computed at once.
     returning: backbone outputs of all training rows, and last layers in double precision.
     order: the row order, as long for each client as for the largest one.
@@ -63,10 +63,11 @@ def footprint(problem: Problem, backbone: Backbone, centralized: bool, config: T
     number = torch.finfo(storage_dtype(config.precision)).bits // 8
     is_sequential = has_convolutions(model)
     width = model.feature.in_features
+    all_splits = (*splits, *problem.test.values(), *problem.validation.values())
     layers = model.feature.weight.numel() + model.head.weight.numel()
     return Footprint(
-        fixed=sum(_bytes_of(split, number) for split in (*splits, *problem.test.values())),
-        state=len(rows) * 4 * number * model.size,
+        fixed=sum(_bytes_of(split, number) for split in all_splits),
+        state=len(rows) * (5 if problem.validation else 4) * number * model.size,
         activations=(STREAMS if is_sequential else len(rows)) * 2 * number * config.batch
         * _activations_per_row(model, inputs),
         returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + config.features)
@@ -119,11 +120,12 @@ def max_runs_at_once(
     """Return how many of these runs fit on the device at once, at least 1."""
     needed = footprint(problem, backbone, runs[0].procedure.centralized, config)
     free = int(USABLE * free_bytes(device))
-    count = min(needed.max_runs(free), len(runs))
+    together = 2 if any(run.procedure.blended for run in runs) else 1  # with its companion
+    count = min(needed.max_runs(free) // together, len(runs))
     if not count:
         raise InputError(
-            f"One run needs about {_gib(needed.total(1))}, but {device} has {_gib(free)} free. Use a smaller "
-            f"backbone, a batch below {config.batch}, or fewer rows.",
+            f"One run needs about {_gib(needed.total(together))}, but {device} has {_gib(free)} free. Use a "
+            f"smaller backbone, a batch below {config.batch}, or fewer rows.",
             field="memory",
         )
     return count
