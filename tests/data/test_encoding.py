@@ -236,6 +236,11 @@ def test_text_instead_of_numbers_in_new_rows_is_refused():
         ({"dose": np.full(60, "2016-01-01", "datetime64[D]")}, "values of type datetime64[D]"),
         ({"dose": np.full(60, 1j, object)}, "values of type complex"),
         ({"effect": ["good"] * 60}, "'effect' of site 'b' is not numeric: it has the value 'good'"),
+        (
+            {"dose": ["12", "1,5"] * 30},
+            "'dose' of site 'b' has numbers with commas, first '1,5'. Write",
+        ),
+        ({"dose": ["1,117.1", ""] * 30}, "'dose' of site 'b' has numbers with commas, first '1,117.1'"),
         ({"dose": [*map(str, range(59)), "err"]}, "text among its numbers, first 'err' at site 'b'"),
     ],
 )

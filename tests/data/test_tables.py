@@ -737,12 +737,24 @@ def test_a_question_that_cannot_be_answered_is_explained(options, message):
     assert refusal(frame(), **options).message == message
 
 
+@pytest.mark.parametrize(("yes", "no"), [("y", "n"), ("Y", "N"), ("yes", "no"), ("true", "false")])
+def test_truth_values_are_one_and_zero(tmp_path, yes, no):
+    path = tmp_path / "rows.csv"
+    answers = [yes, no, no, yes, no, ""]
+    path.write_text("site,y\n" + "".join(f"{site},{each}\n" for site in "ab" for each in answers))
+    found = read_moments(path, client="site", targets=["y"], drop_missing=True)
+    np.testing.assert_allclose(found.mean, [[0.4], [0.4]])
+    path.write_text(path.read_text() + "b,perhaps\n")
+    with pytest.raises(InputError, match=r"is not numeric: .* 'perhaps' in row 13"):
+        read_moments(path, client="site", targets=["y"], drop_missing=True)
+
+
 def test_names_that_differ_by_blanks_are_refused_with_their_place():
     table = frame()
     table.loc[3, "site"] += " "
     assert refusal(table).message == (
-        "The client name 'north' appears more than once in the column 'site' of the table, perhaps with "
-        "blanks around it. Remove the blanks, or give each client its own name."
+        "The client names 'north', 'north ' in the column 'site' of the table differ only in blanks. Remove "
+        "the blanks."
     )
     assert_same(read(table.assign(site=frame()["site"] + " ")), expected(frame()))
 

@@ -122,7 +122,7 @@ def test_recommended_procedure_is_the_default(tables, monkeypatch, line, options
         (('"new york"', '"New Yrok"'), "No row has the value 'New Yrok' in the column 'town' of "),
         (('"new york"', "5"), "which has 'coast', 'new york', 'ridge'. Correct 'value' (default: the site's"),
         (('"town"', '"twon"'), "No column 'twon' in "),
-        (("sites.york", 'sites."ridge "'), "The site name 'ridge' appears more than once in "),
+        (("sites.york", 'sites."ridge "'), "The site names 'ridge', 'ridge ' in "),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_exist_are_named(tables, change, words):
@@ -164,7 +164,7 @@ def test_names_that_differ_by_blanks_are_refused_as_in_training(tables):
     (tables / "all.csv").write_text(text)
     code, _, err = fedgram("federate", tables / "sites.toml", "--out", tables / "runs")
     assert code == 2
-    assert "The client name 'ridge' appears more than once in the column 'town' of " in err
+    assert "The client names 'ridge', 'ridge ' in the column 'town' of " in err
 
 
 def test_blanks_around_names_of_sites_do_not_count(tables):

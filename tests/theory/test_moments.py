@@ -197,7 +197,7 @@ def broken(**change):
         (broken(mean=[1]), "must be 2", "y", "mean"),
         (broken(mean="none"), "list of numbers", "y", "mean"),
         (broken(mean=[1, True]), "list of numbers", "y", "mean"),
-        (broken(count=2), "needs at least 3", "y", "count"),
+        (broken(count=2), "'y' has 2 rows, but it needs at least 3", "y", "count"),
         (broken(count=50.5), "client 'y' is 50.5, but it must be a whole number", "y", "count"),
         (broken(name="x"), "more than once", "x", "clients"),
         (broken(name=""), "Client number 2 has no name. Add one", None, "name"),
@@ -363,9 +363,17 @@ def test_clients_of_one_name_are_refused_whatever_its_type():
         Moments.from_arrays({1: rows[0], "1": rows[1], 2: rows[2]})
 
 
+def test_all_clients_with_too_few_rows_are_named():
+    rows = np.random.default_rng(0).standard_normal((9, 9, 2))
+    given = {f"site {m}": each[: 2 if m < 7 else 9] for m, each in enumerate(rows)}
+    words = "Clients 'site 0', 'site 1', 'site 2', 'site 3', 'site 4' and 2 more have too few rows"
+    with pytest.raises(InputError, match=words):
+        Moments.from_arrays(given)
+
+
 def test_clients_whose_names_differ_by_blanks_are_refused():
     rows = np.random.default_rng(0).standard_normal((2, 9, 2))
-    with pytest.raises(InputError, match="The client name 'a' appears more than once, perhaps with blanks"):
+    with pytest.raises(InputError, match="The client names 'a', 'a ' differ only in blanks"):
         Moments.from_arrays({"a": rows[0], "a ": rows[1]})
 
 

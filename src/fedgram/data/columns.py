@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from numbers import Real
@@ -21,6 +22,7 @@ Columns = Mapping[str, Any]
 # Networks compute in single precision, where a larger value is infinite.
 LARGEST = float(np.finfo(np.float32).max)
 
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)*(\.\d+)?")
 _BOOLEANS = {"": np.nan, "false": 0.0, "true": 1.0}
 
 
@@ -131,6 +133,17 @@ def check_present(values: Array, name: str, site: str, remedy: str) -> None:
     if count := int(is_missing(values).sum()):
         missing = f"{pluralize(count, 'missing value')} in {pluralize(len(values), 'row')}"
         raise _bad_column(name, site, f"has {missing}. {remedy}")
+
+
+def check_commas(values: Array, name: str, site: str) -> None:
+    """Reject text that is numbers with commas at every row, such as '1,5' or '1,117.1': no categories."""
+    texts = set(values.tolist()) - {""} if values.dtype.kind != "f" else set()
+    if any("," in text for text in texts) and all(map(_NUMBER_WITH_COMMAS.fullmatch, texts)):
+        example = next(text for text in values.tolist() if "," in text)
+        problem = f"has numbers with commas, first '{example[:40]}'."
+        raise _bad_column(
+            name, site, f"{problem} Write decimals with a point, and thousands without a comma."
+        )
 
 
 def check_lengths(columns: Mapping[str, Array], site: str) -> None:

@@ -15,6 +15,7 @@ from fedgram._util.text import pluralize
 from fedgram.data.columns import (
     ColumnKind,
     Columns,
+    check_commas,
     check_lengths,
     check_present,
     is_missing,
@@ -140,6 +141,8 @@ class SiteSummary:
         parsed_inputs = {name: parse_column(columns, name, site) for name in inputs}
         parsed_targets = {name: parse_numbers(columns, name, site) for name in targets}
         check_lengths(parsed_inputs | parsed_targets, site)
+        for name, values in parsed_inputs.items():
+            check_commas(values, name, site)
         for name, values in parsed_targets.items():
             check_present(values, name, site, FILL_TARGETS)
         for name, values in parsed_inputs.items() if impute is None else ():

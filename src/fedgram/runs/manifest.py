@@ -102,7 +102,7 @@ class Setup:
         )
         same_rows = self.data.digest == other.data.digest  # then their provenance may differ
         return [
-            f"{name} is {_shorten(ours.get(name))} there and {_shorten(theirs.get(name))} here"
+            _describe_difference(name, _shorten(ours.get(name)), _shorten(theirs.get(name)))
             for name in {**ours, **theirs}
             if ours.get(name) != theirs.get(name) and not (same_rows and name.startswith("data.provenance"))
         ]
@@ -177,6 +177,10 @@ def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def _describe_difference(name: str, there: str, here: str) -> str:
+    return f"{name} is {there} there and {here} here" if there != here else f"{name} differs"
 
 
 def _shorten(value: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize
+from fedgram._util.text import pluralize, quote_list
 from fedgram.theory.geometry import psd
 
 
@@ -69,9 +69,11 @@ def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "
     times = Counter(str(name).strip() for name in names)
     repeated = next((name for name in times if times[name] > 1), None)
     if repeated is not None:
+        variants = list(dict.fromkeys(str(name) for name in names if str(name).strip() == repeated))
         raise InputError(
-            f"The {kind} name '{repeated}' appears more than once{place}, perhaps with blanks around it. "
-            f"Remove the blanks, or give each {kind} its own name.",
+            f"The {kind} names {quote_list(variants)}{place} differ only in blanks. Remove the blanks."
+            if len(variants) > 1
+            else f"The {kind} name '{repeated}' appears more than once{place}. Give each {kind} another.",
             client=repeated if kind == "client" else None,
             field=f"{kind}s",
         )
@@ -88,13 +90,18 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
                 client=client,
                 field="count",
             )
-        if rows < targets + 1:
-            raise InputError(
-                f"Client '{client}' has {pluralize(int(rows), 'row')}, but it needs at least {targets + 1}, "
-                "one more than targets. Add rows, use fewer targets, or drop the client.",
-                client=client,
-                field="count",
-            )
+    small = [client for client, rows in zip(clients, count, strict=True) if rows < targets + 1]
+    if small:
+        needed = f"needs at least {targets + 1}, one more than targets. Add rows, use fewer targets, or drop"
+        rows = pluralize(int(count[clients.index(small[0])]), "row")
+        more = f" and {len(small) - 5} more" if len(small) > 5 else ""
+        raise InputError(
+            f"Client '{small[0]}' has {rows}, but it {needed} the client."
+            if len(small) == 1
+            else f"Clients {quote_list(small[:5])}{more} have too few rows: each {needed} them.",
+            client=small[0],
+            field="count",
+        )
 
 
 def check_mean(mean: Array, clients: tuple[str, ...]) -> None:

@@ -23,7 +23,6 @@ _NUMBER = "TRY_CAST({0} AS DOUBLE)"
 _BOOLEAN = "CASE lower(trim({0})) WHEN 'true' THEN true WHEN 'false' THEN false END"
 _TIME = "TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
 _TEXT = "coalesce(trim({0}::VARCHAR), '')"
-_DECIMAL_COMMA = r"CASE WHEN regexp_full_match(trim({0}), '[+-]?\d+(,\d+)?') THEN 1 END"
 
 _TIME_TYPES = ("DATE", "TIMESTAMP")
 
@@ -193,7 +192,7 @@ def _choose_conversions(
     types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
     inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
     texts = [key for key in inputs if types[key] == "VARCHAR"] if _has_text_files(table) else []
-    fitting = _find_conversions(table, "data", texts, [_NUMBER, _BOOLEAN, _TIME, _DECIMAL_COMMA])
+    fitting = _find_conversions(table, "data", texts, [_NUMBER, _BOOLEAN, _TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():
         is_category = kinds.get(name) == "category"
@@ -214,10 +213,6 @@ def _convert_input(name: str, kind: str, fitting: str, is_category: bool) -> str
         raise InputError(
             f"Input '{name}' has dates or times. Use numbers made from them, such as the month, or drop it.",
             field=name,
-        )
-    if fitting == _DECIMAL_COMMA:
-        raise InputError(
-            f"Input '{name}' has numbers with a decimal comma. Write decimals with a point.", field=name
         )
     if kind == "VARCHAR" or kind.startswith("ENUM"):
         return _TEXT if is_category and fitting == _NUMBER else fitting

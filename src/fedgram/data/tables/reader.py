@@ -65,11 +65,23 @@ def open_source(table: SourceTable) -> None:
     for rows in table.reader.select_strictly(files):
         table.connection.execute(f"SELECT count(*) FROM ({rows})")
     # By default the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
-    numbers = {name: "BOOLEAN" if columns[name] == "BOOLEAN" else "DOUBLE" for name in table.targets}
+    numbers = {
+        name: "BOOLEAN" if _is_boolean(table, name, columns[name]) else "DOUBLE" for name in table.targets
+    }
     columns = _create_view(table, dict.fromkeys(table.columns, "VARCHAR") | numbers)
     for name in table.targets:
         if not NUMERIC_TYPE.fullmatch(columns[name]):
             raise not_numeric(table, name, columns[name])
+
+
+def _is_boolean(table: SourceTable, name: str, kind: str) -> bool:
+    """Whether a column has truth values only; DuckDB reads y and n as text, unlike yes and no."""
+    if kind != "VARCHAR":
+        return kind == "BOOLEAN"
+    column = sql_name(name)
+    values = f"count({column}), count(TRY_CAST(trim({column}) AS BOOLEAN))"
+    found, boolean = table.connection.execute(f"SELECT {values} FROM source").fetchall()[0]
+    return bool(found == boolean > 0)
 
 
 def _create_view(table: SourceTable, types: dict[str, str]) -> dict[str, str]:

@@ -83,12 +83,12 @@ class SourceTable:
         Names have no blanks around them; two that differ by blanks only are refused.
         """
         found = self.connection.execute(f"SELECT client, {columns} FROM {rows}")
-        width = len(found.description) - 1
-        by_name = sorted(
-            ((_strip_name(row[0]), row[1:]) for row in found.fetchall()), key=lambda row: _sort_key(row[0])
-        )
-        given = tuple(name for name, _ in by_name if name is not None)
+        width, rows_found = len(found.description) - 1, found.fetchall()
+        given = tuple(sorted(name for row in rows_found if (name := client_name(row[0])) is not None))
         check_names(given, len(given), "client", f" in the column '{self.client}' of {self}")
+        by_name = sorted(
+            ((_strip_name(row[0]), row[1:]) for row in rows_found), key=lambda row: _sort_key(row[0])
+        )
         values = np.array([values for _, values in by_name], dtype=np.float64)
         return [name for name, _ in by_name], values.reshape(-1, width)
 
