@@ -202,7 +202,10 @@ def test_targets_that_nothing_predicts_are_named():
         Errors(name, 1.0, np.ones(2), np.array([r2, -1.0]), nothing, nothing)
         for name, r2 in ((ALONE, -0.1), (AUTO, 0.1))
     ]
-    assert _skill_notes(problem, errors) == ("No procedure predicts 'y' better than a constant would.",)
+    by_none = "No procedure predicts 'y' better than a constant would."
+    assert _skill_notes(problem, errors, AUTO) == (by_none,)
+    by_others = "The recommended model predicts 'x' no better than a constant would."
+    assert _skill_notes(problem, errors, ALONE) == (by_none, by_others)
     assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))]) == ()
 
 

@@ -412,9 +412,9 @@ def test_sites_without_a_clear_difference_are_all_named_if_asked_for():
     found = replace(advice(), sites=sites)
     assert describe_advice(found, found.targets)[-1].endswith("'s28', 's29'.")
     assert describe_advice(found, found.targets, 10)[-1].endswith("'s8', 's9' and 20 more.")
-    assert "Of 30 sites, 30 show no clear difference." in found.summary()
+    assert "All 30 sites show no clear difference." in found.summary()
     untested = replace(found, sites=tuple(replace(site, verdict="untested") for site in sites))
-    assert "Of 30 sites, 30 have too few test rows to tell." in untested.summary()
+    assert "All 30 sites have too few test rows to tell." in untested.summary()
 
 
 def test_advice_has_errors_of_each_site(capsys):

@@ -241,7 +241,7 @@ def test_the_choice_is_stated_in_words_and_with_the_sites_that_it_covers(tmp_pat
     missed = (("ridge", FINISH, 1),)
     run = serve(grid_of(tmp_path, "full-model+moment-head", lambda *asked: asked in missed, rounds=1))
     ridge, mse = run.account.chosen["ridge"], run.account.chosen["test_mse"][0]
-    sentence = f"Chosen on validation rows: round 1, ridge {ridge}, intercept off, deviation off."
+    sentence = f"Chosen on validation rows: round 1, ridge {ridge:.3g}, intercept off, deviation off."
     assert sentence in caplog.messages
     shown = (
         f"Validation rows chose the kept models: test MSE {mse:.3g} over 1 of 2 sites, unlike in the rounds."

@@ -285,7 +285,7 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(holes, y, sites=sites)
     with pytest.raises(InputError, match="one name for each of 120 rows, not shape"):
         model.fit(X, y, sites=sites[:5])
-    with pytest.raises(InputError, match="1 row of 120 have no site"):
+    with pytest.raises(InputError, match="1 row of 120 without a site"):
         model.fit(X, y, sites=pd.Series([None, *sites[1:]], dtype="string"))
     with pytest.raises(InputError, match="constant over all sites"):
         model.fit(X, np.ones(len(y)), sites=sites)

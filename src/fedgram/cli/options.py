@@ -28,7 +28,8 @@ Targets = Annotated[
 ]
 Where = Annotated[str | None, table_option(help="Keep only rows that match this SQL condition.")]
 DropMissing = Annotated[
-    bool, table_option("--drop-missing", help="Drop rows with a missing client, input or target.")
+    bool,
+    table_option("--drop-missing", help="Drop rows with a missing client, target or (unless imputed) input."),
 ]
 Weights = Annotated[
     str | None,

@@ -74,12 +74,15 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
     counts = Counter(site.verdict for site in sites)
     join, alone, undecided, untested = (counts[each] for each in get_args(Verdict))
     parts = {
-        f"{join} {'gains' if join == 1 else 'gain'} by joining": join,
-        f"{alone} {'does' if alone == 1 else 'do'} better alone": alone,
-        f"{undecided} {'shows' if undecided == 1 else 'show'} no clear difference": undecided,
-        f"{untested} {'has' if untested == 1 else 'have'} too few test rows to tell": untested,
+        f"{'gains' if join == 1 else 'gain'} by joining": join,
+        f"{'does' if alone == 1 else 'do'} better alone": alone,
+        f"{'shows' if undecided == 1 else 'show'} no clear difference": undecided,
+        f"{'has' if untested == 1 else 'have'} too few test rows to tell": untested,
     }
-    *first, last = (part for part, count in parts.items() if count)
+    found = {part: count for part, count in parts.items() if count}
+    if len(found) == 1 < len(sites):
+        return f"All {len(sites):,} sites {next(iter(found))}."
+    *first, last = (f"{count} {part}" for part, count in found.items())
     return f"Of {pluralize(len(sites), 'site')}, {', '.join(first)}{' and ' if first else ''}{last}."
 
 

@@ -67,7 +67,8 @@ def print_list(runs: Sequence[StoredRun]) -> None:
         table = _table("procedure", "seed", "state", "seconds", "memory")
         for run in group:
             setup, account = run.setup, run.account
-            seconds, memory = f"{account.seconds_per_run:.3g}", format_bytes(account.peak_memory)
+            seconds = f"{account.seconds_per_run:.3g}"
+            memory = format_bytes(account.peak_memory) if account.peak_memory else "not recorded"
             table.add_row(setup.procedure.name, str(setup.seed), run_sentences.state(run), seconds, memory)
         console.print(table)
 

@@ -345,7 +345,8 @@ class Server:
 
 def describe_choice(chosen: Mapping[str, Any]) -> str:
     """State what validation rows chose; None is a site effect that is off."""
-    shown = ", ".join(f"{name} {'off' if each is None else each}" for name, each in chosen.items())
+    values = {name: "off" if each is None else f"{each:.3g}" for name, each in chosen.items()}
+    shown = ", ".join(f"{name} {value}" for name, value in values.items())
     return "Chosen on validation rows: " + (shown or "each client's own round") + "."
 
 

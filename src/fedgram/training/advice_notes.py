@@ -37,7 +37,7 @@ def write_notes(
     in_time_order, linear = is_in_time_order(problem), linear_errors(problem)
     return (
         *_small_site_notes(sites, recommended),
-        *_skill_notes(problem, procedures),
+        *_skill_notes(problem, procedures, recommended),
         *_least_error_notes(squares, recommended, in_time_order),
         *_linear_notes(linear, squares, recommended, in_time_order),
         *_alone_notes(linear, squares, in_time_order),
@@ -57,12 +57,20 @@ def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[st
     return (f"Too few rows to test at {quote_list(small[:5])}{others} ({needed}){served}.",)
 
 
-def _skill_notes(problem: Problem, procedures: Sequence[Errors]) -> tuple[str, ...]:
-    """Name targets that no procedure predicts better than a constant."""
+def _skill_notes(problem: Problem, procedures: Sequence[Errors], recommended: str) -> tuple[str, ...]:
+    """Name targets that no procedure, or not the recommended one, predicts better than a constant."""
     best = np.max([each.r2 for each in procedures], axis=0)
-    names = problem.target_names or tuple(f"target {c + 1}" for c in range(len(best)))
-    without = [name for name, value in zip(names, best, strict=True) if value <= 0]
-    return (f"No procedure predicts {quote_list(without)} better than a constant would.",) if without else ()
+    ours = next(each.r2 for each in procedures if each.name == recommended)
+    names = np.array(problem.target_names or [f"target {c + 1}" for c in range(len(best))])
+    by_none, by_others = names[best <= 0].tolist(), names[(best > 0) & (ours <= 0)].tolist()
+    notes = []
+    if by_none:
+        notes.append(f"No procedure predicts {quote_list(by_none)} better than a constant would.")
+    if by_others:
+        notes.append(
+            f"The recommended model predicts {quote_list(by_others)} no better than a constant would."
+        )
+    return tuple(notes)
 
 
 def _least_error_notes(squares: Squares, recommended: str, in_time_order: bool) -> tuple[str, ...]:
