@@ -206,7 +206,7 @@ def test_targets_that_nothing_predicts_are_named():
     assert _skill_notes(problem, errors, AUTO) == (by_none,)
     by_others = "The recommended model predicts 'x' no better than a constant would."
     assert _skill_notes(problem, errors, ALONE) == (by_none, by_others)
-    assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))]) == ()
+    assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))], AUTO) == ()
 
 
 @pytest.mark.parametrize(
