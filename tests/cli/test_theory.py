@@ -532,6 +532,17 @@ def test_explain_says_first_what_happens_to_predictions_and_when(table_of_sites)
     assert "interval" not in named
 
 
+def test_an_estimate_outside_its_interval_is_explained(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = [(f"s{m}", 1.6 * (m % 2) + rng.standard_normal()) for m in range(60) for _ in range(4)]
+    path = tmp_path / "rows.csv"
+    path.write_text("site,y\n" + "".join(f"{site},{value:.6f}\n" for site, value in rows))
+    call = ("explain", path, "--client", "site", "--targets", "y", "--resamples", 200)
+    found = json.loads(fedgram(*call, "--json").stdout)
+    assert found["intervals"]["relative"][1] < found["gap"]["relative"]
+    assert "Chance differences between few rows add to this estimate" in fedgram(*call).stdout
+
+
 def test_explain_prints_effects_intervals_chance_and_warnings(table_of_sites):
     options = ["dose,CO", "--no-standardize", "--resamples", 200, "--units", "CO=µg/m³"]
     document = printed("explain", *table_of_sites(), *options)

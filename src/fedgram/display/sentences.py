@@ -180,9 +180,14 @@ def distance(analysis: Analysis) -> list[str]:
             f"give {relative}, but {chance} (median; p = {found.p_value:.2g}). {meaning}"
         ]
     low, high = (percent(float(end)) for end in found.relative)
+    outside = (
+        "Chance differences between few rows add to this estimate; the interval is without them. "
+        if gap.relative > found.relative[1]
+        else ""
+    )
     return [
         f"Federated averaging will end {relative} away from centralized training ({found.level:.0%} interval "
-        f"{low} to {high}). {meaning}",
+        f"{low} to {high}). {outside}{meaning}",
         f"It is more than chance: {chance} (median; p = {found.p_value:.2g}).",
     ]
 
