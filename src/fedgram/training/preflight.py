@@ -55,8 +55,8 @@ def preflight_warnings(
         yield (
             f"Rows with equal inputs have unequal targets at {clients} of {len(fractions)} clients "
             f"({100 * fractions[worst]:.3g} % of the target variance at '{problem.clients[worst]}'), which "
-            f"no network fits; {_describe_shift(problem, prediction)}. Predict for problem.attainable() "
-            "instead."
+            f"no network fits; {_describe_shift(problem, prediction)}. In Python, predict for "
+            "problem.attainable()."
         )
 
 
