@@ -366,6 +366,17 @@ def test_a_site_refuses_another_request_for_a_sum_that_it_answered(site_client):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_restarted_site_keeps_its_new_node(tmp_path):
+    grid = build_grid(tmp_path)
+    settings = FederationConfig.from_run_config(grid.config)
+    sums = SecureSums(GridTransport(grid, 0.0), settings, AuditLog.open(tmp_path / AUDIT), "f")
+    sums.wait_for_clients()
+    grid.configs = {**grid.configs, 99: {"site": "coast"}}  # the old node is still listed
+    for _ in range(3):
+        sums._refresh()
+        assert sums.members["coast"].node == 99
+
+
 def test_a_reply_that_is_not_of_32_bit_words_is_refused(secure, tmp_path):
     settings = FederationConfig.from_run_config(secure[0].config)
     sums = SecureSums(GridTransport(secure[0], 0.0), settings, AuditLog.open(tmp_path / AUDIT), "f")

@@ -284,10 +284,8 @@ class Roster:
             self._check_consistent(info)
         elif change := known.find_change(info) or self._find_other_rows(bound, reply):
             raise RejectedReplyError(f"site '{name}': {CHANGED.format(change)}")
-        if name in self.node_of:
-            self.ignored_nodes.add(
-                self.node_of[name]
-            )  # the client restarted, but its old node is still listed
+        if name in self.node_of:  # the client restarted, but its old node is still listed
+            self.ignored_nodes.add(self.node_of[name])
         if bound is None:
             self.state.standings[name] = Standing(given["key"], given["fingerprint"], info.validation_rows)
         self.refused_nodes.pop(node, None)

@@ -77,6 +77,7 @@ class SecureSums:
         self.bound, self.fingerprints = dict(keys or {}), dict(fingerprints or {})
         self.members: dict[str, Member] = {}
         self.refused_nodes: dict[int, float] = {}
+        self.replaced_nodes: set[int] = set()
         self.session, self.used = "", SUMS_PER_SESSION
         self.keys: dict[str, list[bytes]] = {}
         self.sealed: dict[str, dict[str, bytes]] = {}
@@ -283,7 +284,7 @@ class SecureSums:
         """Query new nodes; a restarted client may have another node."""
         nodes, now, nonce = set(self.transport.node_ids()), time.monotonic(), token_hex(16)
         waiting = {node for node, asked in self.refused_nodes.items() if now - asked < RETRY_INTERVAL}
-        new = sorted(nodes - {each.node for each in self.members.values()} - waiting)
+        new = sorted(nodes - {each.node for each in self.members.values()} - self.replaced_nodes - waiting)
         request = Payload(metadata={"nonce": nonce})
         for node, records in self.transport.send(INTRODUCE, dict.fromkeys(new, request)).items():
             try:
@@ -314,6 +315,8 @@ class SecureSums:
             ours, theirs = first.get(key), given.get(key)
             if ours != theirs:
                 raise RejectedReplyError(f"client '{name}' has another {key}: {theirs}, not {ours}")
+        if known is not None:
+            self.replaced_nodes.add(known.node)  # a node that has gone stays in Flower's list for a while
         self.members[name] = Member(node, given)
         self.refused_nodes.pop(node, None)
         self.audit.append(
