@@ -54,8 +54,6 @@ def advise(
     from fedgram.display.advice import draw_advice, print_advice
     from fedgram.display.console import make_console
     from fedgram.display.plotting import figure_suffix
-    from fedgram.training.advise import advise as compare
-    from fedgram.training.site_learning import Plan
 
     spec = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute)
     problem = load_site_problem(data, data_dir, spec, data_seed)
@@ -63,6 +61,11 @@ def advise(
     if figure:  # reject it before training
         figure_suffix(figure)
         check_folder_of(figure)
+
+    # after the table is read: importing torch takes seconds
+    from fedgram.training.advise import advise as compare
+    from fedgram.training.site_learning import Plan
+
     has_plan = any(given is not None for given in (backbone, rounds, epochs))
     plan = Plan.from_backbone(backbone, rounds, epochs) if has_plan else None
     with progress_bar() as progress:

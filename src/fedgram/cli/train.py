@@ -122,7 +122,6 @@ def train(
     from fedgram.display import run_tables
     from fedgram.display.console import make_console
     from fedgram.display.training_table import print_training
-    from fedgram.training.engines import TRAINERS
 
     config = TrainConfig(
         rounds=rounds, epochs=epochs, batch=batch, features=features, penalty=Penalty(lambda_h, lambda_w),
@@ -139,6 +138,9 @@ def train(
     )  # fmt: skip
     if dropped := problem.provenance.get("rows_left_out"):
         typer.echo(dropped_rows_message(dropped), err=True)
+
+    from fedgram.training.engines import TRAINERS  # after the table is read: importing torch takes seconds
+
     with progress_bar(kept="finished rounds") as progress:
         runs = TRAINERS[check_engine(engine)](
             problem, backbone or _default_backbone(problem), split_values(*procedure), parse_seeds(seeds),
