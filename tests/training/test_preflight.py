@@ -120,8 +120,8 @@ def test_rows_that_no_network_fits_are_said_before_training(tmp_path):
     moved = 100 * np.linalg.norm(reached - raw) / np.linalg.norm(raw)
     assert said[:-1] == [
         f"Rows with equal inputs have unequal targets at 1 of 3 clients ({part:.3g} % of the target variance "
-        f"at 'site 0'), which no network fits; this moves the barycenter by {moved:.3g} %. Predict for "
-        "problem.attainable() instead."
+        f"at 'site 0'), which no network fits; this moves the barycenter by {moved:.3g} %. In Python, "
+        "predict for problem.attainable()."
     ]
     said.clear()
     train(known, net, ["local"], [0], SETTINGS, folder=tmp_path, on_warning=said.append)
