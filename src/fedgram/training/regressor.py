@@ -19,7 +19,7 @@ from fedgram.data.site_problem import build_site_problem
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
-from fedgram.theory.validation import constant_target_error
+from fedgram.theory.validation import check_names, constant_target_error
 from fedgram.training.site_learning import Learned, Plan, choose_plan, learn
 from fedgram.training.site_predictor import SitePredictor
 
@@ -275,6 +275,8 @@ def _divide_rows(sites: Any, first_target: Array) -> tuple[tuple[str, ...], dict
     """
     rows = len(first_target)
     by_site = {} if sites is None else _group_rows(sites, rows)
+    texts = sorted({each for each in np.asarray(sites).ravel().tolist() if isinstance(each, str)})
+    check_names(tuple(texts), len(texts), "site")
     if len(by_site) > 1:
         return tuple(by_site), by_site
     if rows < 2:
