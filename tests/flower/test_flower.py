@@ -20,6 +20,7 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.federation.aggregation import geometric_median
+from fedgram.federation.clients import Clients
 from fedgram.flower import Site, client_app, predict_at_site, server_app
 from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
@@ -667,6 +668,24 @@ def test_failing_client_counts_as_absent_after_round_1(tmp_path):
     assert np.isnan([each.local_objective[1] for each in stored(tmp_path).rounds()]).tolist() == [0, 1, 0]
     with pytest.raises(InputError, match="Node 12 rejected the 'query' message: see the log of site 'ridge'"):
         serve(grid_of(tmp_path / "another", app=full))
+
+
+@pytest.mark.parametrize("loss", [np.inf, np.nan])
+def test_a_diverged_client_reports_no_loss(tmp_path, monkeypatch, loss):
+    """An infinite number in a reply would be refused, and the client would train again in every round."""
+
+    def diverge(self, *given):
+        returned = honest(self, *given)
+        return replace(
+            returned,
+            training_loss=torch.full_like(returned.training_loss, loss),
+            diverged=torch.ones_like(returned.diverged),
+        )
+
+    honest = Clients.round
+    monkeypatch.setattr(Clients, "round", diverge)
+    with pytest.raises(InputError, match=r"The run stopped: every client diverged in round 1\. Lower"):
+        serve(grid_of(tmp_path))
 
 
 def test_run_stops_if_every_network_diverges(tmp_path):

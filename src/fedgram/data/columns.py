@@ -136,7 +136,7 @@ def check_present(values: Array, name: str, site: str, remedy: str) -> None:
 
 
 def check_commas(values: Array, name: str, site: str) -> None:
-    """Reject text that is numbers with commas at every row, such as '1,5' or '1,117.1': no categories."""
+    """Reject a column of numbers with commas, such as '1,5' or '1,117.1', which would become categories."""
     texts = set(values.tolist()) - {""} if values.dtype.kind != "f" else set()
     if any("," in text for text in texts) and all(map(_NUMBER_WITH_COMMAS.fullmatch, texts)):
         example = next(text for text in values.tolist() if "," in text)

@@ -144,12 +144,11 @@ class Roster:
         while len(self.active if self.has_trained else self.node_of) < wanted:
             if time.monotonic() > deadline:
                 connected = ", ".join(sorted(self.node_of)) or "none"
-                others = " ".join(self.problems) or (
-                    "Start the others or raise 'reply-timeout', and run again."
-                )
+                start_others = "Start the others or raise 'reply-timeout', and run again."
+                remedy = " ".join(self.problems) or start_others
                 raise InputError(
                     f"Only {len(self.node_of)} of {self.config.clients} clients connected within "
-                    f"{self.config.reply_timeout:g} s: {connected}. {others}",
+                    f"{self.config.reply_timeout:g} s: {connected}. {remedy}",
                     field="clients",
                 )
             time.sleep(POLL_INTERVAL)

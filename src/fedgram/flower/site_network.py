@@ -61,6 +61,7 @@ class SiteNetwork:
     def collect(self, returned: Returned, replied: Container[str]) -> Arrays:
         """Return all arrays to store after training: those replied, the networks, the returned layers."""
         own, centered = own_biases(returned)
+        loss = returned.training_loss
         rows, group = OutputRows.from_outputs(returned.outputs[0]), self.clients.groups[0]
         objective = local_objective(self.clients, group, returned.layers, rows)
         reply = {
@@ -68,7 +69,7 @@ class SiteNetwork:
             "centered_bias": centered, "layer_weight": returned.layers.layer_weight,
             "layer_bias": returned.layers.layer_bias, "backbone": self._flatten_backbones(),
             "local_objective": objective, "clipped": returned.clipped,
-            "loss": returned.training_loss, "diverged": returned.diverged,
+            "loss": torch.where(loss.isfinite(), loss, torch.nan), "diverged": returned.diverged,
         }  # fmt: skip
         stored = {PRIVATE + name: value for name, value in self.stack.tensors.items()}
         stored |= {RETURNED + each.name: getattr(returned.layers, each.name) for each in fields(Layers)}
