@@ -287,7 +287,7 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=sites[:5])
     with pytest.raises(InputError, match="The site names 'site 0', 'site 0 ' differ only in blanks"):
         model.fit(X, y, sites=["site 0 ", *sites[1:]])
-    with pytest.raises(InputError, match="1 row of 120 without a site"):
+    with pytest.raises(InputError, match="1 of 120 rows has no site"):
         model.fit(X, y, sites=pd.Series([None, *sites[1:]], dtype="string"))
     with pytest.raises(InputError, match="constant over all sites"):
         model.fit(X, np.ones(len(y)), sites=sites)

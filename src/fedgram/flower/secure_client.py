@@ -82,7 +82,7 @@ class SecureSession:
         return {name: [bytes.fromhex(key) for key in keys] for name, keys in self.state["keys"].items()}
 
     def check_number(self, number: int) -> None:
-        """Reject a sum that the session has no secrets for; others would be those of another sum."""
+        """Reject a number outside the session, whose secrets would be those of another sum."""
         sums = len(next(iter(self.keys.values()))) - 1
         if not 1 <= number <= sums:
             raise InputError(

@@ -70,10 +70,11 @@ def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "
     repeated = next((name for name in times if times[name] > 1), None)
     if repeated is not None:
         variants = list(dict.fromkeys(str(name) for name in names if str(name).strip() == repeated))
+        own = f"Give each {kind} its own name."
         raise InputError(
             f"The {kind} names {quote_list(variants)}{place} differ only in blanks. Remove the blanks."
             if len(variants) > 1
-            else f"The {kind} name '{repeated}' appears more than once{place}. Give each {kind} another.",
+            else f"The {kind} name '{repeated}' appears more than once{place}. {own}",
             client=repeated if kind == "client" else None,
             field=f"{kind}s",
         )

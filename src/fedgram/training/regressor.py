@@ -250,7 +250,8 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
     names = values.astype(np.str_) if is_integer else parse_levels({"sites": values}, "sites", "")
     if missing := int(is_missing(names).sum()):
         raise InputError(
-            f"{pluralize(missing, 'row')} of {rows:,} without a site. Name the site, or drop the rows.",
+            f"{missing:,} of {pluralize(rows, 'row')} {'has' if missing == 1 else 'have'} no site. Name the "
+            "site, or drop the rows.",
             field="sites",
         )
     unique, number, counts = np.unique(names, return_inverse=True, return_counts=True)
