@@ -11,6 +11,7 @@ from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import (
     absorb,
+    compare_with_alone,
     feature_sums,
     fit_heads,
     mean_squares,
@@ -23,6 +24,7 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
+from fedgram.theory.site_ridge import fit_site_ridge
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(
@@ -207,6 +209,25 @@ def test_a_blended_run_mixes_in_the_local_model():
     for m, share in enumerate(shares):
         expected = share * local[m] + (1 - share) * shared[m]
         np.testing.assert_allclose(ours[m], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_site_alone_uses_its_better_model_on_validation_rows():
+    federation, _ = train([FULL + "+blended"])
+    (blended,), clients = federation.recorded, federation.clients
+    models = federation.site_models(blended)
+    predicted = federation.predict(blended, models, "test")
+    found = compare_with_alone(clients, models, predicted, 0)["alone_mse"]
+    network = mean_squares(predict_part(clients, models.local, "test", 1), clients, "test")
+    is_worse = []
+    for m, (train_rows, validation, test) in enumerate(
+        zip(clients.data.train, clients.data.validation, clients.data.test, strict=True)
+    ):
+        ridge = fit_site_ridge(*((x.numpy(), y.numpy()) for x, y in (train_rows, validation)))
+        own = predict_part(clients, models.local, "validation", 1)[m] - validation[1].numpy()
+        is_worse.append(ridge.validation_error < (own**2).sum())
+        linear = ((ridge.predict(test[0].numpy()) - test[1].numpy()) ** 2).mean()
+        assert found[m] == pytest.approx(linear if is_worse[m] else network[m], rel=1e-12)
+    assert any(is_worse)
 
 
 def test_shares_compare_models_that_have_not_seen_the_validation_rows():

@@ -26,6 +26,7 @@ from fedgram.flower.server import run_server
 from fedgram.nets.model import draw
 from fedgram.runs import Runs
 from fedgram.runs.audit import read_audit
+from fedgram.runs.joining import JOINING
 from fedgram.runs.measure import measure
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import write_arrays
@@ -33,6 +34,7 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.moment_head import FeatureSums
 from fedgram.training import train
 from fedgram.training.inference import predict_rows
+from tests.helpers.command import fedgram
 from tests.helpers.flower_grid import MemoryGrid
 
 ROWS, TARGETS = {"coast": 40, "ridge": 30}, 2
@@ -157,7 +159,7 @@ def allowed_arrays(procedure: Procedure) -> set[str]:
         names = names | (SUMS | {"errors"} if procedure.moment_head else {"validation_error"})
     if procedure.local or procedure.blended:
         names = names | {"local_error"}
-    return names | {"difference", "agreement", "local_share"} if procedure.blended else names
+    return names | {"difference", "agreement", "local_share", *JOINING} if procedure.blended else names
 
 
 def assert_federation_matches(folder, reference) -> None:
@@ -224,6 +226,17 @@ def test_run_is_not_complete_before_models_are_chosen(tmp_path):
     assert state(run) == "complete"
 
 
+def test_a_stored_run_shows_what_joining_changes(references):
+    run = references[Procedure.parse(EVERY_OTHER)]
+    code, out, _ = fedgram("runs", "show", str(run.folder))
+    assert code == 0
+    joining = measure(run).joining
+    assert " ".join(joining.describe().split()) in " ".join(out.split())
+    assert all(f" {site} " in out for site in joining.sites)
+    code, out, _ = fedgram("runs", "show", str(run.folder), "--json")
+    assert json.loads(out)["runs"][0]["joining"] == joining.document()
+
+
 @pytest.mark.slow
 def test_absent_site_is_left_out_of_full_model_averages(tmp_path):
     missed = (("ridge", "train", 2), ("ridge", "evaluate.finish", 1))
@@ -234,6 +247,7 @@ def test_absent_site_is_left_out_of_full_model_averages(tmp_path):
     chosen = run.account.chosen
     assert (chosen["test_mse"][1], chosen["local_share"][1]) == (None, None)
     assert chosen["test_mse"][0] > 0
+    assert [each["test_mse"] is None for each in measure(run).joining.document()] == [False, True]
 
 
 def test_the_choice_is_stated_in_words_and_with_the_sites_that_it_covers(tmp_path, caplog):
@@ -301,6 +315,8 @@ def double_targets(triangle):
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
         (FINISH, "local_share", lambda x: x + 2, "'local_share' is not between 0 and 1"),
         (FINISH, "test_mse", lambda x: x + np.inf, "'test_mse' has a value that is not finite"),
+        (FINISH, "alone_mse", lambda x: -1 - x, "'alone_mse' is negative"),
+        (FINISH, "change_low", lambda x: x - 3, "'change_low' is below -1"),
     ],
 )
 def test_false_replies_do_not_count(tmp_path, monkeypatch, kind, name, change, reason):

@@ -183,6 +183,10 @@ def test_choices_from_secure_sums_are_those_of_the_plain_run(tmp_path, procedure
         assert found.get(name) == plain.get(name)
     # Each site has eight test rows. Shares are the sites' own, so equal errors need equal shares.
     assert found["test_mse"] == pytest.approx(np.mean(plain["test_mse"]), rel=1e-9)
+    if "alone_mse" in plain:
+        assert found["alone_mse"] == pytest.approx(np.mean(plain["alone_mse"]), rel=1e-9)
+        assert record.sentences[-1].endswith(f"trained alone: {found['alone_mse']:.3g}.")
+        assert len(list(tmp_path.glob("secure/private/*/**/joining.json"))) == len(plain["alone_mse"])
     assert record.complete
     assert SecureRecord.load(record.folder).complete
 

@@ -62,6 +62,7 @@ def federate(
     from fedgram.flower.deployment import federate as run_federation
     from fedgram.flower.sites_file import SitesConfig
     from fedgram.runs.advice import AUTO
+    from fedgram.runs.measure import measure
     from fedgram.runs.secure_record import SecureRecord
 
     found = SitesConfig.read(sites) if sites is not None else SitesConfig.from_dataset(str(dataset), clients)
@@ -75,8 +76,14 @@ def federate(
             print_json(run.document)
         else:
             typer.echo("\n".join([*run.sentences, f"Run: {run.folder}"]))
-    elif as_json:
-        print_json(run_tables.comparison_document([run]))
-    else:
-        run_tables.print_comparison([run])
-        typer.echo(f"Run: {run.folder}")
+        return
+    joining = measure(run).joining
+    if as_json:
+        document = run_tables.comparison_document([run])
+        print_json(document | {"joining": joining.document() if joining else None})
+        return
+    run_tables.print_comparison([run])
+    if joining:
+        run_tables.print_joining(joining)
+    typer.echo(f"Run: {run.folder}")
+    typer.echo("Predict at a site with the model in its private folder: fedgram.flower.predict_at_site.")

@@ -17,6 +17,7 @@ from fedgram.display.site_errors import read_tested
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.joining import Joining, format_change
 from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.runs.procedure import BIAS_RULES
 
@@ -26,7 +27,7 @@ console = make_console()
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
 
 # Columns of text may wrap; a wrapped number is unreadable.
-WRAPPED = ("procedure", "state")
+WRAPPED = ("procedure", "state", "site")
 
 
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
@@ -47,11 +48,13 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
     """Print `fedgram runs compare`: measured and predicted numbers of each procedure."""
     for setting in compare_runs(runs):
         print_wrapped(console, run_sentences.title(setting))
-        for metrics in TABLES:
-            table = _table("procedure", "target", *metrics)
+        has_limit = not all(group.without_limit for group in setting.groups)
+        for metrics in TABLES if has_limit else TABLES[-1:]:
+            table = _table("procedure", *(["target"] if has_limit else []), *metrics)
             for group in setting.groups:
+                target = [group.target] if has_limit else []
                 spreads = (str(group.spread(name)) for name in metrics)
-                table.add_row(setting.label(group), group.target, *spreads)
+                table.add_row(setting.label(group), *target, *spreads)
             console.print(table)
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
@@ -83,6 +86,24 @@ def print_run(run: StoredRun) -> None:
             console.print(_error_table(measured))
         if (table := _fit_table(measured)).row_count:  # no round may have been measured yet
             console.print(table)
+        if measured.joining:
+            print_joining(measured.joining)
+
+
+def print_joining(joining: Joining) -> None:
+    """Print what joining changes at each site of a blended run, and in total."""
+    table = _table("site", "test rows", "MSE alone", "joined", "change", "95 % interval")
+    for m in np.flatnonzero(joining.is_compared).tolist():
+        alone, joined, *ends = (
+            float(each[m]) for each in (joining.alone, joining.joined, joining.low, joining.high)
+        )
+        change = format_change(joined / alone - 1) if alone else "none"
+        interval = "too few rows" if np.isnan(ends).any() else " to ".join(map(format_change, ends))
+        table.add_row(
+            joining.sites[m], f"{joining.rows[m]:,}", f"{alone:.3g}", f"{joined:.3g}", change, interval
+        )
+    console.print(table)
+    print_wrapped(console, joining.describe())
 
 
 def _error_table(measured: RunMeasurement) -> Table:

@@ -17,6 +17,7 @@ from fedgram._util.arrays import Array
 from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import BACKBONE, TRAINING_SUMS, Payload, RejectedReplyError, read_sums
 from fedgram.nets.optimizer import FIRST_DECAY, SECOND_DECAY
+from fedgram.runs.joining import ALONE_MSE, CHANGE_HIGH, CHANGE_LOW
 from fedgram.runs.procedure import Return
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
@@ -266,6 +267,12 @@ def check_finish(reply: Payload, info: ClientInfo, rounds: int) -> None:
     check_mean_squares("test_mse", reply.arrays["test_mse"], info.test_rows)
     if not 0 <= reply.arrays.get("local_share", 0.0) <= 1:
         raise RejectedReplyError("'local_share' is not between 0 and 1")
+    if (alone := reply.arrays.get(ALONE_MSE)) is not None:
+        if alone < 0:  # NaN if this network diverged
+            raise RejectedReplyError(f"'{ALONE_MSE}' is negative")
+        low, high = reply.arrays[CHANGE_LOW], reply.arrays[CHANGE_HIGH]
+        if low < -1 or low > high:
+            raise RejectedReplyError(f"'{CHANGE_LOW}' is below -1 or above '{CHANGE_HIGH}'")
     if not 1 <= reply.metadata["chosen"] <= rounds:
         raise RejectedReplyError(f"'chosen' is not a round up to {rounds}")
 

@@ -33,6 +33,7 @@ from fedgram.flower.messages import (
 from fedgram.flower.roster import Roster
 from fedgram.flower.secure_chooser import averaged_map, to_row
 from fedgram.flower.server_state import BEST
+from fedgram.runs.joining import JOINING
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.site_effects import Trial, search_strengths
@@ -128,7 +129,7 @@ class Chooser:
             chosen["round"] = self._by_client(
                 {name: each.metadata["chosen"] for name, each in replies.items()}
             )
-        for name in ("local_share", "test_mse") if procedure.blended else ("test_mse",):
+        for name in ("local_share", "test_mse", *JOINING) if procedure.blended else ("test_mse",):
             chosen[name] = self._by_client(
                 {client: float(reply.arrays[name]) for client, reply in replies.items()}
             )

@@ -21,6 +21,7 @@ from fedgram.federation.evaluation import OutputRows
 from fedgram.federation.site_models import (
     SiteModels,
     add_companions,
+    compare_with_alone,
     feature_sums,
     mean_squares,
     predict_part,
@@ -43,6 +44,7 @@ from fedgram.flower.messages import (
     TRIAL,
     TRIALS,
     Payload,
+    log,
     name_sums,
     read_sums,
     reply_format,
@@ -54,6 +56,7 @@ from fedgram.flower.site_network import REPLY, Arrays, SiteNetwork
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import draw_example, fingerprint
 from fedgram.nets.stack import Tensors
+from fedgram.runs.joining import JOINING, Joining
 from fedgram.runs.store import safe_name
 from fedgram.theory.blend import BlendSums, SharePrior
 from fedgram.theory.moment_head import FeatureSums
@@ -184,7 +187,7 @@ class Client:
         return Payload(arrays, request.round)
 
     def finish(self, request: Payload) -> Payload:
-        """Store the chosen model; return its test error, and the share of the one trained alone."""
+        """Store the chosen model; return its test error, and share and error of the one trained alone."""
         arrays: Arrays = {}
         with devices.use_device(self.device):
             clients, models, unseen = self._choose_models(request)
@@ -195,7 +198,20 @@ class Client:
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
+            compared = compare_with_alone(clients, models, predicted, 0)
+        if compared:
+            arrays |= {name: values[0] for name, values in compared.items()}
+            self._report_joining(request, arrays)
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
+
+    def _report_joining(self, request: Payload, arrays: Arrays) -> None:
+        """Log and store what joining changes at this site: with secure sums, nobody else knows it."""
+        names, rows = ("test_mse", *JOINING), _count(self.site.test)
+        chosen = {name: [float(arrays[name])] for name in names}
+        if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
+            log.info(joining.describe_site(0))
+            found = {name: float(arrays[name]) for name in names if np.isfinite(arrays[name])}
+            self._store(request).write_joining({"test_rows": rows, **found})
 
     def _chosen_round(self, request: Payload) -> int:
         """Return the round of the chosen model: the site's own best, or the one that the server names."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.runs.store import safe_name
-from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays
+from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays, write_document
 
 Arrays = dict[str, Array]
-MODEL, ERROR = "model.safetensors", "error"
+MODEL, JOINED, ERROR = "model.safetensors", "joining.json", "error"
 NAMES = "inputs"
 """Key of the input names in the model file's metadata, a JSON list; older files have none."""
 REMEDY = "Delete it, and the site resumes from the round before"
@@ -71,6 +71,10 @@ class ClientStore:
     def write_model(self, model: Mapping[str, Array], inputs: Sequence[str] = ()) -> None:
         """Write parameters and buffers of the network that the client predicts with, and input names."""
         write_arrays(self.folder / MODEL, model, {NAMES: json.dumps(inputs)} if inputs else None)
+
+    def write_joining(self, errors: Mapping[str, float]) -> None:
+        """Write the test errors of the chosen model and of the model trained alone."""
+        write_document(self.folder / JOINED, errors)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:02d}.safetensors"

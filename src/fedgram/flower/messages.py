@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, escape_text, is_valid_name
+from fedgram.runs.joining import JOINING
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import hash_arrays
 from fedgram.theory.moment_head import FeatureSums
@@ -119,8 +120,9 @@ def _evaluate_format(procedure: Procedure) -> ReplyFormat:
 
 
 def _finish_format(procedure: Procedure) -> ReplyFormat:
-    share = {"local_share": ""} if procedure.blended else {}
-    return ReplyFormat({"test_mse": ""} | share, IN_ROUND | {"chosen": int}, frozenset({"test_mse"}))
+    alone = dict.fromkeys(("local_share", *JOINING), "") if procedure.blended else {}
+    may_be_nan = frozenset({"test_mse", *JOINING})  # without test rows, or with few
+    return ReplyFormat({"test_mse": ""} | alone, IN_ROUND | {"chosen": int}, may_be_nan)
 
 
 def name_sums(training: FeatureSums, validation: FeatureSums) -> dict[str, Array]:

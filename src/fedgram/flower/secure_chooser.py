@@ -16,6 +16,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.flower.messages import PRIOR, TRAINING_SUMS, TRIAL, name_sums
 from fedgram.flower.secure_messages import BLENDED, FINISHED, TRIED
+from fedgram.runs.joining import ALONE_MSE
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums
@@ -78,9 +79,16 @@ class SecureChooser:
         if self.procedure.blended:
             arrays[PRIOR] = self.find_prior(arrays)
             chosen["local_share"] = float(arrays[PRIOR][0])
-        total = self.sum_task(FINISHED, self.number, arrays, 2, **self.rounds)
-        rows, error = map(float, total.numbers)
-        return chosen | {"test_mse": error / rows if rows else None}
+        names = tested_names(self.procedure)
+        total = self.sum_task(FINISHED, self.number, arrays, 1 + len(names), **self.rounds)
+        rows, *errors = map(float, total.numbers)
+        means = [error / rows if rows else None for error in errors]
+        return chosen | dict(zip(names, means, strict=True))
+
+
+def tested_names(procedure: Procedure) -> tuple[str, ...]:
+    """Test errors of a finished run that are averaged, in the order of a sum."""
+    return ("test_mse", ALONE_MSE) if procedure.blended else ("test_mse",)
 
 
 def error_numbers(errors: Array, *, has_scatter: bool) -> list[Fraction]:

@@ -24,7 +24,7 @@ from fedgram.flower.client_state import folder_name
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import EVALUATE, Payload, averaged_arrays, reply_format
 from fedgram.flower.scaling import measure_columns
-from fedgram.flower.secure_chooser import error_numbers
+from fedgram.flower.secure_chooser import error_numbers, tested_names
 from fedgram.flower.secure_messages import (
     BLENDED,
     EVALUATED,
@@ -258,10 +258,15 @@ def _sum_blended(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_finished(client: Client, request: Payload) -> list[Number]:
-    """Test rows, and them times the test error of the chosen model."""
+    """Test rows, and them times the test errors of the chosen model and of the one trained alone."""
     reply, test = client.finish(request), client.site.test
-    rows = 0 if test is None else len(test)
-    return weighted_numbers(rows, {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}, ("test_mse",))
+    rows, chosen = (0, 0.0) if test is None else (len(test), float(reply.arrays["test_mse"]))
+    # a network alone that diverged counts as one that joining does not change
+    errors = {
+        name: np.nan_to_num(reply.arrays[name], nan=chosen)
+        for name in tested_names(client.config.run.procedure)
+    }
+    return weighted_numbers(rows, errors, errors)
 
 
 def weighted_numbers(rows: int, arrays: Any, names: Iterable[str]) -> list[Number]:

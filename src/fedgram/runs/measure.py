@@ -14,6 +14,7 @@ from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import Expectation, Reference, expectation, references
+from fedgram.runs.joining import Joining
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
@@ -37,6 +38,7 @@ class RunMeasurement(DisplayMethods):
     test rows, and in rounds that were not measured, like the objective gap.
     absent (T, M): clients that did not reply, or did not measure errors when others did.
     chosen_test_mse: of the models that were chosen on validation rows, over all test rows; None without.
+    joining: what joining changes at the sites of a blended run; None for others.
     """
 
     setup: Setup
@@ -53,6 +55,7 @@ class RunMeasurement(DisplayMethods):
     test_mse: Array
     absent: Array
     chosen_test_mse: float | None = None
+    joining: Joining | None = None
 
     def __repr__(self) -> str:
         name, rounds = escape_text(self.setup.run.name, 80), pluralize(len(self.delta), "round")
@@ -149,6 +152,7 @@ class RunMeasurement(DisplayMethods):
             "objective_gap": _to_lists(self.objective_gap),
             "train_mse": dict(zip(BIAS_RULES, _to_lists(self.train_mse.T), strict=True)),
             "test_mse": dict(zip(BIAS_RULES, _to_lists(self.test_mse.T), strict=True)),
+            "joining": self.joining.document() if self.joining else None,
             "warnings": list(self.warnings),
         }
 
@@ -219,6 +223,7 @@ def measure(run: StoredRun) -> RunMeasurement:
         test_mse=average_over_clients(np.stack([each.test_mse for each in rounds]), test_rows),
         absent=is_measured[:, None] & (np.isnan(objective) | np.isnan(train_mse).any(axis=-1)),
         chosen_test_mse=_chosen_test_mse(run, test_rows),
+        joining=Joining.from_chosen(run.account.chosen, run.setup.data.clients, run.setup.data.test_rows),
     )
 
 

@@ -14,6 +14,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram.runs.expectation import SYMBOLS
+from fedgram.runs.joining import ALONE_MSE
 from fedgram.runs.manifest import unreadable_run
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import read_arrays, write_arrays, write_document
@@ -157,8 +158,11 @@ class SecureRecord:
                     f"Relative distance of the head's Gram to {SYMBOLS[target]} after round {self.number}: "
                     f"{error:.1e}."
                 )
-        if (mse := self.document.get("chosen", {}).get("test_mse")) is not None:
-            text.append(f"Mean squared error of the chosen models on all test rows: {mse:.3g}.")
+        chosen = self.document.get("chosen", {})
+        if (mse := chosen.get("test_mse")) is not None:
+            alone = chosen.get(ALONE_MSE)
+            networks = "" if alone is None else f"; of models that each site trained alone: {alone:.3g}"
+            text.append(f"Mean squared error of the chosen models on all test rows: {mse:.3g}{networks}.")
         return text
 
     def add_round(self, line: Mapping[str, Any], averages: Mapping[str, Array]) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem, Split
 from fedgram.theory.moment_head import FeatureSums
-from fedgram.theory.ridge import STRENGTHS
 from fedgram.theory.site_effects import fit_site_heads
+from fedgram.theory.site_ridge import fit_site_ridge
 
 # Entries of the sums of all sites together: 200 MB in double precision.
 MAX_ENTRIES = 25_000_000
@@ -39,14 +39,8 @@ def linear_errors(problem: Problem) -> dict[str, list[Array]]:
 
 
 def _errors_alone(train: Split, validation: Split, test: Split) -> Array:
-    origin = np.asarray(train.inputs[0], float)  # a column that is constant at the site becomes exactly 0
-    fitted, held_out = (
-        FeatureSums.from_rows(part.inputs - origin, part.targets) for part in (train, validation)
-    )
-    strongest_first = sorted(STRENGTHS, reverse=True)  # which counts without validation rows
-    strength = min(strongest_first, key=lambda each: held_out.squared_error(fitted.ridge(each)).sum())
-    head = (fitted + held_out).ridge(strength)
-    return (head.predict(test.inputs - origin) - test.targets) ** 2
+    ridge = fit_site_ridge((train.inputs, train.targets), (validation.inputs, validation.targets))
+    return (ridge.predict(test.inputs) - test.targets) ** 2
 
 
 def _errors_together(problem: Problem) -> list[Array]:

@@ -15,7 +15,7 @@ from fedgram._util.text import format_bytes, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
 from fedgram.federation.federation import Federation
-from fedgram.federation.site_models import mean_squares
+from fedgram.federation.site_models import compare_with_alone, mean_squares
 from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
@@ -217,9 +217,14 @@ class StackTraining:
         predicted = self.federation.predict(run, models, "test")
         account = replace(self.records[run].account, tested=self._test_errors(predicted).document())
         if models.chosen:
-            errors = mean_squares(predicted, self.federation.clients, "test")
-            test_mse = [None if np.isnan(each) else each for each in errors.tolist()]
-            account = replace(account, chosen={**models.chosen, "test_mse": test_mse})
+            clients = self.federation.clients
+            errors = {"test_mse": mean_squares(predicted, clients, "test")}
+            errors |= compare_with_alone(clients, models, predicted, self.federation.runs.index(run))
+            measured = {
+                name: [None if np.isnan(each) else each for each in values.tolist()]
+                for name, values in errors.items()
+            }
+            account = replace(account, chosen={**models.chosen, **measured})
         self.records[run] = record = replace(self.records[run], account=account)
         if self.task.keep_models:
             record.save_model(models.to_arrays(self.federation.clients.stack.dtype))

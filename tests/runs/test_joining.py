@@ -1,0 +1,65 @@
+"""What joining changes: errors of both models on the same test rows."""
+
+import numpy as np
+import pytest
+
+from fedgram.runs.joining import JOINING, Joining, format_change, measure_joining
+
+RNG = np.random.default_rng(0)
+
+
+def sites(rows, noise_joined, noise_alone):
+    targets = [RNG.standard_normal((each, 2)) for each in rows]
+    joined, alone = (
+        [y + scale * RNG.standard_normal(y.shape) for y, scale in zip(targets, noise, strict=True)]
+        for noise in (noise_joined, noise_alone)
+    )
+    return joined, alone, targets
+
+
+def chosen(joined, alone, targets):
+    """What the account of a run has, as JSON reads it."""
+    errors = [((f - y) ** 2).mean() if len(y) else np.nan for f, y in zip(joined, targets, strict=True)]
+    measured = {"test_mse": np.array(errors)} | measure_joining(joined, alone, targets)
+    return {
+        name: [None if np.isnan(each) else each for each in values.tolist()]
+        for name, values in measured.items()
+    }
+
+
+def test_gain_loss_and_neither_are_told_apart():
+    found = chosen(*sites([200, 200, 200, 4, 0], [1, 2, 1, 1, 1], [2, 1, 1, 2, 1]))
+    joining = Joining.from_chosen(found, list("abcde"), [200, 200, 200, 4, 0])
+    assert joining.is_compared.tolist() == [True, True, True, True, False]
+    assert "the test rows of 4 sites" in joining.describe()
+    assert joining.describe().endswith("clear gain at 1, clear loss at 1, no clear difference at 2.")
+    low, high = joining.low[0], joining.high[0]
+    assert low < joining.joined[0] / joining.alone[0] - 1 < high < -0.5
+    assert f"interval of the change: {format_change(low)} to" in joining.describe_site(0)
+    assert "on 4 test rows of 'd'" in joining.describe_site(3)
+    assert "too few rows to tell" in joining.describe_site(3)
+    last = joining.document()[-1]
+    assert last == {"site": "e", "test_rows": 0, "test_mse": None} | dict.fromkeys(JOINING)
+
+
+def test_totals_weight_sites_by_their_test_rows():
+    joined, alone, targets = sites([30, 90], [1, 1], [1, 3])
+    joining = Joining.from_chosen(chosen(joined, alone, targets), ["a", "b"], [30, 90])
+    before, after = (
+        np.mean((np.concatenate(each) - np.concatenate(targets)) ** 2) for each in (alone, joined)
+    )
+    assert f"from {before:.3g} to {after:.3g}:" in joining.describe()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_model_that_diverged_is_not_compared(bad):
+    joined, alone, targets = sites([10, 10], [1, 1], [1, 1])
+    alone[1][3] = bad
+    found = measure_joining(joined, alone, targets)
+    assert all(np.isfinite(values[0]) and np.isnan(values[1]) for values in found.values())
+
+
+def test_runs_without_a_comparison_have_none():
+    assert Joining.from_chosen({"test_mse": [1.0]}, ["a"], [5]) is None
+    nothing = {name: [None] for name in ("test_mse", *JOINING)}
+    assert Joining.from_chosen(nothing, ["a"], [5]) is None
