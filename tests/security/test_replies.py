@@ -332,6 +332,28 @@ def test_site_is_suspended_after_max_rejections_until_an_operator_readmits_it(tm
     assert "Readmitted client 'ridge'." in text
 
 
+def test_a_readmission_is_not_lost_if_the_server_stops_or_another_comes(tmp_path):
+    grid = ScriptedGrid(tmp_path, rounds=3, **{"max-rejections": 1})
+
+    def attack(payload):
+        return set_array("head", NAN)(payload) if payload.metadata["round"] == 1 else payload
+
+    def readmit_twice(site, kind, n):
+        if (site, kind, n) == ("valley", "evaluate", 1):
+            (audit,) = tmp_path.rglob("audit.jsonl")
+            request_readmission(audit.parent, "ridge")
+            (audit.parent / "readmit.json").rename(audit.parent / "readmit.taken")  # the server stopped here
+            request_readmission(audit.parent, "coast")
+        return False
+
+    grid.ridge.changes["train"] = grid.sites[11].changes["train"] = attack  # the latter is coast
+    grid.silent = readmit_twice
+    run = grid.serve()
+    heads = np.array([each.returned_heads for each in run.rounds()])
+    assert np.isfinite(heads[1:]).all()
+    assert not list(run.folder.glob("readmit.*"))
+
+
 def test_a_site_that_is_suspended_by_its_evaluation_is_in_the_average(tmp_path):
     grid = ScriptedGrid(tmp_path, rounds=2, **{"max-rejections": 1})
     grid.ridge.changes["evaluate"] = set_array("train_mse", np.full(3, -1.0))

@@ -161,6 +161,9 @@ class Roster:
                 field="clients",
             )
         self.clients = dict(sorted(self.clients.items()))
+        self.state.standings = {
+            name: each for name, each in self.state.standings.items() if name in self.clients
+        }
         first = next(iter(self.clients.values()))
         self.state.sizes = {"D": first.width, "S": first.backbone_size}
         if self.config.standardize and self.scaling is None:
@@ -187,6 +190,8 @@ class Roster:
         self._readmit(self.audit.path.with_name(READMIT))
         nodes, now = set(self.transport.node_ids()), time.monotonic()
         self.node_of = {client: node for client, node in self.node_of.items() if node in nodes}
+        if not self.is_closed:  # who leaves before the start does not take part
+            self.clients = {client: info for client, info in self.clients.items() if client in self.node_of}
         waiting = {node for node, asked in self.refused_nodes.items() if now - asked < RETRY_INTERVAL}
         new = sorted(nodes - set(self.node_of.values()) - self.ignored_nodes - waiting)
         payload = Payload(metadata={"nonce": token_hex(16)})
@@ -329,9 +334,15 @@ class Roster:
 
     def _readmit(self, path: Path) -> None:
         """Let clients back in that an operator named with `fedgram runs readmit`."""
-        if not path.exists():
-            return
-        for client, has_new_key in read_json(path).items():
+        taken = path.with_suffix(".taken")
+        for each in (taken, path):  # the first remains if the server stopped here
+            if each.exists():
+                each.replace(taken)  # a request that comes now gets a file of its own
+                self._let_back_in(read_json(taken))
+                taken.unlink()
+
+    def _let_back_in(self, has_new_keys: Mapping[str, bool]) -> None:
+        for client, has_new_key in has_new_keys.items():
             if (standing := self.state.standings.get(client)) is None:
                 continue
             standing.rejections, standing.suspended = 0, None
@@ -341,7 +352,6 @@ class Roster:
             self.refused_nodes.clear()
             self.audit.append("readmit", client=client, new_key=bool(has_new_key))
             log.info("Readmitted client '%s'.", client)
-        path.unlink()
 
     def _audit_reply(
         self, client: str, node: int, request: Payload, outcome: str, reply: Payload | None = None,
