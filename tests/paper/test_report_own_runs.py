@@ -99,6 +99,22 @@ def test_joining_is_compared_with_working_alone_site_by_site(stored, tmp_path):
     assert "not" not in story["Heads"]
 
 
+@pytest.mark.usefixtures("no_rendering")
+def test_a_run_without_a_limit_says_what_joining_changes_and_has_no_columns_of_heads(tmp_path):
+    run = exact_run(tmp_path, "full-model+moment-head+blended", rounds=1)
+    compared = {"test_mse": [1.0, 2.0, None], "alone_mse": [2.0, 2.0, None]}
+    compared |= {"change_low": [-0.6, -0.1, None], "change_high": [-0.4, 0.1, None]}
+    data = replace(run.setup.data, test_rows=(6, 6, 0))
+    setup, account = replace(run.setup, data=data), replace(run.account, chosen=compared)
+    (setting,) = describe_training(
+        compare_runs([replace(run, setup=setup, account=account)]), {}, FigureEmbedder()
+    )
+    story = {each.heading: each.text for each in setting["story"]}
+    assert "over the test rows of 2 sites from 2 to 1.5: clear gain at 1, clear loss at 0" in story["Joining"]
+    assert setting["columns"] == ["procedure", "objective gap", "test MSE"]
+    assert [len(row) for row in setting["rows"]] == [3]
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [((5, 3, 0), "Errors on test rows were not stored; only"), ((0, 0, 0), "There are no test rows; only")],

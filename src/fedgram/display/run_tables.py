@@ -15,7 +15,7 @@ from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.display.setting_document import setting_document
 from fedgram.display.site_errors import read_tested
 from fedgram.runs import StoredRun
-from fedgram.runs.compare import compare_runs
+from fedgram.runs.compare import FIT_METRICS, compare_runs
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.joining import Joining, format_change
 from fedgram.runs.measure import RunMeasurement, measure
@@ -24,7 +24,7 @@ from fedgram.runs.procedure import BIAS_RULES
 console = make_console()
 
 # The metrics of each table: with deviations it fits 80 columns.
-TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
+TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), FIT_METRICS)
 
 # Columns of text may wrap; a wrapped number is unreadable.
 WRAPPED = ("procedure", "state", "site")
@@ -48,8 +48,8 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
     """Print `fedgram runs compare`: measured and predicted numbers of each procedure."""
     for setting in compare_runs(runs):
         print_wrapped(console, run_sentences.title(setting))
-        has_limit = not all(group.without_limit for group in setting.groups)
-        for metrics in TABLES if has_limit else TABLES[-1:]:
+        has_limit = bool(setting.limited)
+        for metrics in TABLES if has_limit else (FIT_METRICS,):
             table = _table("procedure", *(["target"] if has_limit else []), *metrics)
             for group in setting.groups:
                 target = [group.target] if has_limit else []

@@ -25,6 +25,9 @@ def _of_limit(metric: Metric) -> Metric:
     return lambda run: np.nan if run.setup.without_limit else metric(run)
 
 
+FIT_METRICS = ("objective gap", "test MSE")
+"""Metrics that every procedure has; those of the averaged head are NaN for procedures without its limit."""
+
 METRICS: dict[str, Metric] = {
     "error": _of_limit(lambda run: run.endpoint_error),
     "predicted gap": _of_limit(lambda run: run.predicted_gap),
@@ -36,7 +39,7 @@ METRICS: dict[str, Metric] = {
 }
 """Metrics after the last round: e_F to the procedure's target; e_F to G_cen, predicted and measured; median
 trajectory error; distance of returned heads from selected ones; median relative objective gap; test MSE under
-the procedure's bias rule. Those of the averaged head are NaN for procedures without its limit."""
+the procedure's bias rule."""
 
 UNFINISHED = 0.05
 """Relative objective gap above which local training counts as unfinished."""

@@ -20,7 +20,7 @@ from fedgram.paper.networks.panels import label_log_axes
 from fedgram.paper.plots import SETTINGS, SVG_SETTINGS, label_powers, make_panels
 from fedgram.paper.report.story import Sentence
 from fedgram.paper.report.svg import FigureEmbedder
-from fedgram.runs.compare import METRICS, Comparison, Group
+from fedgram.runs.compare import FIT_METRICS, METRICS, Comparison, Group
 from fedgram.runs.procedure import BIAS_RULES
 
 ALL_SITES = "all sites"
@@ -64,7 +64,11 @@ def describe_explored(settings: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _describe_setting(setting: Comparison, errors: Errors, embed: FigureEmbedder) -> dict[str, Any]:
-    rows = [[setting.label(group), group.target, *map(group.spread, METRICS)] for group in setting.groups]
+    limit, metrics = (["target"], tuple(METRICS)) if setting.limited else ([], FIT_METRICS)
+    rows = [
+        [setting.label(group), *(group.target for _ in limit), *map(group.spread, metrics)]
+        for group in setting.groups
+    ]
     return {
         "title": setting.title,
         "kinds": [setting.setup.data.kind],
@@ -74,7 +78,7 @@ def _describe_setting(setting: Comparison, errors: Errors, embed: FigureEmbedder
         "units": " in the targets' own units" if has_own_units(setting) else "",
         "scale": setting.scale,
         "figures": _draw_rounds(setting, embed),
-        "columns": ["procedure", "target", *METRICS],
+        "columns": ["procedure", *limit, *metrics],
         "rows": [[str(cell).split(" ± ") for cell in row] for row in rows],  # [mean] or [mean, deviation]
         "warnings": setting.warnings,
     }
@@ -109,6 +113,12 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
         has_rows = any(setting.setup.data.test_rows)
         reason = "Errors on test rows were not stored" if has_rows else "There are no test rows"
         sentences.append(Sentence("Errors", f"{reason}{compared}."))
+    sentences += [
+        Sentence("Joining", f"'{group.name}', seed {run.setup.seed}: {run.joining.describe()}")
+        for group in setting.groups
+        for run in group.runs
+        if run.joining
+    ]
     return [*sentences, Sentence("Heads", " ".join(heads))] if heads else sentences
 
 
