@@ -117,7 +117,8 @@ BAD = {
     ("--client", "school", "--targets", "score"): "needs --inputs",
     (*COLUMNS, "--impute", "mean"): "Unknown --impute: 'mean'. Use 'median'.",
     (*COLUMNS, "--time", "sex"): "sex",
-    (*COLUMNS, "--test-fraction", "0"): "No site has test rows. A table's site needs 10 rows and",
+    (*COLUMNS, "--test-fraction", "0"): "No site has test rows. A table's site needs 10 rows, or 5 if all",
+    (*COLUMNS, "--data-seed", "-1"): "A seed must be a whole number of at least 0, not -1.",
     ("--client", "school", "--inputs", "age,height", "--targets", "score"): "height",
 }
 

@@ -45,6 +45,12 @@ def expected(folder, client):
     return predict_rows(run, {client: inputs})[client]
 
 
+def test_no_column_of_the_table_is_replaced(predict, folder):
+    NEW.assign(y=0.0, **{"y predicted": 1.0}).to_csv(folder / "again.csv", index=False)
+    _, out, _ = predict("runs", "again.csv", "--client", "site")
+    assert out.splitlines()[0] == "a,b,site,y,y predicted,y predicted 2"
+
+
 def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     code, out, err = predict("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
     assert (code, out, err) == (0, "", "Wrote predicted.csv: 7 rows.\n")

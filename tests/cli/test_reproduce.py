@@ -44,6 +44,8 @@ def started(monkeypatch):
             ("paper", ("hopper", "walker"), ()),
         ),
         ("beyond --scale smoke", 2, ("smoke", (), ())),
+        ("dnn-main --out all", ["dnn-main"], ("paper", (), ())),
+        ("--out ufm dnn-main", ["dnn-main"], ("paper", (), ())),
         ("networks dnn", 8, ("paper", (), ())),
     ],
 )

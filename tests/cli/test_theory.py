@@ -644,6 +644,33 @@ def test_blocks_of_rows_are_resampled_in_order_of_time(table_of_sites):
     assert "200 resamples of blocks of rows" in said
 
 
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (["01.02.2020", "02.02.2020"], "'hour' has 80 invalid times, first '01.02.2020' at site"),
+        (["2020-02-01", ""], "'hour' has no time in 40 rows, the first at site 'a'. Fill"),
+    ],
+)
+def test_times_that_do_not_order_rows_are_refused(tmp_path, times, words):
+    lines = [f"{site},{times[n % 2]},{n % 7}" for site in "ab" for n in range(40)]
+    (tmp_path / "table.csv").write_text("\n".join(["site,hour,dose", *lines]))
+    found = fedgram(
+        "explain", tmp_path / "table.csv", "--client", "site", "--targets", "dose", "--time", "hour"
+    )
+    assert found.returncode == 2
+    assert words in found.stderr
+
+
+def test_rows_of_a_rare_event_have_an_answer_without_an_interval(tmp_path):
+    """Resamples without the event have no variance, so centralized training ends at zero there."""
+    events = [f"{site},{int(n < rows)}" for site, rows in (("a", 1), ("b", 2)) for n in range(40)]
+    (tmp_path / "table.csv").write_text("\n".join(["site,event", *events]))
+    data = ["explain", tmp_path / "table.csv", "--client", "site", "--targets", "event"]
+    document, said = printed(*data), fedgram(*data).stdout
+    assert document["intervals"]["relative"] is None
+    assert "nan" not in said
+
+
 def test_correct_says_what_it_changes(moments_file):
     said = fedgram("correct", moments_file, *LAMBDA, "--units", "km").stdout
     assert "RMS difference" in said

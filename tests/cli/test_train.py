@@ -470,7 +470,10 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["swimer-mini"], "There is no dataset 'swimer-mini'; did you mean"),
+        (["swimer-mini"], "There is no file, folder or dataset 'swimer-mini'; did you mean"),
+        (["nofolder", "--client", "site"], "There is no file, folder or dataset 'nofolder'."),
+        (["sub/*", "--client", "site"], "Training on a table needs --inputs."),
+        (["swimmer-mini", "--seeds", "100000000000"], "Pass at most 10,000."),
         (
             ["nowhere.csv", "--client", "a", "--inputs", "b", "--targets", "c"],
             "No such file or folder: 'nowhere.csv'",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedgram import InputError, explain, predict, read_moments
 from fedgram.data.problem import Problem, Split
-from fedgram.data.splits import partition_at_random, partition_by_projection
+from fedgram.data.splits import hold_out, partition_at_random, partition_by_projection
+from fedgram.data.target_scale import target_scale
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -238,6 +239,63 @@ def test_rows_without_a_client_are_counted():
         Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
 
 
+@pytest.mark.parametrize("kind", ["string", "Int64"])
+def test_missing_clients_of_pandas_are_counted(kind):
+    sites = (
+        pd.array([1, pd.NA, 2], dtype=kind) if kind == "Int64" else pd.array(["a", pd.NA, "b"], dtype=kind)
+    )
+    frame = pd.DataFrame({"site": sites, "x": 0.0, "y": 1.0})
+    with pytest.raises(InputError, match="1 of 3 rows have no client in 'site'"):
+        Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
+
+
+@pytest.mark.parametrize("twice", ["site", "x"])
+def test_columns_of_one_name_are_refused(twice):
+    frame = pd.DataFrame([["a", 0.0, 1.0, 2.0]] * 4, columns=["site", "x", "y", twice])
+    with pytest.raises(InputError, match=f"several columns '{twice}'"):
+        Problem.from_frame(frame, client="site", inputs=["x"], targets=["y"])
+
+
+NOTHING = np.ones((3, 0))
+PAIRS = [(np.ones(2), np.array([float(n)])) for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    "items", [[(1.0, 2.0, 3.0)] * 3, [(np.ones(2), np.ones(1)), (np.ones(3), np.ones(1))], [1.0, 2.0]]
+)
+def test_items_of_datasets_are_pairs(items):
+    with pytest.raises(InputError, match="Items of client 'b' are not pairs"):
+        Problem.from_datasets({"a": PAIRS, "b": items})
+
+
+def test_names_of_datasets_are_text_or_numbers():
+    assert Problem.from_datasets([PAIRS, PAIRS]).clients == ("client 1", "client 2")
+    held_out = Problem.from_datasets({1: PAIRS, 2: PAIRS}).hold_out_validation(0.3)
+    assert [len(split) for split in held_out.validation.values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda problem: hold_out(problem, 0.2, seed=-1), "A seed must be a whole number of at least 0"),
+        (lambda problem: problem.hold_out_validation(0.2, seed=-1), "A seed must be a whole number"),
+        (lambda problem: problem.hold_out_validation("0.2"), "validation must be between 0 and 1, not 0.2"),
+        (lambda problem: Problem.from_arrays({"": [[1.0]], "b": [[1.0]]}, {"": [[1.0]], "b": [[1.0]]}),
+         "A client has no name"),
+        (lambda problem: Problem.from_arrays([NOTHING] * 2, [np.ones((3, 1))] * 2), "have no inputs"),
+        (lambda problem: Problem.from_arrays([np.ones((3, 1))] * 2, [NOTHING] * 2), "have no targets"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        change(Problem.from_arrays(*clients()))
+
+
+def test_a_problem_without_validation_rows_has_nothing_to_move():
+    problem = Problem.from_arrays(*clients())
+    assert problem.with_validation_in_training() is problem
+
+
 def test_images_need_no_finiteness_check():
     images = [np.zeros((5, 2, 2, 1), np.uint8)] * 2
     assert (
@@ -350,3 +408,8 @@ def test_numbers_of_any_kind_are_those_of_this_machine(kind):
     for split in Problem.from_arrays(own, targets).train.values():
         assert split.inputs.dtype.isnative
         assert split.inputs.dtype.itemsize <= 8
+
+
+def test_errors_have_the_units_of_targets_that_a_dataset_scales():
+    provenance = {"scale": {"posX": 0.3}, "mean": {"posX": 0.5}}
+    np.testing.assert_array_equal(target_scale(provenance, ["posX", "other"]), [0.3, 1.0])

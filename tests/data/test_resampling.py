@@ -73,3 +73,14 @@ def test_a_sample_of_rows_has_the_scatter_of_all():
     rows = sites(rng, 3000)
     drawn = row_sampler(rows, np.array([300_000, 300_000]))(1000, False)
     assert drawn.mean[:, 0, 0].std() == pytest.approx(1 / np.sqrt(300_000), rel=0.15)
+
+
+def test_a_huge_value_does_not_hide_the_others():
+    rng = np.random.default_rng(0)
+    rows = {name: rng.standard_normal((200, 1)) for name in "ab"}
+    rows["a"][0] = 1e12
+    drawn = row_sampler(rows, np.array([200, 200]))(200, True)
+    variance = drawn.root[..., 0, 0] ** 2
+    is_clean = variance < 1e6  # without the huge value
+    assert is_clean.any()
+    np.testing.assert_allclose(variance[is_clean], 1, atol=0.5)

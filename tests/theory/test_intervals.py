@@ -161,3 +161,18 @@ def test_large_problems_get_fewer_resamples_or_none():
     assert default(4, 10) == int(MAX_COST / 4000)
     assert default(4, 20) == 0
     assert default(10, 3, Penalty(0.7, 0.7)) == int(MAX_COST / (10 * 27 * SINGULAR_COST))
+
+
+def test_resamples_without_a_head_leave_no_interval_and_count_as_large_gaps():
+    """Variances are near λ_H λ_W, below which centralized training ends at zero."""
+    moments = Moments([300, 300], [[0.0], [0.001]], [[[1.05e-4]], [[1.1e-4]]])
+    found = intervals(predict(moments, Penalty(0.01, 0.01)))
+    assert 0 < found.undefined < found.resamples
+    assert np.isnan(found.relative).all()
+    assert np.isfinite(found.mean_error).all()
+    chance = relative_gaps(
+        *vars(moments_sampler(moments)(1000, True)).values(), moments.client_weights, Penalty(0.01, 0.01)
+    )
+    assert np.isnan(chance).any()
+    assert found.p_value > np.isnan(chance).mean()
+    assert found.chance_median > np.nanmedian(chance)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from os.path import exists, isdir, realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import split_names
+from fedgram._util.text import split_names, suggest
 from fedgram.cli.app import print_line
 from fedgram.cli.parsing import parse_weights
 from fedgram.data.datasets import registry
@@ -197,10 +198,17 @@ def load_problem(
 
 def _is_named_dataset(dataset: str, table_flags: Mapping[str, object]) -> bool:
     """Return whether this names a dataset, not a table; a dataset takes no flags for tables."""
-    is_named = dataset in registry.names() or not (Path(dataset).suffix or Path(dataset).exists())
-    if is_named:
-        reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
-    return is_named
+    path = Path(dataset)
+    if dataset not in registry.names():
+        if path.suffix or path.exists() or has_magic(dataset):
+            return False
+        raise InputError(
+            f"There is no file, folder or dataset '{dataset}'{suggest(dataset, registry.names())} Run "
+            "'fedgram data list' for the names of datasets.",
+            field="data",
+        )
+    reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
+    return True
 
 
 def parse_table_spec(

@@ -11,6 +11,8 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, quote_list, split_names
 from fedgram.theory.geometry.weights import order_weights
 
+MAX_SEEDS = 10_000
+
 
 def split_values(*texts: str) -> tuple[str, ...]:
     """Split option values at commas and drop duplicates."""
@@ -27,6 +29,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not numbers or min(numbers) < (0 if is_list else 1):
         message = f"Invalid --seeds: '{text}'. Pass a positive number of seeds, or a list such as 0,3 or 3,."
         raise InputError(message, field="seeds")
+    if not is_list and numbers[0] > MAX_SEEDS:
+        raise InputError(f"--seeds {text} is too many. Pass at most {MAX_SEEDS:,}.", field="seeds")
     return numbers if is_list else tuple(range(numbers[0]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fedgram.paper.ufm.runner import Outcome
 
 
+FLAGS = ("--quick", "--fresh", "--json", "--help")
+"""Options without a value."""
+
+
 class ExperimentGroup(TyperGroup):
     """A command group that accepts experiment names: `dnn-main` is short for `networks dnn-main`."""
 
@@ -35,15 +39,25 @@ def _insert_command(args: list[str]) -> list[str]:
         return args
     from fedgram.paper import registry
 
-    named = [arg for arg in args if arg in registry.GROUPS or arg in registry.GROUPS["all"]]
+    places = list(_find_names(args))
+    named = [args[n] for n in places if args[n] in registry.GROUPS or args[n] in registry.GROUPS["all"]]
     if not named:
-        for arg in args:
-            if not arg.startswith("-"):
-                registry.expand_name(arg)  # raises an error that suggests a name
+        for n in places:
+            registry.expand_name(args[n])  # raises an error that suggests a name
         return args
     if "all" in named:
-        return ["all", *(arg for arg in args if arg != "all")]
+        return ["all", *(arg for n, arg in enumerate(args) if arg != "all" or n not in places)]
     return ["ufm" if named[0] == "ufm" or named[0] in registry.MODULES else "networks", *args]
+
+
+def _find_names(args: list[str]) -> Iterator[int]:
+    """Yield the places of arguments that are neither options nor the values of options."""
+    is_value = False
+    for place, arg in enumerate(args):
+        is_option = arg.startswith("-")
+        if not (is_option or is_value):
+            yield place
+        is_value = is_option and "=" not in arg and arg not in FLAGS
 
 
 reproduce_app = typer.Typer(cls=ExperimentGroup, invoke_without_command=True)

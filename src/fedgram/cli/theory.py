@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedgram._util.errors import AccuracyError, InputError
+from fedgram._util.text import split_names
 from fedgram.cli.app import app, print_json
 from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, check_suffix, load_moments
 from fedgram.cli.options import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from fedgram.theory.predict import Prediction
 
 PAPER = Penalty()
+
+MAX_ROUNDS = 100_000
 
 # `explain` standardizes by default if one target's pooled standard deviation is so many times another's.
 DIFFERENT_SCALES = 10.0
@@ -138,6 +141,8 @@ def predict(
     analysis = _analyze(loaded, Penalty(lambda_h, lambda_w), bool(standardize), names, resamples=0)
     if initial is not None and rounds is None:
         raise InputError("--initial needs --rounds.", field="rounds")
+    if rounds is not None and rounds > MAX_ROUNDS:
+        raise InputError(f"--rounds {rounds} is too many. Pass at most {MAX_ROUNDS:,}.", field="rounds")
     path = None
     if rounds is not None:
         start = _initial_gram(initial, len(loaded.moments.targets))
@@ -179,6 +184,8 @@ def explain(
             f"--resamples must be 0 for none, or {LEAST_RESAMPLES} or more, not {resamples}.",
             field="resamples",
         )
+    if time is not None and not split_names(time):
+        raise InputError("--time names no column. Name one, or leave it out.", field="time")
     loaded = load_moments(
         data, client, site, targets, where, drop_missing, weights, robust, time, with_rows=True
     )

@@ -13,7 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, suggest
-from fedgram.data.validation import client_name
+from fedgram.data.validation import client_name, is_missing_value
 
 ColumnKind = Literal["number", "category"]
 Columns = Mapping[str, Any]
@@ -46,10 +46,10 @@ def parse_column(columns: Columns, name: str, site: str) -> Array:
             return np.where(array, "true", "false")
         case "i" | "u" | "f":
             return _check_range(array.astype(np.float64), name, site)
-        case "U" | "T":
-            return np.strings.strip(array.astype(np.str_))
-        case "O":
-            return _parse_objects(array, name, site)
+        case "U":
+            return np.strings.strip(array)
+        case "O" | "T":
+            return _parse_objects(array.astype(object), name, site)
         case _:
             raise _unsupported(str(array.dtype), name, site)
 
@@ -61,7 +61,7 @@ def _parse_objects(array: Array, name: str, site: str) -> Array:
     kinds = {type(value) for value in present}
     if all(issubclass(kind, (Real, Decimal)) and not issubclass(kind, bool) for kind in kinds):
         numbers = np.full(len(array), np.nan)
-        numbers[is_present] = [float(value) for value in present]
+        numbers[is_present] = [_to_float(value) for value in present]
         return _check_range(numbers, name, site)
     for kind in kinds:
         if not issubclass(kind, (str, Real, Decimal, np.bool)):
@@ -72,12 +72,14 @@ def _parse_objects(array: Array, name: str, site: str) -> Array:
 
 
 def _is_missing(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
+    return not value.strip() if isinstance(value, str) else is_missing_value(value)
+
+
+def _to_float(value: Any) -> float:
     try:
-        return value is None or bool(value != value)
-    except TypeError:  # pandas.NA is neither true nor false
-        return True
+        return float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return np.inf
 
 
 def level_name(value: Any) -> str:

@@ -169,17 +169,22 @@ def draw_validation_rows(
     >>> len(train), len(validation)
     (8, 2)
     """
-    # the last number keeps the draw apart from that of test rows
-    order = np.random.default_rng([seed, crc32(site.encode(errors="replace")), 1]).permutation(rows)
+    order = site_generator(site, seed, 1).permutation(rows)  # 1: another draw than that of test rows
     count = max(0, min(round(fraction * rows), rows - targets - 1))
     return np.sort(order[count:]), np.sort(order[:count])
+
+
+def site_generator(site: str, seed: int, *purpose: int) -> np.random.Generator:
+    """Return the generator of a site's draws: the site's name counts, so it draws the same alone."""
+    if not (as_float(seed) >= 0 and as_float(seed).is_integer()):
+        raise InputError(f"A seed must be a whole number of at least 0, not {seed}.", field="seed")
+    return np.random.default_rng([int(seed), crc32(str(site).encode(errors="replace")), *purpose])
 
 
 def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None) -> Array:
     """Return row indices, the first to train on first: in random order, or by time."""
     if order is None:
-        # The site's name seeds the draw, so that a site gets the same rows alone and among others.
-        return np.random.default_rng([seed, crc32(site.encode(errors="replace"))]).permutation(count)
+        return site_generator(site, seed).permutation(count)
     times = np.asarray(order[site])
     is_number = times.dtype.kind in "iuf"
     if times.shape != (count,) or not (is_number or times.dtype.kind == "M"):

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.arrays import Array, as_float, as_float_array
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
@@ -135,6 +135,9 @@ class Problem(DisplayMethods):
                     f"{part.capitalize()} rows and training rows must name the same clients.", field=part
                 )
         first = next(iter(self.train.values()))
+        for what in ("inputs", "targets"):
+            if 0 in getattr(first, what).shape[1:]:
+                raise InputError(f"The rows have no {what}. Pass at least one column.", field=what)
         width = first.targets.shape[1]
         object.__setattr__(self, "target_names", as_names(self.target_names))
         if self.target_names and len(self.target_names) != width:
@@ -260,14 +263,15 @@ class Problem(DisplayMethods):
 
     @classmethod
     def from_datasets(
-        cls, datasets: Mapping[str, Any], *, name: str = "own datasets", kind: Kind = "REAL"
+        cls, datasets: Mapping[str, Any] | Sequence[Any], *, name: str = "own datasets", kind: Kind = "REAL"
     ) -> Problem:
         """Build a problem from one map-style dataset (such as PyTorch's) per client.
 
         Parameters
         ----------
-        datasets : dict
-            Datasets by client name. Each supports len() and returns pairs (input, target) by index.
+        datasets : dict or list
+            Datasets by client name. Each supports len() and returns pairs (input, target) by index. Clients
+            of a list become "client 1", "client 2", ...
         name, kind
             See `Problem`.
 
@@ -278,18 +282,26 @@ class Problem(DisplayMethods):
         Raises
         ------
         InputError
-            If a dataset is empty or its items are not numbers.
+            If a dataset is empty, or its items are not pairs of numbers of the same shapes.
         """
         train = {}
-        for client, dataset in datasets.items():
+        for client, dataset in key_by_client(datasets, "datasets").items():
             if not len(dataset):
                 raise InputError(
                     f"The dataset of client '{client}' is empty. Add items, or drop the client.",
                     client=client,
                 )
-            columns = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
-            stacked = (np.stack([np.asarray(item) for item in column]) for column in columns)
-            train[client] = _build_split(client, *stacked)
+            items = [dataset[i] for i in range(len(dataset))]
+            try:
+                inputs, targets = (np.stack(column) for column in zip(*items, strict=True))
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"Items of client '{client}' are not pairs (input, target) of the same shapes. Return "
+                    "such pairs from its dataset.",
+                    client=client,
+                    field="datasets",
+                ) from None
+            train[client] = _build_split(client, inputs, targets)
         return cls(name, kind, train)
 
     @property
@@ -310,7 +322,7 @@ class Problem(DisplayMethods):
         content = hashlib.sha256()
         for client, split in self._all_splits():
             for array in (split.inputs, split.targets):
-                content.update(f"{client} {array.dtype} {array.shape} ".encode())
+                content.update(f"{client} {array.dtype} {array.shape} ".encode(errors="replace"))
                 content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 
@@ -337,8 +349,8 @@ class Problem(DisplayMethods):
         InputError
             If the fraction is not between 0 and 1, or if the problem has validation rows already.
         """
-        if not 0 < fraction < 1:
-            raise InputError(f"validation must be between 0 and 1, not {fraction:g}.", field="validation")
+        if not 0 < as_float(fraction) < 1:
+            raise InputError(f"validation must be between 0 and 1, not {fraction}.", field="validation")
         if self.validation:
             raise InputError("The problem has validation rows already.", field="validation")
         train, validation = {}, {}
@@ -351,6 +363,8 @@ class Problem(DisplayMethods):
 
     def with_validation_in_training(self) -> Problem:
         """Move all validation rows to the training rows."""
+        if not self.validation:
+            return self
         train = {
             client: Split(
                 np.concatenate([split.inputs, self.validation[client].inputs]),

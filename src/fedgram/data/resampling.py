@@ -55,7 +55,8 @@ def row_sampler(rows: Mapping[str, Array], count: Array, *, in_time: bool = Fals
     """
     rng = np.random.default_rng(seed)
     lengths = [block_length(values) if in_time else 1 for values in rows.values()]
-    center = np.concatenate(list(rows.values())).mean(axis=0)
+    # The median, because next to a mean that one huge value moved, squares lose the digits of all others.
+    center = np.median(np.concatenate(list(rows.values())), axis=0)
     own = [_units(values - center, length) for values, length in zip(rows.values(), lengths, strict=True)]
     pooled = np.concatenate(own)
     sizes = [number / length for number, length in zip(count, lengths, strict=True)]

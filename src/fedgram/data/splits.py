@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from zlib import crc32
 
 import numpy as np
 
 from fedgram._util.arrays import Array, as_float
 from fedgram._util.errors import InputError, check_type
+from fedgram.data.holdout import site_generator
 from fedgram.data.problem import Problem, Split
 
 
@@ -54,15 +54,15 @@ def split_rows(
 ) -> tuple[dict[str, Split], dict[str, Split]]:
     """Split every client's rows into training and test rows; without test rows the second dict is empty.
 
-    The client's name seeds the draw, so a client gets the same rows alone and among others.
+    A client gets the same rows alone and among others.
     """
     if not 0.0 <= as_float(test_fraction) < 1.0:
         message = f"The test fraction must be at least 0 and below 1, not {test_fraction}."
         raise InputError(message, field="test_fraction")
     train, test = {}, {}
     for client, split in rows.items():
-        rng = np.random.default_rng([seed, crc32(str(client).encode(errors="replace"))])
-        order = rng.permutation(len(split)) if test_fraction else np.arange(len(split))
+        order = site_generator(client, seed).permutation(len(split))
+        order = order if test_fraction else np.arange(len(split))
         held_out = round(test_fraction * len(split))
         train[client], test[client] = split.take(order[held_out:]), split.take(order[:held_out])
         check_training_rows(client, len(train[client]), len(split), split.targets.shape[1], test_fraction)

@@ -21,5 +21,6 @@ def target_scale(provenance: Mapping[str, Any], targets: Sequence[str]) -> Array
     """
     if "encoding" in provenance:
         return Encoding.from_document(provenance["encoding"]).target_scale
-    scales = provenance.get("mean_and_deviation", {})
-    return np.array([scales[name][1] if name in scales else 1.0 for name in targets])
+    scales = {name: pair[1] for name, pair in provenance.get("mean_and_deviation", {}).items()}
+    scales |= provenance.get("scale", {})  # of the paper's datasets
+    return np.array([scales.get(name, 1.0) for name in targets])

@@ -12,9 +12,17 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 
 
+def is_missing_value(value: Any) -> bool:
+    """Whether a value is None, NaN, NaT or pandas.NA."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA is neither true nor false
+        return True
+
+
 def client_name(client: Any) -> str | None:
     """Return a client's name as text, or None if it is missing."""
-    if client is None or client != client:
+    if is_missing_value(client):
         return None
     if isinstance(client, datetime) and client.tzinfo:
         client = client.astimezone(UTC).replace(tzinfo=None)  # one instant is one client in every time zone
@@ -67,6 +75,8 @@ def check_columns(frame: Any, client: str, numbers: Sequence[str]) -> None:
     for column in (client, *numbers):
         if column not in frame:
             raise InputError(f"The table has no column '{column}'. Check its name.", field=column)
+        if frame[column].ndim > 1:
+            raise InputError(f"The table has several columns '{column}'. Rename all but one.", field=column)
     for column in numbers:
         if getattr(frame[column].dtype, "kind", "O") not in "biuf":
             message = f"The column '{column}' is not numeric: {frame[column].dtype}. Convert it, or drop it."

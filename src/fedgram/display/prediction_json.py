@@ -169,7 +169,7 @@ def _intervals(found: Intervals | None, moments: Moments, sampled: str) -> dict[
     mean, covariance, averaging = found.traces.tolist()
     return {
         "level": found.level,
-        "relative": found.relative.tolist(),
+        "relative": None if found.undefined else found.relative.tolist(),
         "mean": mean,
         "covariance": covariance,
         "averaging": averaging,
@@ -184,8 +184,11 @@ def _intervals(found: Intervals | None, moments: Moments, sampled: str) -> dict[
     }
 
 
-def _chance(found: Intervals | None) -> dict[str, float] | None:
-    return None if found is None else {"median": found.chance_median, "p_value": found.p_value}
+def _chance(found: Intervals | None) -> dict[str, float | None] | None:
+    if found is None:
+        return None
+    median = None if np.isnan(found.chance_median) else found.chance_median
+    return {"median": median, "p_value": found.p_value}
 
 
 def correction_document(

@@ -173,21 +173,31 @@ def distance(analysis: Analysis) -> list[str]:
     )
     if found is None:
         return [f"Federated averaging will end {relative} away from centralized training. {meaning}"]
-    chance = f"sites of one population would show {percent(found.chance_median)} with as many rows"
+    chance = (
+        "in half of the samples from one population with as many rows, centralized training ends at a zero "
+        "head"
+        if np.isnan(found.chance_median)
+        else f"sites of one population would show {percent(found.chance_median)} with as many rows"
+    )
     if found.p_value > SIGNIFICANT:
         return [
             "The rows do not show that federated averaging will end away from centralized training: they "
             f"give {relative}, but {chance} (median; p = {found.p_value:.2g}). {meaning}"
         ]
     low, high = (percent(float(end)) for end in found.relative)
+    interval = (
+        f"no interval: in {found.undefined:,} of {found.resamples:,} resamples it ends at a zero head"
+        if found.undefined
+        else f"{found.level:.0%} interval {low} to {high}"
+    )
     outside = (
         "Chance differences between few rows add to this estimate; the interval is without them. "
         if gap.relative > found.relative[1]
         else ""
     )
     return [
-        f"Federated averaging will end {relative} away from centralized training ({found.level:.0%} interval "
-        f"{low} to {high}). {outside}{meaning}",
+        f"Federated averaging will end {relative} away from centralized training ({interval}). "
+        f"{outside}{meaning}",
         f"It is more than chance: {chance} (median; p = {found.p_value:.2g}).",
     ]
 

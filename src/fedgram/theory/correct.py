@@ -247,6 +247,10 @@ def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, A
             "clients' contributions.",
             field="total",
         )
+    if not (total[..., 0] > 0).all():
+        raise InputError(
+            "The total weight of this sum is not positive. Add a client with rows.", field="total"
+        )
     scaled = total[..., 1:] / total[..., :1]
     mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
     covariance = psd.symmetric(second - mean[..., :, None] * mean[..., None, :])

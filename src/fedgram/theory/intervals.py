@@ -56,7 +56,7 @@ class Intervals(DisplayMethods):
     level
         Nominal coverage.
     relative
-        Of the relative gap, (2,).
+        Of the relative gap, (2,); NaN if it is not defined in all resamples.
     traces
         Of the traces of the terms mean, covariance and averaging, (3, 2).
     client_shares
@@ -64,11 +64,14 @@ class Intervals(DisplayMethods):
     mean_error
         Of each client's mean error with the shared bias, μ_g - μ_m, (M, C, 2).
     chance_median
-        Median relative gap of samples as large as these, if all clients had the pooled population.
+        Median relative gap of samples as large as these, if all clients had the pooled population; NaN if
+        it is not defined in half of them.
     p_value
-        Fraction of such samples with at least the observed gap.
+        Fraction of such samples with at least the observed gap, or without a defined one.
     resamples
         Their number K.
+    undefined
+        Number of resamples without a relative gap: centralized training ends at a zero head.
     gap
         The gap of the given rows.
     scale
@@ -97,6 +100,7 @@ class Intervals(DisplayMethods):
     chance_median: float
     p_value: float
     resamples: int
+    undefined: int
     gap: Gap
     scale: Array
     is_parametric: bool
@@ -166,13 +170,14 @@ def intervals(
     smallest = 0.0 if prediction.fully_active else -np.inf  # terms of clipped Grams may be negative
     return Intervals(
         level=level,
-        relative=basic_interval(gap.relative, found.relative, level, 0.0),
+        relative=basic_interval(gap.relative, found.relative, level, 0.0),  # NaN if one of them is
         traces=basic_interval(gap.traces, found.traces, level, smallest),
         client_shares=_share_intervals(gap, found.by_client, level),
         mean_error=unit[:, None] * basic_interval(-moments.offset, found.mean_error, level),
-        chance_median=float(np.median(chance)),
-        p_value=float((1 + np.count_nonzero(chance >= gap.relative)) / (1 + resamples)),
+        chance_median=_median(chance),
+        p_value=float((1 + np.count_nonzero(~(chance < gap.relative))) / (1 + resamples)),
         resamples=resamples,
+        undefined=int(np.isnan(found.relative).sum()),
         gap=gap,
         scale=unit,
         is_parametric=sampler is None,
@@ -236,6 +241,12 @@ def draw_normal(
     return Resamples(
         mean + np.einsum("mij,kmj->kmi", factor, noise), factor @ triangle / np.sqrt(count)[:, None, None]
     )
+
+
+def _median(gaps: Array) -> float:
+    """Median of relative gaps (K,) where NaN counts as the largest; NaN if it would be one of these."""
+    median = float(np.median(np.where(np.isnan(gaps), np.inf, gaps)))
+    return median if np.isfinite(median) else np.nan
 
 
 def _share_intervals(gap: Gap, by_client: Array, level: float) -> Array:

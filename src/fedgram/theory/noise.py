@@ -84,6 +84,11 @@ def check_noise(prediction: Prediction, noise: Intervals) -> None:
                 f"The privacy noise decides the answer: the smallest variance of client '{client}' is "
                 f"{max(ratio, 0.0):.1f} standard deviations of its noise, less than {LEAST_RATIO:g}. {REMEDY}"
             )
+    if noise.undefined:
+        raise AccuracyError(
+            f"The privacy noise decides the answer: in {noise.undefined:,} of {noise.resamples:,} draws, "
+            f"centralized training ends at a zero head. {REMEDY}"
+        )
     relative, half = float(prediction.relative_gap), float(np.ptp(noise.relative)) / 2
     if half > max(DECISIVE * relative, NEGLIGIBLE):
         raise AccuracyError(

@@ -67,6 +67,8 @@ def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "
     if len(names) != expected:
         raise InputError(f"There are {expected} {kind}s but {len(names)} {kind} names.", field=f"{kind}s")
     times = Counter(str(name).strip() for name in names)
+    if "" in times:
+        raise InputError(f"A {kind} has no name{place}. Name every {kind}.", field=f"{kind}s")
     repeated = next((name for name in times if times[name] > 1), None)
     if repeated is not None:
         variants = list(dict.fromkeys(str(name) for name in names if str(name).strip() == repeated))

@@ -12,7 +12,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.cluster import check_engine
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import pluralize
-from fedgram.data.holdout import MIN_SITE_ROWS
+from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.data.target_scale import target_scale as noted_scale
 from fedgram.nets.model import default_name
@@ -29,7 +29,7 @@ from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import is_in_time_order, write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
-from fedgram.training.trainer import parse_runs
+from fedgram.training.trainer import check_trainable, parse_runs
 
 # Without a clear difference, joining is recommended up to this relative change of the mean squared error: on
 # 49 problems of benchmarks/sites.py the error, a mean over three seeds, was above that of working alone on
@@ -37,8 +37,8 @@ from fedgram.training.trainer import parse_runs
 TOLERATED_CHANGE = 0.1
 
 HOLD_OUT = {
-    "test": f"A table's site needs {MIN_SITE_ROWS} rows and a positive --test-fraction (test_fraction); "
-    "other problems need hold_out(problem, 0.2).",
+    "test": f"A table's site needs {MIN_SITE_ROWS} rows, or {MIN_ROWS_OF_SMALL_SITES} if all sites are "
+    "small, and a positive --test-fraction (test_fraction); other problems need hold_out(problem, 0.2).",
     "validation": "Hold some out with problem.hold_out_validation(0.2).",
 }
 
@@ -102,6 +102,7 @@ def advise(
     for part in ("test", "validation"):
         if not any(len(split) for split in getattr(problem, part).values()):
             raise InputError(f"No site has {part} rows. {HOLD_OUT[part]}", field=part)
+    check_trainable(problem)  # before hours of training end with a command that fails
     shared = _Shared(problem, device, on_progress if check_engine(engine) == "local" else _no_progress)
     (first,) = run_tasks(engine, _train, [_Task((AUTO,), seeds[0], plan)], shared)
     others = [(HEAD, FEDAVG), (POOLED,)]

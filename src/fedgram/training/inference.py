@@ -10,6 +10,7 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +228,14 @@ class PredictedTable:
         """Format the table with its predictions as CSV; a column that the table has is not replaced."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        predicted = (f"{name} predicted" if name in self.names else name for name in self.targets)
-        writer.writerow([*self.names, *predicted])
+        writer.writerow([*self.names, *map(self._name_predictions, self.targets)])
         writer.writerows([*row, *values] for row, values in zip(self.rows, self.values.tolist(), strict=True))
         return text.getvalue()
+
+    def _name_predictions(self, target: str) -> str:
+        """Return the first of 'y', 'y predicted', 'y predicted 2', ... that is no column of the table."""
+        names = chain([target, f"{target} predicted"], (f"{target} predicted {n}" for n in count(2)))
+        return next(name for name in names if name not in self.names)
 
     def save(self, output: Path) -> None:
         """Write the CSV file."""

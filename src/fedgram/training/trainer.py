@@ -119,6 +119,12 @@ def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     devices.check_precision(devices.resolve_device(device), config.precision)
 
 
+def check_trainable(problem: Problem) -> None:
+    """Raise InputError if fewer than two clients have a covariance of their targets: `train` needs them."""
+    if sum(_has_covariance(split.targets) for split in problem.train.values()) < 2:
+        _ = problem.moments
+
+
 def _leave_out_small_clients(
     problem: Problem, wanted: Sequence[Run], on_warning: Callable[[str], None]
 ) -> Problem:

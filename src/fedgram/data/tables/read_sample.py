@@ -20,6 +20,7 @@ from fedgram.data.tables.robust import (
     without_outliers,
 )
 from fedgram.data.tables.source import SourceTable
+from fedgram.data.tables.times import check_times, convert_time
 from fedgram.theory.moments import Moments
 
 # Rows to resample, of all clients together. More do not narrow the intervals' error noticeably.
@@ -71,6 +72,7 @@ def read_sample(
     with open_table(source, client, site or "", names, where, time) as table:
         select_rows(table, drop_missing)
         keep_rows(table)
+        order = _order_by_time(table)
         sums = sum_rows(table, drop_missing)
         find_ranges(table)
         outliers = find_outliers(table)
@@ -78,7 +80,7 @@ def read_sample(
         if robust:
             replace_data(table, winsorized(table))
             sums = sum_rows(table, drop_missing)
-        rows = _read_rows(table, sums)
+        rows = _read_rows(table, sums, order)
     moments = to_moments(sums, table, None, on_warning)
     return TableSample(moments, rows, outliers, rest, robust)
 
@@ -94,15 +96,21 @@ def _sum_without_outliers(table: SourceTable) -> Moments | None:
         replace_data(table, "FROM kept")
 
 
-def _read_rows(table: SourceTable, sums: Sums) -> dict[str, Array]:
+def _order_by_time(table: SourceTable) -> str:
+    """Return the SQL that sorts rows by the columns of times; empty without any."""
+    types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
+    keys = []
+    for number, name in enumerate(table.others):
+        key = f"x{number}"
+        check_times(table, key, name)
+        keys.append(convert_time(table, key, name, types[key]).format(key))
+    return f"ORDER BY {', '.join(keys)}" if keys else ""
+
+
+def _read_rows(table: SourceTable, sums: Sums, order: str) -> dict[str, Array]:
     """Read the complete rows (n, C) of every client in order of time; without time, a sample of many rows."""
-    order, sample = "", ""
-    if table.others:
-        keys = (f"x{number}::VARCHAR" for number in range(len(table.others)))
-        order = "ORDER BY " + ", ".join(
-            f"TRY_CAST({key} AS DOUBLE), TRY_CAST({key} AS TIMESTAMP), {key}" for key in keys
-        )
-    elif sums.count.sum() > MAX_ROWS:
+    sample = ""
+    if not order and sums.count.sum() > MAX_ROWS:
         sample = f"USING SAMPLE reservoir({MAX_ROWS} ROWS) REPEATABLE (0)"
     number_clients(table)
     names, numbers = table.read_by_client("number", "client_numbers")

@@ -16,15 +16,12 @@ from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_n
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import NUMERIC_TYPE, check_in_every_file, open_table, select_rows
 from fedgram.data.tables.source import SourceTable
-from fedgram.data.validation import check_unique_columns, client_name
+from fedgram.data.tables.times import NUMBER, TIME, TIME_TYPES, convert_time
+from fedgram.data.validation import check_unique_columns
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
-_NUMBER = "TRY_CAST({0} AS DOUBLE)"
 _BOOLEAN = "CASE lower(trim({0})) WHEN 'true' THEN true WHEN 'false' THEN false END"
-_TIME = "TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
 _TEXT = "coalesce(trim({0}::VARCHAR), '')"
-
-_TIME_TYPES = ("DATE", "TIMESTAMP")
 
 
 def read_site_tables(
@@ -159,7 +156,7 @@ def _convert_for_condition(table: SourceTable, kinds: Mapping[str, ColumnKind]) 
     if not _has_text_files(table):
         return
     names = [sql_name(name) for name in dict.fromkeys(table.others) if kinds.get(name) != "category"]
-    fitting = _find_conversions(table, "source", names, [_NUMBER, _TIME])
+    fitting = _find_conversions(table, "source", names, [NUMBER, TIME])
     if fitting:
         typed = ", ".join(f"{conversion.format(name)} AS {name}" for name, conversion in fitting.items())
         table.connection.execute("ALTER VIEW source RENAME TO source_text")
@@ -192,14 +189,14 @@ def _choose_conversions(
     types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
     inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
     texts = [key for key in inputs if types[key] == "VARCHAR"] if _has_text_files(table) else []
-    fitting = _find_conversions(table, "data", texts, [_NUMBER, _BOOLEAN, _TIME])
+    fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():
         is_category = kinds.get(name) == "category"
         chosen[key] = _convert_input(name, types[key], fitting.get(key, _TEXT), is_category)
     if spec.time:
         key = f"x{len(inputs)}"
-        chosen[key] = _convert_time(table, key, spec.time, types[key])
+        chosen[key] = convert_time(table, key, spec.time, types[key])
     return {key: conversion.format(key) for key, conversion in chosen.items()}
 
 
@@ -208,39 +205,15 @@ def _convert_input(name: str, kind: str, fitting: str, is_category: bool) -> str
     if kind == "BOOLEAN":
         return "{0}"
     if NUMERIC_TYPE.fullmatch(kind):
-        return _NUMBER
-    if kind.startswith(_TIME_TYPES) or fitting == _TIME:
+        return NUMBER
+    if kind.startswith(TIME_TYPES) or fitting == TIME:
         raise InputError(
             f"Input '{name}' has dates or times. Use numbers made from them, such as the month, or drop it.",
             field=name,
         )
     if kind == "VARCHAR" or kind.startswith("ENUM"):
-        return _TEXT if is_category and fitting == _NUMBER else fitting
+        return _TEXT if is_category and fitting == NUMBER else fitting
     raise InputError(
         f"Input '{name}' has type {kind}, which is neither numbers nor text. Convert it, or drop it.",
         field=name,
     )
-
-
-def _convert_time(table: SourceTable, key: str, name: str, kind: str) -> str:
-    """Return the conversion of the time column: all numbers, or all dates and times."""
-    if kind != "BOOLEAN" and NUMERIC_TYPE.fullmatch(kind):
-        return _NUMBER
-    if kind.startswith(_TIME_TYPES):
-        return _TIME
-    value = f"{key}::VARCHAR"
-    counts = f"count({value}), count({_NUMBER.format(value)}), count({_TIME.format(value)})"
-    values, numbers, times = table.connection.execute(f"SELECT {counts} FROM data").fetchall()[0]
-    conversion = _NUMBER if numbers > times else _TIME
-    if max(numbers, times) < values:
-        bad = f"{value} IS NOT NULL AND {conversion.format(value)} IS NULL"
-        query = f"SELECT client, {value}, count(*) OVER () FROM data WHERE {bad} LIMIT 1"
-        client, text, count = table.connection.execute(query).fetchall()[0]
-        site = client_name(client) or ""
-        raise InputError(
-            f"Column '{name}' has {pluralize(count, 'invalid time')}, first '{text[:40]}' at site '{site}'. "
-            "Write numbers, or dates such as 2016-03-01 or 2016-03-01 14:00.",
-            client=site,
-            field=name,
-        )
-    return conversion

@@ -200,7 +200,9 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
     """Create the view `data`; drop_missing empties all targets of a row that lacks one."""
     import duckdb
 
-    if table.where:
+    if table.where is not None:
+        if not table.where.strip():
+            raise InputError("The condition (--where) is empty. Write one, or leave it out.", field="where")
         table.connection.execute(FIND_NAN)
     rows = f"SELECT * FROM ({_nan_as_missing(table)}) WHERE ({table.where or True}\n)"  # \n ends a comment
     try:
