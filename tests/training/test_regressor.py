@@ -273,6 +273,27 @@ def test_divergence_is_said(rows):
         FederatedRegressor("full-model", Explosive).fit(X, y, sites=sites)
 
 
+@pytest.mark.parametrize("kind", ["number", "datetime64[D]", "text", "zone"])
+def test_the_latest_rows_are_for_validation(rows, few_rounds, monkeypatch, kind):
+    _, y, sites = rows
+    days = np.random.default_rng(1).permutation(len(y))
+    dates = np.datetime64("2020-01-01") + days
+    time = {"number": days, "datetime64[D]": dates, "text": dates.astype(str).tolist(),
+            "zone": pd.Series(pd.DatetimeIndex(dates, tz="Asia/Tokyo"))}[kind]  # fmt: skip
+    problems = []
+
+    def keep(problem, *others):
+        problems.append(problem)
+        return site_learning.learn(problem, *others)
+
+    monkeypatch.setattr(regressor, "learn", keep)
+    FederatedRegressor(backbone=SMALL).fit(pd.DataFrame({"day": days}), y, sites=sites, time=time)
+    (problem,) = problems
+    for part in problem.clients:
+        train, validation = (each[part].inputs[:, 0] for each in (problem.train, problem.validation))
+        assert train.max() < validation.min()
+
+
 # Bad input
 
 
@@ -293,6 +314,12 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, np.ones(len(y)), sites=sites)
     with pytest.raises(InputError, match="'target 1' is constant at client 'site 0'"):
         model.fit(X, np.where(sites == "site 0", 1.0, y), sites=sites)
+    with pytest.raises(InputError, match="time must have one value for each of 120 rows"):
+        model.fit(X, y, sites=sites, time=[1, 2])
+    with pytest.raises(InputError, match="time has values that are neither numbers nor dates"):
+        model.fit(X, y, sites=sites, time=["soon"] * 120)
+    with pytest.raises(InputError, match="Site 'site 0' has 1 row without a time"):
+        model.fit(X, y, sites=sites, time=[np.nan, *range(119)])
     with pytest.raises(InputError, match="Unknown procedure 'fedavg'"):
         FederatedRegressor("fedavg").fit(X, y, sites=sites)
 

@@ -86,7 +86,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         self.backbone = backbone
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> FederatedRegressor:
+    def fit(self, X: Any, y: Any, sites: Any = None, time: Any = None) -> FederatedRegressor:
         """Train the models of all sites.
 
         Parameters
@@ -97,6 +97,9 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             Targets.
         sites : sequence (N,), optional
             Site of each row. Without it, or with a single site, one model is trained on all rows.
+        time : sequence (N,), optional
+            Time of each row, as numbers, datetime64 or ISO dates. The latest rows of each site are then the
+            validation rows, not random ones: pass it to predict later rows.
 
         Returns
         -------
@@ -106,7 +109,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         Raises
         ------
         InputError
-            If values are missing, a row has no site, a target is constant, or the procedure is unknown.
+            If values are missing, a row has no site or time, a target is constant, or the procedure is
+            unknown.
         """
         if y is None:
             raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
@@ -116,11 +120,15 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         if len(names) > 1:
             _check_variation(targets, by_site)
         procedure, seed = self._choose_procedure(names, by_site), self._draw_seed()
-        columns = {**inputs, **targets}
+        columns, clock = {**inputs, **targets}, None
+        if time is not None:
+            clock = max(columns, key=len) + " time"  # no other column has this name
+            columns[clock] = _read_times(time, len(next(iter(targets.values()))))
         problem, encoding = build_site_problem(
             {site: {name: each[rows] for name, each in columns.items()} for site, rows in by_site.items()},
             inputs=list(inputs),
             targets=list(targets),
+            time=clock,
             test_fraction=0.0,
             seed=seed,
         )
@@ -257,6 +265,25 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
     unique, number, counts = np.unique(names, return_inverse=True, return_counts=True)
     order = np.argsort(number, kind="stable")
     return dict(zip(unique.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True))
+
+
+def _read_times(time: Any, rows: int) -> Array:
+    """Return times (N,) as numbers or datetime64."""
+    try:
+        values = np.asarray(time)
+        if values.dtype.kind not in "iufM":
+            values = np.asarray(time, dtype="datetime64[us]")  # text; dates with a time zone become UTC
+    except (TypeError, ValueError):
+        raise InputError(
+            "time has values that are neither numbers nor dates such as 2016-03-01. Convert them.",
+            field="time",
+        ) from None
+    if values.shape != (rows,):
+        raise InputError(
+            f"time must have one value for each of {pluralize(rows, 'row')}, not shape {values.shape}.",
+            field="time",
+        )
+    return values
 
 
 def _check_variation(targets: Mapping[str, Array], by_site: Mapping[str, Array]) -> None:
