@@ -13,8 +13,9 @@ from fedgram import InputError
 from fedgram import advise as compare
 from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
+from fedgram.data.splits import hold_out
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, Errors
-from fedgram.training.advice_notes import _least_error_notes, _skill_notes
+from fedgram.training.advice_notes import _least_error_notes, _mean_notes, _skill_notes
 from fedgram.training.advise import _advise_site, _list_summary, _recommend, _total_change
 from tests.helpers.command import fedgram as run
 
@@ -190,6 +191,18 @@ def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
 )
 def test_joining_is_recommended_unless_it_looks_worse(change, recommended):
     assert _recommend(change) == recommended
+
+
+def test_sites_whose_mean_predicts_as_well_are_named():
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(40, 1)) for name in "abc"}
+    problem = hold_out(Problem.from_arrays(rows, rows), 0.25).hold_out_validation(0.2)
+    errors = {name: split.targets**2 for name, split in problem.test.items()}
+    errors["b"] = errors["b"] / 100
+    (note,) = _mean_notes(problem, [4 * errors["a"], errors["b"], 4 * errors["c"][:3]])
+    assert note.startswith("At 1 of 2 sites the recommended model predicts test rows no better than")
+    assert note.endswith("would: 'a'.")
+    assert _mean_notes(problem, [each / 100 for each in errors.values()]) == ()
 
 
 def test_targets_that_nothing_predicts_are_named():

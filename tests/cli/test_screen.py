@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from fedgram._util.encodings import replace_missing
+from fedgram.cli.progress import progress_bar
 from fedgram.data.problem import Problem, Split
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.display.training_table import print_training
@@ -241,6 +242,16 @@ def test_progress_is_shown_in_terminals_and_notebooks_but_not_in_pipes(monkeypat
         for epoch in (1, 2):
             report(status(epoch))
     assert shown == ["round 1/1, epoch 1/2, 3 s left, 1 kB", "round 1/1, epoch 2/2, 3 s left, 1 kB"]
+
+
+def test_a_long_training_says_how_far_it_is_in_pipes(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr("fedgram.cli.progress.time.monotonic", lambda: clock[0])
+    with progress_bar() as progress:
+        for step in range(1, 9):
+            clock[0] = 10.0 * step
+            progress.on_fraction("net", step / 8)
+    assert capsys.readouterr().err.splitlines() == ["training net: 50%", "trained net"]
 
 
 @pytest.mark.slow

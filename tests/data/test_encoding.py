@@ -267,6 +267,17 @@ def test_very_many_levels_are_refused(monkeypatch):
     assert "'sex' has 6 levels, but a category may have 5 at most" in str(refusal({"a": named}))
 
 
+def test_text_that_names_rows_is_refused_and_few_or_repeated_levels_are_not():
+    named, repeated, few = (
+        {site: rows() | {"sex": [f"{site}{n % period}" for n in range(60)]} for site in "ab"}
+        for period in (60, 25, 10)
+    )
+    words = "'sex' has 120 different texts in 120 rows, such as 'a0': they name rows, not categories"
+    assert words in str(refusal(named))
+    for tables in (repeated, few):
+        fit(tables)
+
+
 def test_further_refusals():
     assert "Unknown imputation: 'mean'" in str(refusal({"a": rows()}, impute="mean"))
     assert "There are no sites" in str(refusal({}))

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedgram import InputError
+from fedgram import InputError, read_moments
 from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.data.tables.read_site_tables import read_columns, read_site_tables
@@ -261,3 +261,15 @@ def test_text_among_numbers_is_refused_by_the_encoding():
     tables = read_site_tables(write(frame().assign(dose=texts)), SPEC)
     with pytest.raises(InputError, match="'dose' has text among its numbers, first 'broken' at site 'a'"):
         Encoding.fit(tables, inputs=SPEC.inputs, targets=SPEC.targets)
+
+
+def test_sites_that_differ_in_case_are_two_with_a_warning():
+    frame = pd.DataFrame({"site": ["Oslo", "oslo", "Bergen"] * 4, "x": np.arange(12.0), "y": np.arange(12.0)})
+    said = []
+    tables = read_site_tables(frame, TableSpec("site", inputs=["x"], targets=["y"]), on_warning=said.append)
+    assert len(tables) == 3
+    assert len(said) == 1
+    assert said[0].startswith("The site names 'Oslo' and 'oslo' differ only in case and count as two.")
+    said.clear()
+    read_moments(frame, client="site", targets="y", on_warning=said.append)
+    assert "differ only in case" in said[0]

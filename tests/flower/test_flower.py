@@ -617,6 +617,19 @@ def test_client_error_reaches_the_server(tmp_path):
         serve(grid_of(tmp_path, app=app_of(tmp_path, ridge=broken)))
 
 
+def test_a_run_that_no_site_can_take_part_in_ends_at_once(tmp_path, monkeypatch):
+    """Such as one whose run config names a column that no table has."""
+
+    def broken(site: Site) -> Site:
+        return replace(site, train=Split(site.train.inputs * np.nan, site.train.targets))
+
+    monkeypatch.setattr("fedgram.flower.roster.time.sleep", lambda seconds: pytest.fail("it waits"))
+    grid = grid_of(tmp_path, app=app_of(tmp_path, **dict.fromkeys(SITES, broken)))
+    grid.config["reply-timeout"] = 3600.0
+    with pytest.raises(InputError, match="None of 3 connected sites can take part"):
+        serve(grid)
+
+
 def test_node_without_config_is_named(tmp_path):
     grid = grid_of(tmp_path, app=client_app())
     grid.configs = {12: {}, 13: {}}

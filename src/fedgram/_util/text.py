@@ -74,6 +74,25 @@ def quote_list(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
+def same_but_for_case(names: Iterable[str], kind: str) -> str | None:
+    """Return a sentence about two names that differ only in case, if there are such names.
+
+    Examples
+    --------
+    >>> same_but_for_case(["Oslo", "Bergen", "oslo"], "site")
+    "The site names 'Oslo' and 'oslo' differ only in case and count as two. Rename one if they are the same."
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            return (
+                f"The {kind} names '{other}' and '{name}' differ only in case and count as two. Rename one "
+                "if they are the same."
+            )
+    return None
+
+
 def dropped_rows_message(rows: int) -> str:
     """Format the log line about rows that lack a value."""
     return f"Dropped {pluralize(rows, 'row')} with a missing value."

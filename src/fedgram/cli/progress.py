@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from fedgram.training import Status
 
 
+# Seconds without a line, after which a training that is not finished says how far it is.
+SILENCE = 30.0
+
+
 class ProgressBar:
     """Show progress on standard error.
 
@@ -26,6 +31,7 @@ class ProgressBar:
         self._bar = bar
         self._tasks: dict[str, TaskID] = {}
         self._last_round = (0, 0)
+        self._said_at = time.monotonic()
 
     def log(self, message: str) -> None:
         """Print a line above the bar."""
@@ -40,10 +46,12 @@ class ProgressBar:
         self._last_round = (status.stack, status.round)
 
     def on_fraction(self, name: str, fraction: float) -> None:
-        """Show which fraction of a training is done."""
+        """Show which fraction of a training is done; without a terminal, at its end and now and then."""
         self._update(name, name, round(1000 * fraction), 1000)
         if fraction >= 1:
             self._log_without_terminal(f"trained {name}")
+        elif time.monotonic() - self._said_at > SILENCE:
+            self._log_without_terminal(f"training {name}: {fraction:.0%}")
 
     def on_start(self, finished: int, total: int) -> None:
         """Show the number of finished parts and of all parts of an experiment."""
@@ -69,6 +77,7 @@ class ProgressBar:
         return self._tasks[name]
 
     def _log_without_terminal(self, line: str) -> None:
+        self._said_at = time.monotonic()
         if not self._bar.console.is_terminal:
             self.log(line)
 

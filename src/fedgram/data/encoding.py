@@ -35,6 +35,7 @@ from fedgram.data.site_summary import (
     Impute,
     SiteSummary,
     check_levels,
+    check_repeats,
 )
 
 # Standardized inputs are cut off here, so that an outlier or a rare level does not dominate the first layer.
@@ -245,6 +246,7 @@ def _pool_input(
         raise InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
     _check_same_kind(name, by_site)
     check_levels(name, by_site)
+    check_repeats(name, by_site)
     present = list(by_site.values())
     if present[0].kind == "number":
         return NumberColumn.from_summaries(name, present)

@@ -33,6 +33,9 @@ FILL_TARGETS = "Fill the values, or drop the rows (--drop-missing)."
 # More levels than this are names or free text, and one input each costs more than it tells.
 MAX_LEVELS = 1000
 
+# With more levels than this, most of them must occur more than once.
+MOST_RARE_LEVELS = 20
+
 # Text among more different numbers than this is a typing error; 'K' among the grades 1, 2, 3 is a level.
 MAX_NUMBERS_AMONG_LEVELS = 20
 
@@ -206,6 +209,19 @@ def check_levels(name: str, summaries: Mapping[str, ColumnSummary]) -> None:
         raise InputError(
             f"Column '{name}' has {pluralize(len(site_of), 'level')}, but a category may have {MAX_LEVELS:,} "
             "at most. Group the levels, or drop the column.",
+            field=name,
+        )
+
+
+def check_repeats(name: str, summaries: Mapping[str, ColumnSummary]) -> None:
+    """Reject a category that names rows: identifiers, dates, free text. Its levels would leave the sites."""
+    levels = {level for column in summaries.values() for level in column.levels}
+    rows = sum(column.count for column in summaries.values())
+    if len(levels) > max(MOST_RARE_LEVELS, rows / 2):
+        raise InputError(
+            f"Column '{name}' has {len(levels):,} different texts in {rows:,} rows, such as "
+            f"'{min(levels)[:40]}': they name rows, not categories. Drop it from the inputs, or convert it "
+            "to numbers (a date to its month, for example).",
             field=name,
         )
 

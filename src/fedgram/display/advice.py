@@ -118,10 +118,11 @@ def describe_advice(advice: Advice, units: Sequence[str], shown: int | None = No
     ]
     if omitted := len(clear) - len(verdicts):
         verdicts.append(f"  and {omitted} more (--all shows them).")
-    if unclear := [site.name for site in advice.sites if site.verdict == "undecided"]:
-        named = ", ".join(f"'{name}'" for name in unclear[:shown])
-        omitted = len(unclear[shown:]) if shown is not None else 0
-        verdicts.append(f"  No clear difference: {named}{f' and {omitted} more' if omitted else ''}.")
+    for verdict, what in {"undecided": "No clear difference", "untested": "Too few test rows"}.items():
+        if found := [site.name for site in advice.sites if site.verdict == verdict]:
+            named = ", ".join(f"'{name}'" for name in found[:shown])
+            omitted = len(found[shown:]) if shown is not None else 0
+            verdicts.append(f"  {what}: {named}{f' and {omitted} more' if omitted else ''}.")
     return [*summary(advice, units), *verdicts]
 
 

@@ -88,10 +88,11 @@ def print_run(run: StoredRun) -> None:
             console.print(table)
         if measured.joining:
             print_joining(measured.joining)
+            print_wrapped(console, measured.joining.describe())
 
 
 def print_joining(joining: Joining) -> None:
-    """Print what joining changes at each site of a blended run, and in total."""
+    """Print what joining changes at each site of a blended run."""
     table = _table("site", "test rows", "MSE alone", "joined", "change", "95 % interval")
     for m in np.flatnonzero(joining.is_compared).tolist():
         alone, joined, *ends = (
@@ -103,7 +104,6 @@ def print_joining(joining: Joining) -> None:
             joining.sites[m], f"{joining.rows[m]:,}", f"{alone:.3g}", f"{joined:.3g}", change, interval
         )
     console.print(table)
-    print_wrapped(console, joining.describe())
 
 
 def _error_table(measured: RunMeasurement) -> Table:

@@ -151,6 +151,7 @@ class Roster:
                     f"{self.config.reply_timeout:g} s: {connected}. {remedy}",
                     field="clients",
                 )
+            self._check_refusals()
             time.sleep(POLL_INTERVAL)
             self.refresh()
         if len(self.clients) > self.config.clients:
@@ -169,6 +170,16 @@ class Roster:
         if self.config.standardize and self.scaling is None:
             self._standardize()
         self.is_closed = True
+
+    def _check_refusals(self) -> None:
+        """Stop if all clients of the run are connected and none can take part: asking again is no use."""
+        refused = self.refused_nodes.keys() & set(self.transport.node_ids())
+        if not self.clients and len(refused) >= self.config.clients:
+            raise InputError(
+                f"None of {len(refused)} connected sites can take part. {' '.join(self.problems)} Correct "
+                "the run config or the sites, and run again.",
+                field="clients",
+            )
 
     @property
     def scaling(self) -> Scaling | None:

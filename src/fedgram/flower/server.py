@@ -35,6 +35,7 @@ from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.check import STATE
 from fedgram.runs.expectation import expectation
+from fedgram.runs.joining import Joining
 from fedgram.runs.local_progress import describe_progress, has_selected_heads, measure_progress
 from fedgram.runs.record import Round
 from fedgram.theory.geometry import psd
@@ -200,6 +201,9 @@ class Server:
         self._write_state()
         self.record.save()
         log.info(describe_choice({name: x for name, x in chosen.items() if not isinstance(x, list)}))
+        data = self.record.setup.data
+        if joining := Joining.from_chosen(chosen, data.clients, data.test_rows):
+            log.info(joining.describe())
 
     def _write_state(self) -> None:
         self.state.audited = self.audit.last

@@ -11,7 +11,7 @@ from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
-from fedgram.runs.paired_bootstrap import relative_change
+from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
 from fedgram.training.linear_baselines import LINEAR_ALONE, linear_errors
 
 # Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
@@ -38,6 +38,7 @@ def write_notes(
     return (
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),
+        *_mean_notes(problem, squares[recommended]),
         *_least_error_notes(squares, recommended, in_time_order),
         *_linear_notes(linear, squares, recommended, in_time_order),
         *_alone_notes(linear, squares, in_time_order),
@@ -71,6 +72,25 @@ def _skill_notes(problem: Problem, procedures: Sequence[Errors], recommended: st
             f"The recommended model predicts {quote_list(by_others)} no better than a constant would."
         )
     return tuple(notes)
+
+
+def _mean_notes(problem: Problem, squares: Sequence[Array]) -> tuple[str, ...]:
+    """Name sites where the recommended model predicts no better than the mean of the site's own rows."""
+    worse, tested = [], 0
+    for site, ours in zip(problem.clients, squares, strict=True):
+        if len(ours) < FEWEST_ROWS:
+            continue
+        tested += 1
+        known = np.concatenate([problem.train[site].targets, problem.validation[site].targets])
+        if ours.mean() >= ((problem.test[site].targets - known.mean(axis=0)) ** 2).mean():
+            worse.append(site)
+    if not worse:
+        return ()
+    others = f" and {len(worse) - 5} more" if len(worse) > 5 else ""
+    return (
+        f"At {len(worse)} of {pluralize(tested, 'site')} the recommended model predicts test rows no better "
+        f"than the mean of the site's other rows would: {quote_list(worse[:5])}{others}.",
+    )
 
 
 def _least_error_notes(squares: Squares, recommended: str, in_time_order: bool) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import as_names, dropped_rows_message, quote_list
+from fedgram._util.text import as_names, dropped_rows_message, quote_list, same_but_for_case
 from fedgram.data.tables.diagnostics import missing_client_hint
 from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_table, select_rows
 from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, winsorized
@@ -112,6 +112,8 @@ def to_moments(
         raise InputError(f"No rows with a client in {table}. Add some.", field="source")
     if sums.missing:
         on_warning(dropped_rows_message(sums.missing))
+    if warning := same_but_for_case(sums.clients, "client"):
+        on_warning(warning)
     return Moments(sums.count, sums.mean, sums.covariance, sums.clients, table.targets, client_weights)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import dropped_rows_message, pluralize, quote_list
+from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column
 from fedgram.data.site_summary import FILL_TARGETS
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
@@ -76,6 +76,8 @@ def read_site_tables(
         kept = sum(len(next(iter(table.values()))) for table in tables.values())
         if dropped := len(site) - kept:
             on_warning(dropped_rows_message(dropped))
+    if warning := same_but_for_case(tables, "site"):
+        on_warning(warning)
     if spec.time:
         for name, table in tables.items():
             check_present(table[spec.time], spec.time, name, FILL_TARGETS)
