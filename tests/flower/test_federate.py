@@ -281,7 +281,6 @@ def test_command_shows_the_log_and_the_comparison(tmp_path, monkeypatch):
     assert "Round 2 of 2" in err
     assert "predicted gap" in out
     assert "Run: " in out
-    assert "predict_at_site" in out
 
 
 # Processes

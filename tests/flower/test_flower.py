@@ -1,5 +1,6 @@
 """The Flower federation matches the stacked trainer, with absent clients and restarted servers too."""
 
+import io
 import json
 import logging
 import shutil
@@ -42,6 +43,7 @@ from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.training import train
+from tests.helpers.command import fedgram
 from tests.helpers.federations import HEAD_SHARING, SETTINGS, SITES, read_standardized
 from tests.helpers.flower_grid import MemoryGrid
 
@@ -914,3 +916,22 @@ def test_a_site_with_a_table_stores_its_input_names(complete_tables, tables):
     rows = pd.read_parquet(tables / "0.parquet")[["a", "b", "c"]]
     expected = predict_at_site(path, rows.to_numpy(), "resmlp-small")
     np.testing.assert_array_equal(predict_at_site(path, rows[["c", "a", "b"]], "resmlp-small"), expected)
+    np.testing.assert_array_equal(predict_at_site(path, rows), expected)
+
+
+def test_a_site_predicts_on_the_command_line(complete_tables, tables, tmp_path):
+    rows = pd.read_parquet(tables / "0.parquet")[["c", "a", "b"]]
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    private = complete_tables / "private"
+    folder = private / "0"
+    code, out, err = fedgram("runs", "predict", folder, tmp_path / "new.csv")
+    assert (code, err) == (0, "")
+    found = pd.read_csv(io.StringIO(out))
+    assert found.columns.tolist() == ["c", "a", "b", "y1", "y2"]
+    np.testing.assert_allclose(found[["y1", "y2"]], predict_at_site(folder, rows), rtol=1e-6)
+    code, _, err = fedgram("runs", "predict", private, tmp_path / "new.csv")
+    assert code == 2
+    assert "has 3 models. Pass one of them" in err
+    code, _, err = fedgram("runs", "predict", folder, tmp_path / "new.csv", "--site", "0")
+    assert code == 2
+    assert "--site applies to runs, not to a site's private folder." in err

@@ -436,7 +436,7 @@ def test_the_folder_of_a_model_predicts_like_its_file(model_file, tmp_path):
     np.testing.assert_array_equal(predict_at_site(str(tmp_path), np.eye(3), network), expected)
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "other", tmp_path / "empty"):
-        with pytest.raises(InputError, match=r"^No model file at '.*'\. Pass the folder of a federation ID"):
+        with pytest.raises(InputError, match=r"^No model file at '.*'\. Pass the site's private folder"):
             predict_at_site(path, np.eye(3), network)
     model_file.write_bytes(model_file.read_bytes()[:-4])
     with pytest.raises(InputError, match=r"Restore it from a backup, or train again\.$"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,7 @@ def federate(
         )
     from fedgram.cli.progress import progress_bar
     from fedgram.display import run_tables
+    from fedgram.flower.client_state import folder_name
     from fedgram.flower.deployment import federate as run_federation
     from fedgram.flower.sites_file import SitesConfig
     from fedgram.runs.advice import AUTO
@@ -74,16 +76,19 @@ def federate(
     if isinstance(run, SecureRecord):
         if as_json:
             print_json(run.document)
-        else:
-            typer.echo("\n".join([*run.sentences, f"Run: {run.folder}"]))
-        return
-    joining = measure(run).joining
-    if as_json:
-        document = run_tables.comparison_document([run])
-        print_json(document | {"joining": joining.document() if joining else None})
-        return
-    run_tables.print_comparison([run])
-    if joining:
-        run_tables.print_joining(joining)
+            return
+        typer.echo("\n".join(run.sentences))
+    else:
+        joining = measure(run).joining
+        if as_json:
+            document = run_tables.comparison_document([run])
+            print_json(document | {"joining": joining.document() if joining else None})
+            return
+        run_tables.print_comparison([run])
+        if joining:
+            run_tables.print_joining(joining)
     typer.echo(f"Run: {run.folder}")
-    typer.echo("Predict at a site with the model in its private folder: fedgram.flower.predict_at_site.")
+    if dataset is None:
+        site = next(iter(config.nodes))
+        private = Path(config.node_config(site)["folder"], folder_name(site))
+        typer.echo(f"Predict at '{site}': {shlex.join(['fedgram', 'runs', 'predict', str(private)])} new.csv")

@@ -140,7 +140,10 @@ def compare(
 
 @runs_app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="Folder of one run that was trained on a table.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of one run that was trained on a table, or a site's private folder."),
+    ],
     data: Annotated[str, typer.Argument(help="CSV, TSV or Parquet file with the run's input columns.")],
     client: Client = None,
     site: Site = None,
@@ -151,9 +154,10 @@ def predict(
 
     The network of a row's client predicts it. A centralized run has one network for all rows and needs
     neither --client nor --site. The output has the rows and columns of the table, and one column per target,
-    named 'TARGET predicted' if the table has the target.
+    named 'TARGET predicted' if the table has the target. The private folder of a Flower site has the model
+    of that site, for all rows.
     """
-    from fedgram.cli.inputs import check_not_overwritten
+    from fedgram.cli.inputs import check_not_overwritten, reject_flags
     from fedgram.training.inference import predict_table
 
     check_not_overwritten(output, [data])
@@ -161,7 +165,13 @@ def predict(
         raise InputError(f"The output must be a CSV file: '{output}'. Use {output.stem}.csv.", field="output")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        rows = predict_table(folder, data, client, site)
+        if _is_private_folder(folder):
+            from fedgram.flower.predict_at_site import predict_site_table
+
+            reject_flags({"--client": client, "--site": site}, "runs, not to a site's private folder")
+            rows = predict_site_table(folder, data)
+        else:
+            rows = predict_table(folder, data, client, site)
     for warning in caught:
         print_line(str(warning.message), err=True)
     if as_json:
@@ -171,6 +181,13 @@ def predict(
     if output is not None:
         rows.save(output)
         typer.echo(f"Wrote {output}: {pluralize(len(rows.clients), 'row')}.", err=True)
+
+
+def _is_private_folder(path: Path) -> bool:
+    """Whether a path has models of a Flower site, not runs."""
+    from fedgram.runs.store import MANIFEST, MODEL
+
+    return path.name == MODEL or (any(path.rglob(MODEL)) and not any(path.rglob(MANIFEST)))
 
 
 @runs_app.command()

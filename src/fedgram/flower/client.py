@@ -30,7 +30,15 @@ from fedgram.federation.site_models import (
     trained_map,
     with_heads,
 )
-from fedgram.flower.client_state import ClientStore, folder_name, hash_request
+from fedgram.flower.client_state import (
+    BACKBONE,
+    INPUTS,
+    SITE,
+    TARGETS,
+    ClientStore,
+    folder_name,
+    hash_request,
+)
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import (
@@ -318,7 +326,13 @@ class Client:
         arrays = replace(models, tensors=tensors).to_arrays(clients.stack.dtype)
         own = {name: value[0] for name, value in arrays.items()}
         scaling = self.scaling.to_arrays() if self.scaling else {}
-        self._store(request).write_model(own | scaling, self.site.inputs)
+        names = {
+            INPUTS: self.site.inputs,
+            TARGETS: self.site.targets,
+            BACKBONE: self.site.backbone if isinstance(self.site.backbone, str) else "",
+            SITE: self.site.name,
+        }
+        self._store(request).write_model(own | scaling, names)
 
 
 ANSWERS = {

@@ -7,10 +7,11 @@ request resumes from the last round that the client trained before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays, 
 
 Arrays = dict[str, Array]
 MODEL, JOINED, ERROR = "model.safetensors", "joining.json", "error"
-NAMES = "inputs"
-"""Key of the input names in the model file's metadata, a JSON list; older files have none."""
+INPUTS, TARGETS, BACKBONE, SITE = "inputs", "targets", "backbone", "site"
+"""Keys of the model file's metadata, in JSON: names of the columns, of the backbone and of the site. What is
+not known is left out."""
 REMEDY = "Delete it, and the site resumes from the round before"
 
 
@@ -68,9 +70,10 @@ class ClientStore:
     def _rounds(self) -> list[int]:
         return [int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors")]
 
-    def write_model(self, model: Mapping[str, Array], inputs: Sequence[str] = ()) -> None:
-        """Write parameters and buffers of the network that the client predicts with, and input names."""
-        write_arrays(self.folder / MODEL, model, {NAMES: json.dumps(inputs)} if inputs else None)
+    def write_model(self, model: Mapping[str, Array], names: Mapping[str, Any]) -> None:
+        """Write parameters and buffers of the network that the client predicts with, and names by key."""
+        known = {key: json.dumps(value) for key, value in names.items() if value}
+        write_arrays(self.folder / MODEL, model, known or None)
 
     def write_joining(self, errors: Mapping[str, float]) -> None:
         """Write the test errors of the chosen model and of the model trained alone."""

@@ -17,10 +17,13 @@ from fedgram._util.errors import InputError
 from fedgram._util.frames import column_names
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.columns import check_present, parse_numbers
-from fedgram.flower.client_state import MODEL, NAMES
+from fedgram.data.tables.read_rows import TableSpec, read_inputs
+from fedgram.data.tables.read_text import read_as_text
+from fedgram.flower.client_state import BACKBONE, INPUTS, MODEL, SITE, TARGETS
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
 from fedgram.runs.tensor_files import read_arrays, read_metadata
+from fedgram.training.inference import PredictedTable
 
 LOCAL, SHARE = "local.", "local_share"
 """Prefix of the network trained alone, and its share in a blended run."""
@@ -28,18 +31,18 @@ REMEDY = "Restore it from a backup, or train again"
 FILL = "Fill missing values as you did for training, or drop the rows."
 
 
-def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
+def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = None) -> Array:
     """Predict targets with a site's `model.safetensors`.
 
     Parameters
     ----------
     path : path
-        The file in the site's private folder, or the folder that contains it.
+        The file in the site's private folder, or a folder that contains it and no other model.
     inputs : array or data frame (N, ...)
         Rows in their own units, with the columns of training. Columns of arrays have the order of training.
         Columns of data frames are chosen by name if the file has the names; otherwise the order counts.
-    backbone : str, module, or function
-        The backbone of the federation.
+    backbone : str, module, or function, optional
+        The backbone of the federation; a named one needs not be given.
 
     Returns
     -------
@@ -69,13 +72,19 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "model.safetensors")
     ...     write_arrays(path, {name: each.numpy() for name, each in model.state_dict().items()})
-    ...     predicted = predict_at_site(path, torch.ones(5, 3), "resmlp-small")
+    ...     predicted = predict_at_site(folder, torch.ones(5, 3), "resmlp-small")
     >>> predicted.shape
     (5, 2)
     """
     file = _find_file(Path(path))
     arrays = read_arrays(file, REMEDY)
-    rows = _read_rows(inputs, json.loads(read_metadata(file, REMEDY).get(NAMES, "[]")))
+    names = _read_names(file)
+    rows = _read_rows(inputs, names.get(INPUTS, []))
+    backbone = backbone or names.get(BACKBONE)
+    if backbone is None:
+        raise InputError(
+            f"'{file}' does not name a backbone. Pass the one of its federation.", field="backbone"
+        )
     scaling = Scaling.from_arrays(arrays)
     if scaling is not None:
         rows = scaling.encode_inputs(rows)
@@ -88,15 +97,43 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone) -> Array:
     return predicted if scaling is None else scaling.decode_targets(predicted)
 
 
-def _find_file(path: Path) -> Path:
-    """Return the model file at a path: the file itself, or the one in a folder."""
-    file = path / MODEL if path.is_dir() else path
-    if not file.is_file():
+def predict_site_table(path: Path, data: str) -> PredictedTable:
+    """Predict the rows of a table with a site's model, for `fedgram runs predict`."""
+    file = _find_file(path)
+    names = _read_names(file)
+    if missing := [key for key in (INPUTS, TARGETS, BACKBONE) if key not in names]:
         raise InputError(
-            f"No model file at '{file}'. Pass the folder of a federation ID, or the '{MODEL}' in it.",
+            f"'{file}' has no names of its {missing[0]}. Use fedgram.flower.predict_at_site in Python.",
+            field="folder",
+        )
+    site = names[SITE]
+    clients, inputs = read_inputs(data, TableSpec(None, names[INPUTS], [], site=site))
+    columns, rows = read_as_text(data)
+    predicted = predict_at_site(file, inputs)
+    return PredictedTable(clients, tuple(names[TARGETS]), predicted, columns, rows)
+
+
+def _read_names(file: Path) -> dict[str, Any]:
+    """Read the names in a model file's metadata."""
+    found = read_metadata(file, REMEDY)
+    return {key: json.loads(found[key]) for key in (INPUTS, TARGETS, BACKBONE, SITE) if key in found}
+
+
+def _find_file(path: Path) -> Path:
+    """Return the model file at a path: the file itself, or the only one below a folder."""
+    files = sorted(path.rglob(MODEL)) if path.is_dir() else [path] if path.is_file() else []
+    if path / MODEL in files:
+        return path / MODEL
+    if len(files) > 1:
+        raise InputError(
+            f"'{path}' has {len(files)} models. Pass one of them, such as '{files[0]}'.", field="path"
+        )
+    if not files:
+        raise InputError(
+            f"No model file at '{path}'. Pass the site's private folder, or the '{MODEL}' in it.",
             field="path",
         )
-    return file
+    return files[0]
 
 
 def _read_rows(inputs: Any, names: Sequence[str]) -> Array:
