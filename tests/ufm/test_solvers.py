@@ -39,7 +39,10 @@ def one_client(targets=3, width=5, seed=0):
     return Joint(Sample.from_targets(clients.targets[0]), UNIT, clients.broadcast[0]), selected
 
 
-@pytest.mark.parametrize(("targets", "width"), SELECTION_SIZES)
+@pytest.mark.parametrize(
+    ("targets", "width"),
+    [pytest.param(*size, marks=pytest.mark.slow if size == (8, 16) else ()) for size in SELECTION_SIZES],
+)
 def test_joint_proximal_minimisers_select_the_closest_optimal_head(targets, width):
     loss, selected = one_client(targets, width)
     loss = replace(loss, sample=loss.sample.compress())
