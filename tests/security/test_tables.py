@@ -57,6 +57,7 @@ def test_any_text_can_be_a_column(tmp_path, column):
 
 REFUSED = {
     "Latin-1": (TABLE.replace("a,", "é,").encode("latin-1"), "it is not UTF-8 text"),
+    "workbook": (b"PK\x03\x04\x14\x00\x08\x00\xff\xfe\x00", "it is an Excel workbook or a zip archive"),
     "lone surrogates": (TABLE.replace("a,", "\ud800,"), "it is not UTF-8 text"),
     "mixed types": (TABLE.replace("a,4", "a,four"), "'y' .*is not numeric: 1 value of text, first 'four'"),
     "duplicate columns": (TABLE.replace("y,z", "y,y"), "'y' matches several columns"),

@@ -95,6 +95,10 @@ def _find_bad_line(file: str) -> str | None:
                 if isinstance(text.newlines, tuple):
                     return "its lines end in different ways (CRLF and LF). Save it with one of them"
             except UnicodeDecodeError:
+                with open_file(file, "rb") as content:
+                    is_workbook = content.read(4) == b"PK\x03\x04"  # a zip archive, as Excel writes them
+                if is_workbook:
+                    return "it is an Excel workbook or a zip archive. Export the table as CSV"
                 return "it is not UTF-8 text. Save it as UTF-8"
     return None
 
