@@ -95,7 +95,8 @@ class Joining:
             f"Joining changes the mean squared error over the test rows of {pluralize(len(weights), 'site')} "
             f"from {weights @ self.alone[is_compared]:.3g} to {weights @ self.joined[is_compared]:.3g}: "
             f"clear gain at {gain}, clear loss at {loss}, no clear difference at "
-            f"{len(weights) - gain - loss}." + (" Who loses predicts better alone." if loss else "")
+            f"{len(weights) - gain - loss}."
+            + (" A site with a clear loss predicts better alone." if loss else "")
         )
 
     def describe_site(self, m: int) -> str:
