@@ -42,6 +42,19 @@ def test_gain_loss_and_neither_are_told_apart():
     assert last == {"site": "e", "test_rows": 0, "test_mse": None} | dict.fromkeys(JOINING)
 
 
+def test_rows_in_order_of_time_have_wider_intervals():
+    """Errors of neighbors are equal, so eight blocks say less than 160 rows."""
+    targets = [np.zeros((160, 1))]
+    joined, alone = ([np.repeat(RNG.standard_normal(16), 10)[:, None]] for _ in range(2))
+    widths = [
+        np.ptp(
+            [measure_joining(joined, alone, targets, in_time_order=is_sorted)[end][0] for end in JOINING[1:]]
+        )
+        for is_sorted in (False, True)
+    ]
+    assert widths[1] > 1.2 * widths[0]
+
+
 def test_totals_weight_sites_by_their_test_rows():
     joined, alone, targets = sites([30, 90], [1, 1], [1, 3])
     joining = Joining.from_chosen(chosen(joined, alone, targets), ["a", "b"], [30, 90])

@@ -310,6 +310,11 @@ class Problem(DisplayMethods):
         return tuple(self.train)
 
     @property
+    def is_in_time_order(self) -> bool:
+        """Whether the test rows of every client are consecutive in time."""
+        return "time" in self.provenance
+
+    @property
     def moments(self) -> Moments:
         """Moments of each client's training targets."""
         return Moments.from_arrays(

@@ -174,19 +174,18 @@ def distance(analysis: Analysis) -> list[str]:
     if found is None:
         return [f"Federated averaging will end {relative} away from centralized training. {meaning}"]
     chance = (
-        "in half of the samples from one population with as many rows, centralized training ends at a zero "
-        "head"
+        "centralized training ends at a zero head for half of all samples from one population"
         if np.isnan(found.chance_median)
-        else f"sites of one population would show {percent(found.chance_median)} with as many rows"
+        else f"sites of one population would show {percent(found.chance_median)} with as many rows (median)"
     )
     if found.p_value > SIGNIFICANT:
         return [
             "The rows do not show that federated averaging will end away from centralized training: they "
-            f"give {relative}, but {chance} (median; p = {found.p_value:.2g}). {meaning}"
+            f"give {relative}, but {chance}, p = {found.p_value:.2g}. {meaning}"
         ]
     low, high = (percent(float(end)) for end in found.relative)
     interval = (
-        f"no interval: in {found.undefined:,} of {found.resamples:,} resamples it ends at a zero head"
+        f"no interval: in {found.undefined:,} of {found.resamples:,} resamples the latter ends at a zero head"
         if found.undefined
         else f"{found.level:.0%} interval {low} to {high}"
     )
@@ -198,7 +197,7 @@ def distance(analysis: Analysis) -> list[str]:
     return [
         f"Federated averaging will end {relative} away from centralized training ({interval}). "
         f"{outside}{meaning}",
-        f"It is more than chance: {chance} (median; p = {found.p_value:.2g}).",
+        f"It is more than chance: {chance}, p = {found.p_value:.2g}.",
     ]
 
 

@@ -310,7 +310,7 @@ def predict_sites(clients: Clients, models: SiteModels, part: str, run: int) -> 
 
 
 def compare_with_alone(
-    clients: Clients, models: SiteModels, predicted: list[Array], run: int
+    clients: Clients, models: SiteModels, predicted: list[Array], run: int, *, in_time_order: bool = False
 ) -> dict[str, Array]:
     """Measure what joining changes on test rows, (M,) by the names in JOINING; nothing unless blended.
 
@@ -325,7 +325,8 @@ def compare_with_alone(
     )
     network = [predict_part(clients, models.local, part, companion) for part in ("validation", "test")]
     alone = list(map(_predict_alone, train, validation, test, *network))
-    return measure_joining(predicted, alone, [targets for _, targets in test])
+    own_targets = [targets for _, targets in test]
+    return measure_joining(predicted, alone, own_targets, in_time_order=in_time_order)
 
 
 def _predict_alone(

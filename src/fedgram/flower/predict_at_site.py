@@ -42,7 +42,7 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
         Rows in their own units, with the columns of training. Columns of arrays have the order of training.
         Columns of data frames are chosen by name if the file has the names; otherwise the order counts.
     backbone : str, module, or function, optional
-        The backbone of the federation; a named one needs not be given.
+        The backbone of the federation; a named one need not be given.
 
     Returns
     -------

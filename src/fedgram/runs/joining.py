@@ -20,9 +20,11 @@ ALONE_MSE, CHANGE_LOW, CHANGE_HIGH = JOINING = ("alone_mse", "change_low", "chan
 
 
 def measure_joining(
-    joined: Sequence[Array], alone: Sequence[Array], targets: Sequence[Array]
+    joined: Sequence[Array], alone: Sequence[Array], targets: Sequence[Array], *, in_time_order: bool = False
 ) -> dict[str, Array]:
     """Compare predictions (N_m, C) of both models with the targets of each site's test rows.
+
+    Test rows in order of time are resampled in blocks.
 
     Returns
     -------
@@ -42,7 +44,7 @@ def measure_joining(
     for m, (own, shared, y) in enumerate(zip(alone, joined, targets, strict=True)):
         before, after = (own - y) ** 2, (shared - y) ** 2
         if len(y) and np.isfinite([before, after]).all():
-            errors[m] = before.mean(), *relative_change([before], [after], in_time_order=False)
+            errors[m] = before.mean(), *relative_change([before], [after], in_time_order=in_time_order)
     return dict(zip(JOINING, errors.T, strict=True))
 
 

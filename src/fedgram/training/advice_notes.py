@@ -21,11 +21,6 @@ Squares = Mapping[str, Sequence[Array]]
 """Squared errors (N_m, C) of every site's test rows, by procedure."""
 
 
-def is_in_time_order(problem: Problem) -> bool:
-    """Whether the problem's test rows are consecutive in time."""
-    return "time" in problem.provenance
-
-
 def write_notes(
     problem: Problem,
     sites: Sequence[SiteAdvice],
@@ -34,7 +29,7 @@ def write_notes(
     recommended: str,
 ) -> tuple[str, ...]:
     """Return the notes, each a sentence."""
-    in_time_order, linear = is_in_time_order(problem), linear_errors(problem)
+    in_time_order, linear = problem.is_in_time_order, linear_errors(problem)
     return (
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),

@@ -26,7 +26,7 @@ from fedgram.runs.paired_bootstrap import (
     resample_means,
 )
 from fedgram.theory.site_effects import RIDGES, STRENGTHS
-from fedgram.training.advice_notes import is_in_time_order, write_notes
+from fedgram.training.advice_notes import write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 from fedgram.training.trainer import check_trainable, parse_runs
@@ -194,7 +194,7 @@ def _no_progress(what: str, fraction: float) -> None:
 def _total_change(squares: Mapping[str, Sequence[Array]], problem: Problem) -> tuple[float, float, float]:
     """Return the relative change of the mean squared error by joining, over all sites, with its interval."""
     alone, ours = (float(np.concatenate(squares[name]).mean()) for name in (ALONE, AUTO))
-    ends = relative_change(squares[ALONE], squares[AUTO], in_time_order=is_in_time_order(problem))
+    ends = relative_change(squares[ALONE], squares[AUTO], in_time_order=problem.is_in_time_order)
     low, high = ends.tolist()
     return ours / alone - 1 if alone else np.nan, low, high
 
@@ -247,7 +247,7 @@ def _advise_site(
     def rmse_change(own: Array, ours: Array) -> Array:
         return scale * (np.sqrt(own) - np.sqrt(ours))
 
-    in_time_order = is_in_time_order(problem)
+    in_time_order = problem.is_in_time_order
     rng = np.random.default_rng(seed)
     means = resample_means(np.stack([alone, federated], axis=1), rng, in_time_order=in_time_order)
     resampled, blocks = (means[:, 0], means[:, 1]), block_count(rows, in_time_order=in_time_order)

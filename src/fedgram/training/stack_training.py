@@ -219,7 +219,10 @@ class StackTraining:
         if models.chosen:
             clients = self.federation.clients
             errors = {"test_mse": mean_squares(predicted, clients, "test")}
-            errors |= compare_with_alone(clients, models, predicted, self.federation.runs.index(run))
+            errors |= compare_with_alone(
+                clients, models, predicted, self.federation.runs.index(run),
+                in_time_order=self.task.problem.is_in_time_order,
+            )  # fmt: skip
             measured = {
                 name: [None if np.isnan(each) else each for each in values.tolist()]
                 for name, values in errors.items()

@@ -122,7 +122,7 @@ def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
 def check_trainable(problem: Problem) -> None:
     """Raise InputError if fewer than two clients have a covariance of their targets: `train` needs them."""
     if sum(_has_covariance(split.targets) for split in problem.train.values()) < 2:
-        _ = problem.moments
+        _ = problem.moments  # raises an error that names the client
 
 
 def _leave_out_small_clients(
