@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedgram import InputError, Penalty, Problem, TrainConfig
+from fedgram.federation.alone import compare_with_alone, predict_alone
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import (
     absorb,
-    compare_with_alone,
     feature_sums,
     fit_heads,
     mean_squares,
@@ -228,6 +228,14 @@ def test_a_site_alone_uses_its_better_model_on_validation_rows():
         linear = ((ridge.predict(test[0].numpy()) - test[1].numpy()) ** 2).mean()
         assert found[m] == pytest.approx(linear if is_worse[m] else network[m], rel=1e-12)
     assert any(is_worse)
+
+
+def test_a_site_with_two_validation_rows_alone_keeps_its_network():
+    problem = site_problem()
+    few = {name: split.take(slice(0, 2)) for name, split in problem.validation.items()}
+    federation, _ = train([FULL + "+blended"], replace(problem, validation=few))
+    models = federation.site_models(federation.recorded[0])
+    assert not any(site.is_linear for site in predict_alone(federation.clients, models, 0))
 
 
 def test_shares_compare_models_that_have_not_seen_the_validation_rows():

@@ -42,6 +42,11 @@ def as_float(value: Any) -> float:
     return float(value) if isinstance(value, Real) else float("nan")
 
 
+def outer(column: Array, row: Array) -> Array:
+    """Return column rowᵀ: (..., C), (..., K) -> (..., C, K)."""
+    return column[..., :, None] * row[..., None, :]
+
+
 def common_batch(**batches: tuple[int, ...]) -> tuple[int, ...]:
     """Broadcast the leading axes of named arrays."""
     try:

@@ -88,7 +88,12 @@ def advise(
         f"Train {what}{rows}, and keep it:\n  " + _train_command(advice, data, flags, data_dir, data_seed)
     )
     if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
-        typer.echo(f"Sites that do better alone use --procedure {ALONE}.")
+        typer.echo(f"Sites that do better alone use --procedure {ALONE}, or ridge regression where noted.")
+    if advice.recommended == ALONE and any(site.alone != "network" for site in advice.sites):
+        typer.echo(
+            "This trains networks. Where 'alone' is ridge regression, fit it with scikit-learn's RidgeCV or "
+            "the like."
+        )
 
 
 def _train_command(

@@ -16,17 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram.federation.client_data import Rows
 from fedgram.federation.clients import Clients
 from fedgram.federation.returns import PARAMETERS, Layers
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
-from fedgram.runs.joining import measure_joining
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 from fedgram.theory.site_effects import SiteHeads, fit_site_heads
-from fedgram.theory.site_ridge import fit_site_ridge
 
 
 def add_companions(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -307,46 +304,6 @@ def predict_sites(clients: Clients, models: SiteModels, part: str, run: int) -> 
         share * own + (1 - share) * shared
         for share, own, shared in zip(models.shares, local, predicted, strict=True)
     ]
-
-
-def compare_with_alone(
-    clients: Clients, models: SiteModels, predicted: list[Array], run: int, *, in_time_order: bool = False
-) -> dict[str, Array]:
-    """Measure what joining changes on test rows, (M,) by the names in JOINING; nothing unless blended.
-
-    A site alone predicts with the network that it trains alone or with a ridge regression on its rows,
-    whichever has less error on its validation rows: few epochs do not make joining look better.
-    """
-    if not models.local:
-        return {}
-    data, companion = clients.data, find_companion(clients, run)
-    train, validation, test = (
-        [_to_numpy(rows) for rows in part] for part in (data.train, data.validation, data.test)
-    )
-    network = [predict_part(clients, models.local, part, companion) for part in ("validation", "test")]
-    alone = list(map(_predict_alone, train, validation, test, *network))
-    own_targets = [targets for _, targets in test]
-    return measure_joining(predicted, alone, own_targets, in_time_order=in_time_order)
-
-
-def _predict_alone(
-    train: tuple[Array, Array],
-    validation: tuple[Array, Array],
-    test: tuple[Array, Array],
-    validation_network: Array,
-    test_network: Array,
-) -> Array:
-    inputs, targets = validation
-    if inputs.ndim != 2 or not len(inputs):  # images; nothing to choose by
-        return test_network
-    ridge = fit_site_ridge(train, validation)
-    is_better = ((validation_network - targets) ** 2).sum() <= ridge.validation_error
-    return test_network if is_better else ridge.predict(test[0])
-
-
-def _to_numpy(rows: Rows) -> tuple[Array, Array]:
-    inputs, targets = (each.cpu().numpy() for each in rows)
-    return inputs, targets
 
 
 def mean_squares(predicted: list[Array], clients: Clients, part: str) -> Array:

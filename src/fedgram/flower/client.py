@@ -15,13 +15,13 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
 from fedgram.data.problem import Split
+from fedgram.federation.alone import compare_with_alone
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
 from fedgram.federation.site_models import (
     SiteModels,
     add_companions,
-    compare_with_alone,
     feature_sums,
     mean_squares,
     predict_part,

@@ -27,6 +27,8 @@ LABELS = {
 }
 """Name of each procedure for people."""
 
+Alone = Literal["network", "ridge regression"]
+
 Verdict = Literal["join", "alone", "undecided", "untested"]
 """Clear gain, clear loss, neither, or too few test rows to tell."""
 
@@ -54,6 +56,7 @@ class Errors:
 class SiteAdvice:
     """Answer for one site.
 
+    alone: what the site predicts with alone, whichever has less error on its validation rows.
     difference: standardized MSE alone minus federated, with a 95 % interval from a paired bootstrap over its
     test rows (`fedgram.runs.paired_bootstrap`); positive if joining helps. rmse_change (C,) with low and high
     (C,): RMSE alone minus federated in the targets' units.
@@ -67,6 +70,7 @@ class SiteAdvice:
     low: Array
     high: Array
     verdict: Verdict
+    alone: Alone = "network"
 
     def __repr__(self) -> str:
         return f"SiteAdvice('{escape_text(self.name, 80)}', {self.verdict})"
@@ -139,6 +143,7 @@ class Advice(DisplayMethods):
                     "r2": {each.name: self._by_target(each.site_r2[m]) for each in self.procedures},
                     "difference": _estimate(site.difference),
                     "verdict": site.verdict,
+                    "alone": site.alone,
                 }
                 for m, site in enumerate(self.sites)
             ],

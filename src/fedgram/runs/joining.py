@@ -98,7 +98,7 @@ class Joining:
             f"from {weights @ self.alone[is_compared]:.3g} to {weights @ self.joined[is_compared]:.3g}: "
             f"clear gain at {gain}, clear loss at {loss}, no clear difference at "
             f"{len(weights) - gain - loss}."
-            + (" A site with a clear loss predicts better alone." if loss else "")
+            + (" Where joining changes nothing, one of 40 sites shows a clear loss by chance." if loss else "")
         )
 
     def describe_site(self, m: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_finite_array, as_float
+from fedgram._util.arrays import Array, as_finite_array, as_float, outer
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry.psd import symmetric, transpose
 
@@ -155,12 +155,12 @@ class FeatureSums:
     def feature_scatter(self) -> Array:
         """Σ(u - ū)(u - ū)ᵀ, (..., D, D)."""
         mean = self.feature_mean
-        return symmetric(self.features_features - _outer(self.features, mean))
+        return symmetric(self.features_features - outer(self.features, mean))
 
     @property
     def cross_scatter(self) -> Array:
         """Σ(u - ū)(y - ȳ)ᵀ, (..., D, C)."""
-        return self.features_targets - _outer(self.features, self.target_mean)
+        return self.features_targets - outer(self.features, self.target_mean)
 
     def ridge(self, strength: float, toward: Array | float = 0.0) -> LinearHead:
         """Solve min Σ‖y - W u - b‖² + strength · n · Σ_d s_d² ‖W_d - V_d‖², with s_d the deviation of u_d.
@@ -209,7 +209,7 @@ class FeatureSums:
     def squared_error(self, head: LinearHead) -> Array:
         """Σ(y - W u - b)² of each target, (..., C), from the sums alone."""
         cross = head.weight @ self.cross_scatter
-        scatter = symmetric(self.targets_targets - _outer(self.targets, self.target_mean))
+        scatter = symmetric(self.targets_targets - outer(self.targets, self.target_mean))
         around = (
             scatter - cross - transpose(cross) + head.weight @ self.feature_scatter @ transpose(head.weight)
         )
@@ -234,7 +234,3 @@ def solve_scaled(scatter: Array, cross: Array, strength: float | Array) -> Array
     gains = np.divide(1.0, values + strength, out=np.zeros_like(values), where=values > floor)
     solution = basis @ (gains[..., None] * (transpose(basis) @ (inverse[..., None] * cross)))
     return inverse[..., None] * solution
-
-
-def _outer(first: Array, second: Array) -> Array:
-    return first[..., :, None] * second[..., None, :]

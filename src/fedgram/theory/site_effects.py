@@ -22,7 +22,7 @@ from itertools import groupby
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, outer
 from fedgram.theory.geometry.psd import symmetric
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 
@@ -270,7 +270,7 @@ def _residual_sums(sites: FeatureSums, head: LinearHead, mean: Array) -> Feature
     """Sums of u - mean and of the residuals r = y - W u - b; those of r rᵀ are not needed."""
     count = sites.count[..., None]
     features = sites.features - count * mean
-    outer = sites.features_features - _cross(sites.features, mean) - _cross(mean, features)
+    products = sites.features_features - outer(sites.features, mean) - outer(mean, features)
     residuals = sites.targets - sites.features @ head.weight.T - count * head.bias
     cross = (
         sites.features_targets
@@ -278,11 +278,7 @@ def _residual_sums(sites: FeatureSums, head: LinearHead, mean: Array) -> Feature
         - sites.features[..., :, None] * head.bias
         - mean[:, None] * residuals[..., None, :]
     )
-    return FeatureSums(sites.count, features, residuals, outer, cross, sites.targets_targets)
-
-
-def _cross(first: Array, second: Array) -> Array:
-    return first[..., :, None] * second[..., None, :]
+    return FeatureSums(sites.count, features, residuals, products, cross, sites.targets_targets)
 
 
 def _penalties(strengths: EffectStrengths, variance: Array) -> tuple[float, Array]:

@@ -10,9 +10,9 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
+from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
 from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
-from fedgram.training.linear_baselines import LINEAR_ALONE, linear_errors
+from fedgram.training.linear_baselines import linear_errors
 
 # Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
 NOTEWORTHY = 1.0
@@ -29,14 +29,26 @@ def write_notes(
     recommended: str,
 ) -> tuple[str, ...]:
     """Return the notes, each a sentence."""
-    in_time_order, linear = problem.is_in_time_order, linear_errors(problem)
+    in_time_order = problem.is_in_time_order
     return (
+        *_alone_notes(sites),
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),
         *_mean_notes(problem, squares[recommended]),
         *_least_error_notes(squares, recommended, in_time_order),
-        *_linear_notes(linear, squares, recommended, in_time_order),
-        *_alone_notes(linear, squares, in_time_order),
+        *_linear_notes(linear_errors(problem), squares[recommended], in_time_order),
+    )
+
+
+def _alone_notes(sites: Sequence[SiteAdvice]) -> tuple[str, ...]:
+    """Say how many sites alone would rather use ridge regression."""
+    linear = [site.name for site in sites if site.alone != "network"]
+    if not linear:
+        return ()
+    which = "all sites" if len(linear) == len(sites) else f"{len(linear)} of {len(sites)} sites"
+    return (
+        f"'Alone' is ridge regression on the site's own rows at {which}, because it has less error on "
+        "their validation rows than their networks.",
     )
 
 
@@ -106,25 +118,11 @@ def _clear_gain(recommended: Sequence[Array], other: Sequence[Array], in_time_or
 
 
 def _linear_notes(
-    linear: Squares, squares: Squares, recommended: str, in_time_order: bool
+    linear: Sequence[Array] | None, recommended: Sequence[Array], in_time_order: bool
 ) -> tuple[str, ...]:
-    """Say so if linear regression has clearly less error than the recommended networks."""
-    if not linear:
-        return ()
-    kind = min(linear, key=lambda each: np.concatenate(linear[each]).mean())
-    if recommended == ALONE and kind == LINEAR_ALONE:
-        return ()  # the next note says it
-    gain = _clear_gain(squares[recommended], linear[kind], in_time_order)
-    return (f"Linear ridge regression {kind} has {gain} than the recommended networks.",) if gain else ()
-
-
-def _alone_notes(linear: Squares, squares: Squares, in_time_order: bool) -> tuple[str, ...]:
-    """Say so if linear regression is clearly the better way to work alone, and what joining changes then."""
-    gain = LINEAR_ALONE in linear and _clear_gain(squares[ALONE], linear[LINEAR_ALONE], in_time_order)
+    """Say so if linear regression with site effects has clearly less error than the recommended models."""
+    gain = linear and _clear_gain(recommended, linear, in_time_order)
     if not gain:
         return ()
-    low, high = 100 * relative_change(linear[LINEAR_ALONE], squares[AUTO], in_time_order=in_time_order)
-    return (
-        f"Linear ridge regression {LINEAR_ALONE} has {gain} than networks alone. Compared with it, joining "
-        f"changes the mean squared error by {low:+.0f} to {high:+.0f} % (95 %).",
-    )
+    kind = "Linear ridge regression with site effects, from sums over all sites,"
+    return (f"{kind} has {gain} than the recommended models.",)

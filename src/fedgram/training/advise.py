@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,25 +16,14 @@ from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.data.target_scale import target_scale as noted_scale
 from fedgram.nets.model import default_name
-from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Errors, SiteAdvice, Verdict
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Errors
 from fedgram.runs.held_out import HeldOutErrors
-from fedgram.runs.paired_bootstrap import (
-    block_count,
-    interval,
-    is_decisive,
-    relative_change,
-    resample_means,
-)
 from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 from fedgram.training.trainer import check_trainable, parse_runs
-
-# Without a clear difference, joining is recommended up to this relative change of the mean squared error: on
-# 49 problems of benchmarks/sites.py the error, a mean over three seeds, was above that of working alone on
-# one only, by 1 %. The bound itself was not measured.
-TOLERATED_CHANGE = 0.1
+from fedgram.training.verdicts import judge_sites, recommend, total_change
 
 HOLD_OUT = {
     "test": f"A table's site needs {MIN_SITE_ROWS} rows, or {MIN_ROWS_OF_SMALL_SITES} if all sites are "
@@ -122,12 +111,13 @@ def advise(
     scale = noted_scale(problem.provenance, targets) if target_scale is None else np.asarray(target_scale)
     procedures = tuple(_errors(name, average[name], truth, scale) for name in average)
     squares = {name: _square_errors(rows, truth) for name, rows in average.items()}
+    judged = judge_sites(problem, squares[ALONE], squares[AUTO], scale)
     sites = tuple(
-        _advise_site(name, problem, squares[ALONE][m], squares[AUTO][m], scale, m)
-        for m, name in enumerate(problem.clients)
+        replace(site, alone="ridge regression" if is_linear else "network")
+        for site, is_linear in zip(judged, first.is_linear, strict=True)
     )
-    change = _total_change(squares, problem)
-    recommended = _recommend(change)
+    change = total_change(problem, squares[ALONE], squares[AUTO])
+    recommended = recommend(change)
     return Advice(
         targets=targets,
         recommended=recommended,
@@ -161,48 +151,42 @@ class _Shared:
 
 @dataclass(frozen=True, eq=False)
 class _Trained:
-    """Test predictions of every site by procedure, and the network: its parameters and its features."""
+    """Test predictions of every site by procedure, and the network: its parameters and its features.
+
+    is_linear: whether each site alone predicts by ridge regression; empty if no site was trained alone.
+    """
 
     plan: Plan
     predicted: dict[str, list[Array]]
     parameters: int
     features: int
     problems: tuple[str, ...]
+    is_linear: tuple[bool, ...]
 
 
 def _train(task: _Task, shared: _Shared) -> _Trained:
+    is_linear: tuple[bool, ...] = ()
     problem, options = shared.problem, (task.seed, shared.device, shared.on_progress)
     if task.plan is None:
         (procedure,) = task.procedures
         learned = choose_plan(problem, procedure, *options)
     else:
         learned = learn(problem, task.plan, task.procedures, *options)
-    # a blended run trains every site alone as well
-    names = (ALONE, AUTO) if AUTO in task.procedures else task.procedures
-    predicted = {name: learned.predict(name, learned.models(name), "test") for name in names}
+    predicted = {name: learned.predict(name, learned.models(name), "test") for name in task.procedures}
+    if AUTO in predicted:
+        alone = learned.predict_alone(AUTO)
+        predicted[ALONE] = [site.rows for site in alone]
+        is_linear = tuple(site.is_linear for site in alone)
     if POOLED in predicted:
         predicted[POOLED] = _split_pooled(problem, *predicted[POOLED])
     layers = learned.federation.clients.stack.parameters
     size = sum(value[0].numel() for value in layers.values())
-    return _Trained(learned.plan, predicted, size, layers["feature.weight"].shape[-1], learned.problems)
+    width = layers["feature.weight"].shape[-1]
+    return _Trained(learned.plan, predicted, size, width, learned.problems, is_linear)
 
 
 def _no_progress(what: str, fraction: float) -> None:
     """Progress of a task in another process, which cannot report it."""
-
-
-def _total_change(squares: Mapping[str, Sequence[Array]], problem: Problem) -> tuple[float, float, float]:
-    """Return the relative change of the mean squared error by joining, over all sites, with its interval."""
-    alone, ours = (float(np.concatenate(squares[name]).mean()) for name in (ALONE, AUTO))
-    ends = relative_change(squares[ALONE], squares[AUTO], in_time_order=problem.is_in_time_order)
-    low, high = ends.tolist()
-    return ours / alone - 1 if alone else np.nan, low, high
-
-
-def _recommend(change: tuple[float, float, float]) -> str:
-    """Recommend joining, unless its error is clearly higher, or higher by more than the tolerated change."""
-    is_clearly_higher = change[1] > 0
-    return AUTO if change[0] <= TOLERATED_CHANGE and not is_clearly_higher else ALONE
 
 
 def _split_pooled(problem: Problem, rows: Array) -> list[Array]:
@@ -225,42 +209,6 @@ def _errors(name: str, predicted: list[Array], truth: list[Array], scale: Array)
         site_rmse=scale * np.sqrt(found.mse),
         site_r2=found.r2,
     )
-
-
-def _advise_site(
-    name: str,
-    problem: Problem,
-    alone: Array,
-    federated: Array,
-    scale: Array,
-    seed: int,
-) -> SiteAdvice:
-    """Compare squared errors (N, C) of a site's test rows."""
-    rows, fitted = len(alone), len(problem.train[name]) + len(problem.validation[name])
-    if not rows:
-        nothing = np.full(len(scale), np.nan)
-        return SiteAdvice(name, fitted, 0, (np.nan,) * 3, nothing, nothing, nothing, "untested")
-
-    def difference(own: Array, ours: Array) -> Array:
-        return (own - ours).mean(axis=-1)
-
-    def rmse_change(own: Array, ours: Array) -> Array:
-        return scale * (np.sqrt(own) - np.sqrt(ours))
-
-    in_time_order = problem.is_in_time_order
-    rng = np.random.default_rng(seed)
-    means = resample_means(np.stack([alone, federated], axis=1), rng, in_time_order=in_time_order)
-    resampled, blocks = (means[:, 0], means[:, 1]), block_count(rows, in_time_order=in_time_order)
-    observed = alone.mean(axis=0), federated.mean(axis=0)
-    low, high = interval(difference(*resampled), blocks)
-    verdict: Verdict = "join" if low > 0 else "alone" if high < 0 else "undecided"
-    if not is_decisive(rows, in_time_order=in_time_order):
-        verdict = "untested"
-    low_change, high_change = interval(rmse_change(*resampled), blocks)
-    return SiteAdvice(
-        name, fitted, rows, (float(difference(*observed)), float(low), float(high)), rmse_change(*observed),
-        low_change, high_change, verdict,
-    )  # fmt: skip
 
 
 def _exchanged(procedure: str, trained: _Trained, problem: Problem) -> tuple[str, ...]:

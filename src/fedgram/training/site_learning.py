@@ -11,6 +11,7 @@ import torch
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
+from fedgram.federation import alone
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, draw_example
@@ -100,6 +101,12 @@ class Learned:
     def predict(self, procedure: str, models: SiteModels, part: str) -> list[Array]:
         """Predict the rows of every site with a procedure's models: arrays (N_m, C)."""
         return self.federation.predict(self._run(procedure), models, part)
+
+    def predict_alone(self, procedure: str) -> list[alone.SitePrediction]:
+        """Predict the test rows of every site of a blended run without the other sites."""
+        run = self._run(procedure)
+        clients, models = self.federation.clients, self.federation.site_models(run)
+        return alone.predict_alone(clients, models, self.federation.runs.index(run))
 
     def validation_error(self, procedure: str) -> float:
         """Mean squared error over all validation rows, each site in its best round."""

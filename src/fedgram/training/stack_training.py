@@ -14,8 +14,9 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
+from fedgram.federation.alone import compare_with_alone
 from fedgram.federation.federation import Federation
-from fedgram.federation.site_models import compare_with_alone, mean_squares
+from fedgram.federation.site_models import mean_squares
 from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, outer
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
@@ -172,8 +172,3 @@ class Sample:
         span = np.concatenate([self.ones[..., :, None], transpose(self.centered)], axis=-1)
         basis, _ = np.linalg.qr(span)
         return Sample(self.targets @ basis, (self.ones[..., None, :] @ basis)[..., 0, :], self.count)
-
-
-def outer(column: Array, row: Array) -> Array:
-    """column rowᵀ: (..., C), (..., K) -> (..., C, K)."""
-    return column[..., :, None] * row[..., None, :]

@@ -1,0 +1,132 @@
+"""Is the advice right? Verdicts on a part of the rows, and what joining changes on rows they have not seen.
+
+    python benchmarks/advice.py --data-dir DATA [--problems bdf,star]
+    python benchmarks/advice.py --tables --docs docs/benchmarks.md
+
+Problems are those of `sites.py`, with a seed that it does not use. The verdicts of `advise` get the training
+and validation rows of every site (80 %; of Beijing those before its last year) and hold out a fifth of them.
+The recommended network is then trained on all these rows, as the last line of `fedgram advise` does, and
+compared with working alone on the test rows (20 %; Beijing's last year). Results are kept in a JSON file
+after every problem; a rerun computes only what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import site_problems
+from advice_results import tables
+from benchmark_pages import read_results, replace_between, write_results
+from fedgram._util.arrays import Array
+from fedgram._util.errors import InputError
+from fedgram.data.holdout import hold_out
+from fedgram.data.problem import Problem, Split
+from fedgram.runs.advice import AUTO
+from fedgram.training.site_learning import Learned, choose_plan, learn
+from fedgram.training.verdicts import judge_sites, recommend, total_change
+from site_fedgram import to_problem
+from site_problems import PROBLEMS, Rows, SiteProblem
+from sites import select
+
+STORED = Path(__file__).with_name("advice_results.json")
+SEED = 3
+"""Of the rows, their split and the networks; `sites.py` has 0 to 2."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=Path, help="folder of the dataset 'beijing'")
+    parser.add_argument("--problems", default="all", help=f"of {','.join(PROBLEMS)}")
+    parser.add_argument("--tables", action="store_true", help="show stored results, compute nothing")
+    parser.add_argument("-o", "--output", type=Path, default=STORED, help="JSON file of all results")
+    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
+    options = parser.parse_args()
+    try:
+        run(options)
+    except InputError as error:
+        parser.exit(2, f"Error: {error}\n")
+
+
+def run(options: argparse.Namespace) -> None:
+    results = read_results(options.output) if options.output.exists() else {}
+    for name in () if options.tables else select(options.problems, PROBLEMS, "problem"):
+        if name not in results:
+            started = time.perf_counter()
+            results[name] = measure(site_problems.load(name, SEED, options.data_dir))
+            write_results(results, options.output)
+            print(f"{name:16}{time.perf_counter() - started:8.0f} s", file=sys.stderr, flush=True)
+    for name, text in tables(results).items():
+        print(f"{name}\n\n{text}")
+        if options.docs:
+            replace_between(options.docs, name, text)
+
+
+def measure(problem: SiteProblem) -> dict[str, Any]:
+    """Return the verdicts and, for every site, the errors on rows that they have not seen."""
+    visible, whole = visible_rows(problem), to_problem(problem)
+    trial = choose_plan(visible, AUTO, SEED)
+    alone, joined = square_errors(visible, trial)
+    scale = np.ones(alone[0].shape[1])
+    sites = judge_sites(visible, alone, joined, scale)
+    change = total_change(visible, alone, joined)
+    unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], SEED))
+    return {
+        "network": str(trial.plan.backbone),
+        "recommended": recommend(change),
+        "change": _round(change),
+        "unseen_change": _round(total_change(whole, unseen_alone, unseen_joined)),
+        "sites": {
+            "verdict": [site.verdict for site in sites],
+            "test_rows": [site.test_rows for site in sites],
+            "gain": _round(site.difference[0] for site in sites),
+            "low": _round(site.difference[1] for site in sites),
+            "high": _round(site.difference[2] for site in sites),
+            "unseen_rows": list(map(len, unseen_alone)),
+            "unseen_alone": _round(each.mean() if len(each) else np.nan for each in unseen_alone),
+            "unseen_joined": _round(each.mean() if len(each) else np.nan for each in unseen_joined),
+        },
+    }
+
+
+def visible_rows(problem: SiteProblem) -> Problem:
+    """Return the rows for the verdicts, divided as `fedgram advise` divides a table at random."""
+    rows = {name: site.fitting for name, site in problem.sites.items()}
+    parts = hold_out({name: len(each.targets) for name, each in rows.items()}, seed=SEED)
+
+    def take(each: Rows, index: Array) -> Split:
+        return Split(each.inputs[index], each.targets[index])
+
+    train, test, validation = (
+        {name: take(each, getattr(parts[name], part)) for name, each in rows.items()}
+        for part in ("train", "test", "validation")
+    )
+    return Problem(problem.name, problem.kind, train, test, problem.target_names, validation=validation)
+
+
+def square_errors(problem: Problem, learned: Learned) -> tuple[Sequence[Array], Sequence[Array]]:
+    """Return squared errors (N_m, C) of each site's test rows, alone and joined."""
+    targets = [split.targets for split in problem.test.values()]
+    alone = [site.rows for site in learned.predict_alone(AUTO)]
+    joined = learned.predict(AUTO, learned.models(AUTO), "test")
+    before, after = (
+        [(f - y) ** 2 for f, y in zip(predicted, targets, strict=True)] for predicted in (alone, joined)
+    )
+    return before, after
+
+
+def _round(values: Any) -> list[float | None]:
+    """Round to six digits for the file; None where there is no number."""
+    return [None if np.isnan(value) else float(f"{value:.6g}") for value in values]
+
+
+if __name__ == "__main__":
+    main()

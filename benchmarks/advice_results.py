@@ -1,0 +1,7 @@
+"""Tables of `advice.py`."""
+
+from typing import Any
+
+
+def tables(results: Any) -> dict[str, str]:
+    return {}
