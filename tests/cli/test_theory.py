@@ -15,6 +15,7 @@ import pytest
 import fedgram as package
 from fedgram import Moments, Penalty, correct, explain, predict
 from fedgram._util.files import write_json
+from fedgram.data.datasets import registry
 from fedgram.theory.geometry import psd
 from tests.helpers.command import fedgram
 
@@ -384,6 +385,8 @@ BAD_CALLS = [
     (["explain", "{moments}", "--time", "hour"], "--time applies to tables"),
     (["explain", "{moments}", "--units", "m,s,kg"], "2 targets but 3 units"),
     (["correct", "{moments}", "--units", "west=m"], "Unknown target 'west' in --units"),
+    (["explain", "{moments}", "--units", "east=m,s"], "names the target of some units only: 'east=m,s'"),
+    (["explain", "{moments}", "--units", "east=m,east =s"], "Target 'east' has more than one unit"),
     (["explain", "{moments}", "--resamples", "5"], "must be 0 for none, or 100 or more, not 5."),
     (["explain", "{moments}", "--resamples", "-3"], "must be 0 for none, or 100 or more, not -3."),
     (["predict", "{moments}", "--lambda-h", "0"], "features (lambda_h) must be a positive number"),
@@ -577,7 +580,7 @@ def test_targets_of_different_scales_are_standardized_by_default(table_of_sites)
     assert 0.3 < default["target_shares"][1] < 0.7
     for one, other in zip(default["effects"], plain["effects"], strict=True):
         assert one["mean_error"] == pytest.approx(other["mean_error"], rel=1e-9, abs=1e-9)
-    assert "was divided by its pooled standard deviation (dose" in fedgram("explain", *data).stdout
+    assert "Targets were divided by their scales (dose" in fedgram("explain", *data).stdout
     assert printed("predict", *data[:-2])["standardized_by"] is None
 
 
@@ -589,6 +592,7 @@ def test_targets_of_different_scales_are_standardized_by_default(table_of_sites)
         (["--units", "mg"], " --standardize --units dose=mg,CO=mg"),
         (["--no-standardize"], ""),
         (["--no-standardize", "--units", "mg,ml"], " --units dose=mg,CO=ml"),
+        (["--lambda-h", "0.05", "--robust"], " --lambda-h 0.05 --lambda-w 0.01 --robust --standardize"),
     ],
 )
 def test_the_next_command_has_the_scale_and_the_units(table_of_sites, options, flags):
@@ -684,3 +688,48 @@ def test_a_correction_needs_no_limit_without_it(tmp_path):
     Moments([9, 9], [[0.0, -3.0], [0.0, 3.0]], covariance).save(tmp_path / "moments.json")
     assert fedgram("predict", tmp_path / "moments.json").returncode == 2
     assert printed("correct", tmp_path / "moments.json")["effects"] is None
+
+
+def test_a_dataset_has_effects_in_its_own_units():
+    problem = registry.load("beijing-stations")
+    scale = [problem.provenance["mean_and_deviation"][name][1] for name in problem.target_names]
+    found = printed("explain", "beijing-stations", "--resamples", 0)
+    assert found["standardized_by"] == pytest.approx(scale)
+    errors = {(each["client"], each["target"]): each["mean_error"] for each in found["effects"]}
+    offset = problem.moments.offset
+    for m, client in enumerate(problem.clients):
+        for c, target in enumerate(problem.target_names):
+            assert errors[client, target] == pytest.approx(-offset[m, c] * scale[c], rel=1e-9)
+
+
+def test_weights_in_the_files_of_single_clients_are_not_lost(tmp_path):
+    files = []
+    for name, weight in {"a": 1000, "b": 1}.items():
+        client = {"name": name, "count": 40, "mean": [weight], "covariance": [[1.0]], "weight": weight}
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"format": "fedgram-moments/1", "targets": ["y"], "clients": [client]}))
+        files.append(path)
+    result = fedgram("predict", *files)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "has client weights, which cannot be merged" in result.stderr
+    result = fedgram("moments", files[0], "--weights", "5")
+    assert result.returncode == 2
+    assert "--weights needs several clients." in result.stderr
+
+
+def test_a_weak_correction_shows_no_effects_of_the_full_one(moments_file):
+    full, weak = (fedgram("correct", moments_file, "--strength", each).stdout for each in (1, 0.5))
+    assert "corrected error" in full
+    assert "corrected error" not in weak
+
+
+def test_offsets_of_targets_with_small_units_are_shown(tmp_path):
+    path = tmp_path / "small.csv"
+    rng, lines = np.random.default_rng(0), ["site,y,z"]
+    lines += [
+        f"{m},{1e-7 * (rng.normal() + m)},{1e7 * (rng.normal() + m)}" for m in range(2) for _ in range(9)
+    ]
+    path.write_text("\n".join(lines))
+    said = fedgram("correct", path, "--client", "site", "--targets", "y,z").stdout
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["0"]][-1:]
+    assert float(row[1]) < 0

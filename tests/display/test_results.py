@@ -322,7 +322,7 @@ def test_intervals_in_the_targets_units_say_how_targets_were_scaled():
     deviation = moments.pooled.deviation
     prediction = predict(moments.scaled(deviation))
     found = intervals(prediction, resamples=100, scale=deviation)
-    assert "divided by its pooled standard deviation" in found.summary()
+    assert "Targets were divided by their scales (x" in found.summary()
     in_units, plain = effects(prediction, deviation).summary(), effects(predict(moments)).summary()
     assert in_units.splitlines()[0] == plain.splitlines()[0]
     frame = found.to_frame().query("quantity == 'mean error'")
@@ -338,7 +338,7 @@ def test_scaled_moments_keep_the_targets_units(unit):
     for found in (effects(scaled), explain(scaled), scaled, intervals(scaled, resamples=100)):
         assert plain.removesuffix(".") in found.summary().splitlines()[0]
     said = explain(scaled).summary()
-    assert f"divided by its {'scale' if unit is not None else 'pooled standard deviation'} (" in said
+    assert f"Targets were divided by their scales (x {scale[0]:.3g}, " in said
     back = moments.scaled(scale).scaled(1 / scale)
     np.testing.assert_allclose(back.scale, 1, rtol=1e-15)
 

@@ -78,6 +78,19 @@ def test_a_feature_that_is_constant_up_to_rounding_gets_no_weight(value):
     assert np.abs(head.weight[:, -1]).max() == 0
 
 
+def test_a_feature_that_is_constant_up_to_rounding_gets_no_site_effect():
+    rng, sites = np.random.default_rng(0), []
+    for m in range(5):
+        features = np.c_[rng.standard_normal((200, 2)), np.full(200, 0.3)]
+        targets = 2 * features[:, :1] + m + rng.standard_normal((200, 1))
+        sites.append(FeatureSums.from_rows(features, targets))
+    sums = FeatureSums.stack(sites)
+    head = sums.total().moment_head(1.0)
+    found = fit_site_effects(sums, head, sums.total(), EffectStrengths(4.0, 4.0))
+    assert not found.weight[..., 2].any()
+    assert found.weight[..., :2].all()
+
+
 def test_site_effects_solve_the_penalized_problem():
     u, y = rows(3, 90)
     sites = site_sums(u, y, [30, 50])

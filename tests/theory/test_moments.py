@@ -180,6 +180,9 @@ GOOD = {
 }
 
 
+PRIVATE = {"epsilon": 1.0, "delta": 1e-6, "noise": 1.0, "bounds": [[0, 1], [0, 1]]}
+
+
 def broken(**change):
     """GOOD with fields of the second client replaced."""
     return GOOD | {"clients": [GOOD["clients"][0], GOOD["clients"][1] | change]}
@@ -190,18 +193,28 @@ def broken(**change):
     [
         (broken(covariance=[[1, 0.5], [0, 3]]), "not symmetric", "y", "covariance"),
         (broken(covariance=[[1, 3], [3, 1]]), "negative eigenvalue", "y", "covariance"),
-        (broken(covariance=[[1, 0, 0], [0, 1, 0], [0, 0, 1]]), "must be 2 by 2", "y", "covariance"),
+        (broken(covariance=[[1, 0, 0]]), "must be 2 by 2 for 2 targets, but is 1 by 3", "y", "covariance"),
         (broken(covariance=[[1, 0], [0]]), "equally long lists", "y", "covariance"),
         (broken(covariance=[[1, float("nan")], [float("nan"), 1]]), "not finite", "y", "covariance"),
         (broken(mean=[1, float("inf")]), "not finite", "y", "mean"),
-        (broken(mean=[1]), "must be 2", "y", "mean"),
+        (broken(mean=[1]), "The mean of client 'y' has 1 number, but there are 2 targets", "y", "mean"),
+        (broken(mean=[1, 2, 3]), "has 3 numbers, but there are 2 targets", "y", "mean"),
         (broken(mean="none"), "list of numbers", "y", "mean"),
         (broken(mean=[1, True]), "list of numbers", "y", "mean"),
         (broken(count=2), "'y' has 2 rows, but it needs at least 3", "y", "count"),
         (broken(count=50.5), "client 'y' is 50.5, but it must be a whole number", "y", "count"),
+        (
+            broken(count=1e300),
+            r"'y' is 1e\+300, but it must be from 3 to 9,007,199,254,740,992",
+            "y",
+            "count",
+        ),
+        (broken(count=-1e300), r"'y' is -1e\+300, but it must be from 3 to 9,007", "y", "count"),
+        (broken(privacy=PRIVATE | {"epsilon": -1}), "'y' in '.*s.json': epsilon must be", "y", "epsilon"),
+        (broken(privacy=PRIVATE | {"bounds": [[0, 1], [2, 1]]}), "'y' in '.*s.json': Every", "y", "bounds"),
         (broken(name="x"), "more than once", "x", "clients"),
-        (broken(name=""), "Client number 2 has no name. Add one", None, "name"),
-        (broken(name=3), "The name of client number 2 must be text, not 3. Put it in quotes", None, "name"),
+        (broken(name=""), "Client number 2 in '.*s.json' has no name. Add one", None, "name"),
+        (broken(name=3), "number 2 in '.*s.json' must be text, not 3. Put it in quotes", None, "name"),
         (broken(weight=1), "has no weight but others do", "x", "weight"),
         (GOOD | {"clients": []}, "list of objects", None, "clients"),
         (GOOD | {"targets": ["a", "a"]}, "more than once", None, "targets"),
@@ -233,7 +246,9 @@ def test_missing_fields_are_named(tmp_path, missing):
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b'{"format": "fedg', "not complete JSON"),
+        (b'{"format": "fedg', "not complete JSON: Unterminated string starting at line 1, column 12"),
+        (b"{", "not complete JSON: Expecting property name enclosed in double quotes at line 1"),
+        (b"\xef\xbb\xbf", "is empty"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"[" * 200_000, "number or nesting too large"),
         (b"1" * 5_000, "number or nesting too large"),
@@ -244,6 +259,12 @@ def test_unreadable_files_are_refused(tmp_path, content, words):
     path.write_bytes(content)
     with pytest.raises(InputError, match=words):
         Moments.load(path)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "moments.json"
+    path.write_text(json.dumps(GOOD), encoding="utf-8-sig")
+    assert Moments.load(path).clients == ("x", "y")
 
 
 def test_a_missing_file_and_an_unwritable_place(tmp_path):
@@ -425,3 +446,11 @@ def test_weights_by_rows_stay_so_when_other_parts_are_replaced(count):
 def test_what_is_no_real_number_is_refused(values):
     with pytest.raises(InputError, match="'client 1' must be an array of real numbers"):
         Moments.from_arrays([values, values])
+
+
+def test_scaled_moments_are_saved_in_their_own_units(tmp_path):
+    moments = Moments.from_arrays(sample())
+    moments.scaled([1000.0, 0.01, 3.0]).save(tmp_path / "moments.json")
+    loaded = Moments.load(tmp_path / "moments.json")
+    np.testing.assert_allclose(loaded.mean, moments.mean, rtol=1e-14)
+    np.testing.assert_allclose(loaded.covariance, moments.covariance, rtol=1e-14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import has_magic
 from os.path import exists, isdir, realpath
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedgram.data.problem import Problem
 from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_table, list_files
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.data.tables.read_site_problem import read_site_problem
+from fedgram.data.target_scale import target_scale
 
 if TYPE_CHECKING:
     from fedgram.data.tables.read_sample import TableSample
@@ -86,7 +87,7 @@ def load_moments(
         }
         flags |= {"--drop-missing": drop_missing, "--robust": robust}
         reject_flags(flags, f"tables, not to {'datasets' if is_dataset else 'moments files'}")
-        summary = registry.load(paths[0]).moments if is_dataset else _merge_moments_files(files)
+        summary = _read_dataset(paths[0]) if is_dataset else _merge_moments_files(files)
     else:
         names = split_names(targets or "")
         for flag, value in {"--targets": names, "--client (or --site)": client or site}.items():
@@ -106,8 +107,20 @@ def load_moments(
 
             summary = read_moments(paths, **given)
     if weights is not None:
+        if len(summary.clients) == 1:
+            raise InputError(
+                "--weights needs several clients. Pass it to the command that combines their files.",
+                field="weights",
+            )
         summary = summary.weighted(parse_weights(weights, summary.clients))
     return LoadedMoments(summary, paths, files, sample)
+
+
+def _read_dataset(name: str) -> Moments:
+    """Return the moments of a dataset's training rows, with the scale that its targets were divided by."""
+    problem = registry.load(name)
+    summary = problem.moments
+    return replace(summary, scale=target_scale(problem.provenance, summary.targets))
 
 
 def _print_warning(message: str) -> None:
@@ -140,12 +153,14 @@ def _are_moments_files(files: list[str]) -> bool:
 def _merge_moments_files(files: list[str]) -> Moments:
     """Merge the clients of all files; rows of a client in several files add up."""
     from fedgram.theory.moments import Moments
+    from fedgram.theory.moments_file import read_fields
 
-    first, *others = (Moments.load(file) for file in files)
+    found = [read_fields(file) for file in files]
+    first, *others = (Moments(**fields) for fields in found)
     seen: dict[tuple[bytes, ...], str] = {}
-    for file, part in zip(files, (first, *others), strict=True):
+    for file, fields, part in zip(files, found, (first, *others), strict=True):
         _check_no_copy(part, file, seen)
-        if others and not part.is_weighted_by_rows:
+        if others and fields["client_weights"] is not None:
             raise InputError(
                 f"'{file}' has client weights, which cannot be merged. Remove them and pass --weights.",
                 field="weights",

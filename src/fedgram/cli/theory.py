@@ -175,7 +175,7 @@ def explain(
     show_all: AllClients = False,
     as_json: Json = False,
 ) -> None:
-    """Explain what federated averaging does to predictions, how sure that is, and why it happens."""
+    """Explain what federated averaging does to predictions, how certain this is, and why it happens."""
     from fedgram.display import prediction_json, prediction_tables
     from fedgram.theory.intervals import LEAST_RESAMPLES
 
@@ -289,11 +289,12 @@ def _analyze(
 
 
 def _scale_targets(summary: Moments, standardize: bool) -> tuple[Moments, Array | None]:
-    """Divide targets by their pooled standard deviations if asked to; return these or None."""
-    if not standardize:
-        return summary, None
-    deviation = summary.pooled.deviation
-    return summary.scaled(deviation), deviation
+    """Divide targets by their pooled standard deviations if asked to.
+
+    Return also what targets were divided by in all, with that of a dataset, or None.
+    """
+    scaled = summary.scaled(summary.pooled.deviation) if standardize else summary
+    return scaled, scaled.scale if (scaled.scale != 1).any() else None
 
 
 def _resample(

@@ -104,8 +104,8 @@ def describe_correction(
 ) -> Iterator[str | Listing]:
     """Yield the parts of `fedgram correct`; the analysis of the same moments is None without a limit."""
     yield from sentences.correction_plan(correction)
-    if analysis is not None and not analysis.gap.negligible:
-        yield _list_effects(analysis, show_all)
+    if analysis is not None and not analysis.gap.negligible and correction.strength == 1:
+        yield _list_effects(analysis, show_all)  # of the full correction
     moments = correction.moments
     yield _list_offsets(moments, show_all)
     yield _list_matrix("Pooled covariance that the server sends:", moments.pooled.covariance, moments.targets)
@@ -113,6 +113,8 @@ def describe_correction(
     if analysis is not None:
         yield from sentences.assumptions(analysis)
         yield from _describe_warnings(analysis)
+    elif (moments.scale != 1).any():
+        yield sentences.scaling(moments.targets, moments.scale)
 
 
 def sentences_of(parts: Iterable[str | Listing]) -> list[str]:
@@ -172,10 +174,10 @@ def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
 
 def _list_offsets(moments: Moments, show_all: bool) -> Listing:
     table = _table("Client", *(f"offset of {name}" for name in moments.targets))
-    largest = float(np.abs(moments.mean).max())
+    largest = np.abs(moments.mean).max(axis=0)
     shown = moments.clients[: _count_clients(show_all)]
     for name, offset in zip(shown, moments.offset, strict=False):
-        table.add_row(name, *(sentences.number(value, largest) for value in offset))
+        table.add_row(name, *map(sentences.number, offset, largest))
     return Listing("", table, _omitted_clients(moments, show_all))
 
 

@@ -90,7 +90,7 @@ def residual(star: Barycenter) -> str:
     return f"Relative residual of G_⋆: {star.residual:.1e} after {iterations}."
 
 
-MATCH = "Federated averaging will match centralized training: client means and covariances are equal."
+MATCH = "Federated averaging will match centralized training: the gap is zero up to rounding."
 # A gap that pooled clients reach in more than this fraction of samples may be chance.
 SIGNIFICANT = 0.05
 
@@ -134,14 +134,19 @@ def findings(analysis: Analysis) -> list[str]:
 
 
 def correct_command(analysis: Analysis) -> str:
-    """Return the command that corrects this gap, without the data: with the same scale and units."""
-    words = ["fedgram", "correct"]
+    """Return the command that corrects this gap, with the same options but without the data."""
+    words, penalty = ["fedgram", "correct"], analysis.prediction.penalty
+    if penalty != Penalty():
+        words += ["--lambda-h", f"{penalty.features:g}", "--lambda-w", f"{penalty.head:g}"]
+    if analysis.is_robust:
+        words.append("--robust")
     if analysis.is_standardized:
         words.append("--standardize")
     units = zip(analysis.moments.targets, analysis.units, strict=True)
     if pairs := [f"{target}={unit}" for target, unit in units if unit != target]:
         words += ["--units", join_names(pairs)]
-    return shlex.join(words)
+    weighted = "" if analysis.moments.is_weighted_by_rows else " with the same weights"
+    return shlex.join(words) + weighted
 
 
 def mean_errors(analysis: Analysis) -> list[str]:
@@ -149,7 +154,12 @@ def mean_errors(analysis: Analysis) -> list[str]:
     condition = "If every site trains until it fits its rows, "
     at = _largest_error(analysis)
     if at is None:
-        return [condition + "no mean error with a shared bias will be larger than chance could make it."]
+        reason = (
+            "no site's mean error with a shared bias differs clearly from 0."
+            if analysis.intervals
+            else "mean errors with a shared bias are 0: client means are equal."
+        )
+        return [condition + reason]
     m, c = at
     effects, moments = analysis.effects, analysis.moments
     error = float(effects.shared.mean_error[m, c])
@@ -217,13 +227,7 @@ def assumptions(analysis: Analysis) -> list[str]:
     """State what the intervals assume, and whether targets were standardized."""
     lines = []
     if analysis.scale is not None:
-        pairs = zip(analysis.moments.targets, analysis.scale, strict=True)
-        deviations = ", ".join(f"{name} {value:.3g}" for name, value in pairs)
-        divisor = "pooled standard deviation" if analysis.is_standardized else "scale"
-        lines.append(
-            f"Every target was divided by its {divisor} ({deviations}). Mean errors and differences are in "
-            "the targets' units. Use --no-standardize for the targets as they are."
-        )
+        lines.append(scaling(analysis.moments.targets, analysis.scale))
     if analysis.intervals is not None:
         resamples = f"Intervals come from {analysis.intervals.resamples:,} resamples"
         assumed = {
@@ -234,6 +238,15 @@ def assumptions(analysis: Analysis) -> list[str]:
         of_what = f" of {analysis.sampled}. They assume {assumed}." if assumed else "."
         lines.append(resamples + of_what)
     return lines
+
+
+def scaling(targets: Sequence[str], scale: Array) -> str:
+    """State what targets were divided by, and which numbers have which units."""
+    divisors = ", ".join(f"{name} {value:.3g}" for name, value in zip(targets, scale, strict=True))
+    return (
+        f"Targets were divided by their scales ({divisors}). Mean errors and RMS differences are in the "
+        "targets' own units; all other numbers are of the divided targets."
+    )
 
 
 def warnings(analysis: Analysis) -> list[str]:

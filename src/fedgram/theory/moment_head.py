@@ -178,7 +178,7 @@ class FeatureSums:
         if not (self.count > 0).all():
             raise InputError("The moment head needs at least one row.", field="count")
         shape = (*self.targets.shape, self.features.shape[-1])
-        scatter, toward = self._resolved_scatter(), np.broadcast_to(toward, shape)
+        scatter, toward = self.resolved_scatter(), np.broadcast_to(toward, shape)
         missing = self.cross_scatter - self.feature_scatter @ transpose(toward)
         weight = toward + transpose(solve_scaled(scatter, missing, strength))
         return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
@@ -191,7 +191,7 @@ class FeatureSums:
         """
         return self.ridge(noise_ratio * self.features.shape[-1] / float(self.count), toward)
 
-    def _resolved_scatter(self) -> Array:
+    def resolved_scatter(self) -> Array:
         """Return the feature scatter, with variance 0 for features whose variance is a rounding error."""
         scatter = self.feature_scatter.copy()
         variance = np.einsum("...ii->...i", scatter)  # a view

@@ -49,8 +49,7 @@ class Moments(DisplayMethods):
     privacy
         For each client, how its moments were made private, or None.
     scale
-        What the targets were divided by, (C,); one by default. `scaled` sets it, effects undo it, and files
-        do not keep it.
+        What the targets were divided by, (C,); one by default. `scaled` sets it; effects and files undo it.
 
     Raises
     ------
@@ -198,19 +197,23 @@ class Moments(DisplayMethods):
         write_json(path, self.document())
 
     def document(self) -> dict[str, Any]:
-        """Convert to the JSON document of `save`; it has weights only if they differ from N_m/N."""
+        """Convert to the JSON document of `save`, in the targets' own units.
+
+        It has weights only if they differ from N_m/N.
+        """
         validation.check_one_problem(self.mean.shape[:-2], "saved")
+        own = self if (self.scale == 1).all() else self.scaled(1 / self.scale)
         clients = [
             {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
             | ({} if self.is_weighted_by_rows else {"weight": float(weight)})
             | ({} if privacy is None else {"privacy": privacy.document()})
             for name, count, mean, covariance, weight, privacy in zip(
-                self.clients,
-                self.count,
-                self.mean,
-                self.covariance,
-                self.client_weights,
-                self.privacy,
+                own.clients,
+                own.count,
+                own.mean,
+                own.covariance,
+                own.client_weights,
+                own.privacy,
                 strict=True,
             )
         ]

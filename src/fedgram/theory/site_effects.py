@@ -65,7 +65,7 @@ def fit_site_effects(
     LinearHead with weight (M, C, D) and bias (M, C)
     """
     mean = pooled.feature_mean
-    variance = np.diagonal(pooled.feature_scatter) / pooled.count
+    variance = np.diagonal(pooled.resolved_scatter()) / pooled.count
     centered = _residual_sums(sites, head, mean)
     intercept_penalty, deviation_penalty = _penalties(strengths, variance)
     size = len(mean)
