@@ -70,7 +70,8 @@ def test_all_runs_both(started, typed):
         ("networks ufm-gap", "'ufm-gap' is not a 'networks' experiment. Run 'fedgram reproduce ufm-gap'."),
         ("networks", "Missing argument"),
         ("--quick", "No such option: --quick"),
-        ("dnn-mein", "did you mean 'dnn-main'? 'fedgram reproduce list' names them all."),
+        ("--list", "No such option: --list"),
+        ("dnn-mein", "did you mean 'dnn-main'? Run 'fedgram reproduce list' to see all names."),
     ],
 )
 def test_wrong_names_and_options(started, typed, words):
@@ -86,8 +87,15 @@ def test_a_report_does_not_replace_a_table(tmp_path):
     assert (tmp_path / "rows.csv").read_text() == "a\n1\n"
 
 
+def test_a_report_needs_a_folder_before_it_loads_results(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgram.paper.report.page.write_report", None)  # not called
+    code, out, err = fedgram("report", "-o", "none/r.html", cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert err == "fedgram: Cannot write 'none/r.html': its folder does not exist. Create it.\n"
+
+
 def test_list_and_help(tmp_path):
-    assert "ufm-instance" in fedgram("reproduce", "list", "--out", tmp_path).stdout  # test_train has --list
+    assert "ufm-instance" in fedgram("reproduce", "list", "--out", tmp_path).stdout
     for command, flag in (("ufm", "--fresh"), ("networks", "--engine")):
         shown = fedgram("reproduce", command, "--help").stdout
         assert flag in shown

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,7 +103,28 @@ def test_a_process_with_another_encoding_ends_well(folder, command, encoding):
 def test_characters_that_an_encoding_lacks_are_replaced():
     assert replace_missing("G_⋆ ± R²", "ascii") == "G_* +- R^2"
     assert replace_missing("G_⋆ ± R²", "cp1252") == "G_* ± R²"
+    assert replace_missing("G_⋆ ≼ Σ p_m G_m, √10, η", "ascii") == "G_* <= sum p_m G_m, sqrt 10, eta"
     assert replace_missing("北 \N{GRINNING FACE}", "ascii") == "\\u5317 \\U0001f600"
+
+
+@pytest.mark.parametrize("command", [["--version"], ["data", "list"]], ids=["typer", "rich"])
+def test_a_closed_pipe_is_no_error(command):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedgram", *command], stdout=write, stderr=subprocess.PIPE, timeout=300
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_help_lists_commands_in_the_order_of_the_readme():
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+    named = dict.fromkeys(re.findall(r"^\| `fedgram (\w+)", readme, re.MULTILINE))
+    shown = re.findall(r"^│ (\w+) ", fedgram("--help").stdout.partition("Commands")[2], re.MULTILINE)
+    assert shown == list(named)
 
 
 # ---- the table of errors ----
@@ -142,7 +164,7 @@ def test_one_table_has_errors_and_distances(tmp_path):
     assert f"{rmse.mean():.3g} ± {rmse.std(ddof=1):.1g}" in said
     (first,) = (line for line in said.splitlines() if line.startswith(" ordinary"))
     assert re.search(r"\d% +\S+% \(\S+%\) *$", first)
-    assert "'local' is not compared with the limit of averaged heads: it averages nothing." in said
+    assert "'local' is not compared with the limit of averaged heads: nothing is averaged." in said
 
 
 def test_standardized_runs_have_errors_in_the_targets_own_units(folder):
@@ -197,12 +219,12 @@ def test_local_runs_are_not_compared_with_a_limit(folder):
     assert (procedure["target"], procedure["errors"]) == (None, [])
     assert all(procedure[key] is None for key in ("error", "predicted_gap", "measured_gap", "delta"))
     assert procedure["test_mse"]["mean"] > 0
-    reason = "'local' is not compared with the limit of averaged heads: it averages nothing."
+    reason = "'local' is not compared with the limit of averaged heads: nothing is averaged."
     assert setting["warnings"] == [reason]
     assert reason in fedgram("runs", "compare", local).stdout
     shown = fedgram("runs", "show", local).stdout
     assert "error to" not in shown
-    assert "No limit of averaged heads applies: it averages nothing." in shown
+    assert "No limit of averaged heads applies: nothing is averaged." in shown
 
 
 @pytest.mark.parametrize(("name", "has_limit"), [

@@ -366,6 +366,8 @@ def test_less_than_the_whole_correction_promises_no_centralized_predictions(mome
 
 BAD_CALLS = [
     (["predict", "nowhere.json"], "No such file or folder: 'nowhere.json'"),
+    (["predict", "beijing-station"], "dataset 'beijing-station'; did you mean 'beijing-stations'?"),
+    (["predict", "gaussian", "nowhere.json"], "Cannot combine the dataset 'gaussian' with other data."),
     (["predict", "nowhere/*.json"], "No file matches 'nowhere/*.json'"),
     (["predict", "{examples}", "{moments}"], "Run 'fedgram moments' on the table first"),
     (["moments", "{moments}", "-o", "copy.csv"], "must end in .json: 'copy.csv'"),

@@ -126,7 +126,7 @@ def test_compare(runs, tmp_path):
     assert document["unfinished"] == []
     code, _, err = fedgram("runs", "compare", runs, "--figure", tmp_path / "figure.gif")
     assert code == 2
-    assert "must end in .png, .svg, .pdf" in err
+    assert "must end in .png, .svg or .pdf" in err
 
 
 def documented():

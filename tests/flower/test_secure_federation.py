@@ -186,7 +186,12 @@ def test_choices_from_secure_sums_are_those_of_the_plain_run(tmp_path, procedure
     if "alone_mse" in plain:
         assert found["alone_mse"] == pytest.approx(np.mean(plain["alone_mse"]), rel=1e-9)
         assert record.sentences[-1].endswith(f"trained alone: {found['alone_mse']:.3g}.")
-        assert len(list(tmp_path.glob("secure/private/*/**/joining.json"))) == len(plain["alone_mse"])
+        stored = [json.loads(path.read_text()) for path in tmp_path.glob("secure/private/*/**/joining.json")]
+        assert len(stored) == len(plain["alone_mse"])
+        for each in stored:
+            for kind, name in {"alone": "alone_mse", "joined": "test_mse"}.items():
+                squares = [errors[kind] ** 2 for errors in each["rmse"].values()]
+                assert np.mean(squares) == pytest.approx(each[name], rel=1e-9)
     assert record.complete
     assert SecureRecord.load(record.folder).complete
 

@@ -487,6 +487,35 @@ def test_the_story_has_numbers_of_the_results_and_the_paper():
     assert "not run" in story["Exact model"]
 
 
+def tell(results, claims=None):
+    found = claims or [claim for chapter in make_chapters(results) for claim in chapter.claims]
+    sentences = tell_story([], found, results, measure_agreement(results)[0])
+    return {each.heading: each.text for each in sentences}
+
+
+def test_the_story_says_why_no_number_is_compared():
+    solved = [run for run in all_results() if run.procedure.name == "solved"]
+    assert solved
+    assert tell(Results(solved))["Networks"] == "No number of the paper depends on the finished runs."
+    smoke = [run for run in all_results("smoke") if run.setting == "swimmer"]
+    for count, runs in ((1, "1 run is"), (2, "2 runs are")):
+        said = tell(Results(smoke[:count]))["Networks"]
+        assert said == f"{runs} not at the paper's scale, so that its numbers cannot be compared."
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "counts"),
+    [
+        (["miss", "not run"], "1 claim about networks is missed and 1 waits for runs"),
+        (["not run", "not run"], "0 claims about networks are missed and 2 wait for runs"),
+    ],
+)
+def test_one_claim_is_not_plural(verdicts, counts):
+    ids = ("main-ordinary-endpoint", "other")
+    claims = [{"id": name, "ours": "-", "verdict": each} for name, each in zip(ids, verdicts, strict=True)]
+    assert tell(Results([all_results("smoke")[0]]), claims)["Differences"].startswith(counts)
+
+
 def test_the_summary_says_how_many_partial_claims_agree():
     verdicts = [
         ("partial", True),

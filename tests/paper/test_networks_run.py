@@ -177,7 +177,9 @@ def test_data_that_cannot_be_used_is_not_run_unless_asked_for(tmp_path, monkeypa
     (outcome,) = run([STUDIES["dnn-means"]], request(tmp_path))
     assert len(outcome.plan.not_run) == 10
     assert {each.verdict for each in outcome.judged} == {"not run"}
-    assert outcome.document()["not_run"][0] == "Beijing is not run: The file is cut short."
+    document = outcome.document()
+    assert document["not_run"][0] == "Beijing is not run: The file is cut short."
+    assert document["description"] == SCALES["smoke"].description
     with pytest.raises(InputError, match="cut short"):
         run([STUDIES["dnn-means"]], request(tmp_path, settings=("beijing",)))
 

@@ -377,7 +377,7 @@ def test_names_and_suggestions():
     assert expand_name("ufm-gap") == ("ufm-gap",)
     with pytest.raises(InputError, match="did you mean 'ufm-barycenter'"):
         expand_name("ufm-baricentre")
-    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. 'fedgram reproduce list' names"):
+    with pytest.raises(InputError, match=r"^There is no experiment 'foo'\. Run 'fedgram reproduce list'"):
         expand_name("foo")
     assert expand_name("dnn-main") == ("dnn-main",)
     assert len(expand_name("dnn")) == 8
@@ -400,10 +400,10 @@ def fedgram(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_lists_runs_and_reports(tmp_path, fedgram):
-    _, listed, _ = fedgram("reproduce", "--list", "--out", tmp_path)
+    _, listed, _ = fedgram("reproduce", "list", "--out", tmp_path)
     assert all(name in listed for name in MODULES)
     assert all(name in listed for name in GROUPS["all"])
-    document = json.loads(fedgram("reproduce", "--list", "--out", tmp_path, "--json")[1])
+    document = json.loads(fedgram("reproduce", "list", "--out", tmp_path, "--json")[1])
     assert [each["name"] for each in document["experiments"]] == list(GROUPS["all"])
     status, printed, said = fedgram("reproduce", "ufm-correction", "--quick", "--out", tmp_path, "--json")
     assert status == 0, said + printed

@@ -139,13 +139,26 @@ def test_chance_alone_leaves_the_gap_of_equal_sites():
     ("change", "words"),
     [
         ({"resamples": 10}, "resamples must be"),
+        ({"resamples": 200.5}, "resamples must be"),
         ({"level": 1.0}, "level must be"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more, not -1"),
+        ({"seed": 0.5}, "seed must be"),
         ({"scale": [1.0]}, "scale"),
     ],
 )
 def test_bad_numbers_are_refused(change, words):
     with pytest.raises(InputError, match=words):
         intervals(predict(random_moments(np.random.default_rng(0))), **change)
+
+
+def test_whole_numbers_may_be_floats():
+    prediction = predict(random_moments(np.random.default_rng(0)))
+    found, expected = (
+        intervals(prediction, resamples=200.0, seed=1.0),
+        intervals(prediction, resamples=200, seed=1),
+    )
+    assert found.resamples == 200
+    np.testing.assert_array_equal(found.traces, expected.traces)
 
 
 def test_several_problems_are_refused():

@@ -214,6 +214,7 @@ def broken(**change):
         (broken(privacy=PRIVATE | {"bounds": [[0, 1], [2, 1]]}), "'y' in '.*s.json': Every", "y", "bounds"),
         (broken(name="x"), "more than once", "x", "clients"),
         (broken(name=""), "Client number 2 in '.*s.json' has no name. Add one", None, "name"),
+        (broken(name=" "), "Client number 2 in '.*s.json' has no name", None, "name"),
         (broken(name=3), "number 2 in '.*s.json' must be text, not 3. Put it in quotes", None, "name"),
         (broken(weight=1), "has no weight but others do", "x", "weight"),
         (GOOD | {"clients": []}, "list of objects", None, "clients"),

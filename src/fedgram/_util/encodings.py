@@ -9,6 +9,7 @@ from typing import Any
 REPLACEMENTS = {
     "⋆": "*", "²": "^2", "±": "+-", "λ": "lambda", "ρ": "rho", "γ": "gamma", "δ": "delta", "µ": "u", "μ": "u",
     "·": "-", "…": "...", "–": "-", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "─": "-", "━": "-", "‖": "||",
+    "≼": "<=", "Σ": "sum", "√": "sqrt ", "η": "eta",
     "\N{RIGHT SINGLE QUOTATION MARK}": "'",
 }  # fmt: skip
 

@@ -101,9 +101,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON document."""
+    """Read a JSON document; a byte-order mark, which some editors write, is skipped."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         if text.strip():
             return parse_json(text)
         problem = f"'{path}' is empty."
@@ -115,7 +115,8 @@ def read_json(path: str | Path) -> Any:
         problem = f"'{path}' has the key '{error}' twice in one object. Remove one."
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        problem = f"'{path}' is not complete JSON: {error.msg} at {place}."
+        reason = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+        problem = f"'{path}' is not complete JSON: {reason} at {place}."
     except (ValueError, RecursionError):
         problem = f"Cannot parse '{path}' as JSON: number or nesting too large."
     raise InputError(problem, field=str(path))

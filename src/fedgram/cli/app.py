@@ -7,6 +7,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedgram._util.encodings import accept_all_characters
 from fedgram._util.errors import AccuracyError, InputError
@@ -19,8 +20,24 @@ UsageError: Any = typer.BadParameter.__base__
 LONGEST_LINE = 10_000
 """Characters of a line that are shown."""
 
+COMMANDS = (
+    "advise", "moments", "predict", "explain", "correct", "explore", "train", "runs", "reproduce", "data",
+    "report", "federate",
+)  # fmt: skip
+"""All commands in the order of --help and of the README's table."""
+
+
+class OrderedGroup(TyperGroup):
+    """List commands in the order of `COMMANDS`, not of imports."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
+
+
 app = typer.Typer(
     name="fedgram",
+    cls=OrderedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -78,6 +95,9 @@ def main() -> None:
     except UsageError as error:
         message = error.format_message()
         code = _fail(message, 2) if message else 2  # without arguments, Typer has already shown the help
+    except SystemExit as ended:
+        # Typer and Rich exit with 1 if the reader of a pipe, such as `head`, closes it. That is no error.
+        code = 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
     sys.exit(code)
 
 

@@ -73,6 +73,12 @@ def load_moments(
     """
     paths = drop_duplicate_paths(paths)
     is_dataset = len(paths) == 1 and paths[0] in registry.names() and not exists(paths[0])
+    for path in () if is_dataset else paths:
+        if path in registry.names() and not exists(path):
+            raise InputError(
+                f"Cannot combine the dataset '{path}' with other data. Pass it alone.", field="data"
+            )
+        _check_exists(path)
     files = [] if is_dataset else drop_duplicate_paths(
         file for path in paths for file in _moments_files_in(path) or expand_paths([path])
     )  # fmt: skip
@@ -213,17 +219,21 @@ def load_problem(
 
 def _is_named_dataset(dataset: str, table_flags: Mapping[str, object]) -> bool:
     """Return whether this names a dataset, not a table; a dataset takes no flags for tables."""
-    path = Path(dataset)
     if dataset not in registry.names():
-        if path.suffix or path.exists() or has_magic(dataset):
-            return False
+        _check_exists(dataset)
+        return False
+    reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
+    return True
+
+
+def _check_exists(path: str) -> None:
+    """Reject what looks like the name of a dataset but is none; others report missing tables."""
+    if not (Path(path).suffix or exists(path) or has_magic(path)):
         raise InputError(
-            f"There is no file, folder or dataset '{dataset}'{suggest(dataset, registry.names())} Run "
+            f"There is no file, folder or dataset '{path}'{suggest(path, registry.names())} Run "
             "'fedgram data list' for the names of datasets.",
             field="data",
         )
-    reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
-    return True
 
 
 def parse_table_spec(

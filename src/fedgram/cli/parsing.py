@@ -81,15 +81,26 @@ def parse_units(text: str | None, targets: Sequence[str]) -> tuple[str, ...]:
     values = split_names(text or "")
     if not values:
         return tuple(targets)
-    if all("=" in value for value in values):
-        pairs = dict(value.rsplit("=", maxsplit=1) for value in values)
-        unknown = next((name for name in pairs if name.strip() not in targets), None)
-        if unknown is not None:
-            message = f"Unknown target '{unknown}' in --units. The targets are {quote_list(targets)}."
-            raise InputError(message, field="units")
-        named = {name.strip(): unit.strip() for name, unit in pairs.items()}
-        return tuple(named.get(name, name) for name in targets)
+    has_target = ["=" in value for value in values]
+    if all(has_target):
+        return _order_units(values, targets)
+    if any(has_target):
+        message = f"--units names the target of some units only: '{text}'. Name it for all units or for none."
+        raise InputError(message, field="units")
     if len(values) not in (1, len(targets)):
         message = f"There {'is' if len(targets) == 1 else 'are'} {pluralize(len(targets), 'target')} but"
         raise InputError(f"{message} {len(values)} units.", field="units")
     return tuple(values) * (len(targets) // len(values))
+
+
+def _order_units(pairs: Sequence[str], targets: Sequence[str]) -> tuple[str, ...]:
+    units: dict[str, str] = {}
+    for pair in pairs:
+        name, unit = (part.strip() for part in pair.rsplit("=", maxsplit=1))
+        if name not in targets:
+            message = f"Unknown target '{name}' in --units. The targets are {quote_list(targets)}."
+            raise InputError(message, field="units")
+        if name in units:
+            raise InputError(f"Target '{name}' has more than one unit in --units.", field="units")
+        units[name] = unit
+    return tuple(units.get(name, name) for name in targets)

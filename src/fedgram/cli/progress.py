@@ -24,7 +24,7 @@ SILENCE = 30.0
 class ProgressBar:
     """Show progress on standard error.
 
-    Without a terminal, print one line per finished round or part instead of a bar.
+    Without a terminal, print lines instead: one after the first epoch of each round, one per finished part.
     """
 
     def __init__(self, bar: Progress) -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedgram._util.errors import InputError
+from fedgram._util.files import check_folder_of
 from fedgram.cli.app import app, print_json
 from fedgram.cli.options import DataDir, Device, Engine, Seeds
 from fedgram.cli.parsing import parse_epochs, parse_seeds, split_values
@@ -33,8 +34,6 @@ class ExperimentGroup(TyperGroup):
 
 
 def _insert_command(args: list[str]) -> list[str]:
-    if "--list" in args:
-        return ["list", *(arg for arg in args if arg != "--list")]
     if not args or args[0] in ("ufm", "networks", "all", "list", "--help"):
         return args
     from fedgram.paper import registry
@@ -171,6 +170,7 @@ def report(
     from fedgram.paper.report.page import write_report
 
     check_suffix(output, "A report", ".html", ".htm")
+    check_folder_of(output)
     summary = write_report(out, output, runs)
     typer.echo(f"Wrote {output}: {summary}.")
 

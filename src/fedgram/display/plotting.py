@@ -46,7 +46,8 @@ def figure_suffix(path: str | Path) -> str:
     """Return the suffix of a figure file without its dot, if that format is supported."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"The figure '{path}' must end in {', '.join(SUFFIXES)}.", field="figure")
+        *others, last = SUFFIXES
+        raise InputError(f"The figure '{path}' must end in {', '.join(others)} or {last}.", field="figure")
     return suffix[1:]
 
 

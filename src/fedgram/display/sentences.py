@@ -48,7 +48,7 @@ def setting(prediction: Prediction) -> str:
     """State the clients, targets and penalties."""
     moments = prediction.moments
     return (
-        f"{len(moments.clients)} clients, {moments.count.sum():,.0f} rows. Targets: "
+        f"{len(moments.clients):,} clients, {moments.count.sum():,.0f} rows. Targets: "
         f"{', '.join(moments.targets)}. {penalties(prediction.penalty)}"
     )
 
@@ -258,10 +258,9 @@ def _few_rows(analysis: Analysis) -> list[str]:
     if not analysis.few_rows:
         return []
     have = "has" if len(analysis.few_rows) == 1 else "have"
-    return [
-        f"{quote_list(analysis.few_rows)} {have} fewer than {FEW_ROWS} rows per target. The gap is "
-        "uncertain, and its interval is too narrow."
-    ]
+    narrow = ", and its interval is too narrow" if analysis.intervals else ""
+    few = f"{quote_list(analysis.few_rows)} {have} fewer than {FEW_ROWS} rows per target"
+    return [f"{few}. The gap is uncertain{narrow}."]
 
 
 def _outliers(analysis: Analysis) -> list[str]:

@@ -1,4 +1,4 @@
-"""What sites predict alone, and what joining changes: a blended run trains a network alone at every site."""
+"""What sites of a blended run predict alone: each also trains a network without the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fedgram._util.arrays import Array
 from fedgram.federation.client_data import Rows
 from fedgram.federation.clients import Clients
 from fedgram.federation.site_models import SiteModels, find_companion, predict_part
-from fedgram.runs.joining import measure_joining
 from fedgram.theory.site_ridge import fit_site_ridge
 
 # Validation rows that choose between the network and ridge regression. With fewer, the choice is chance:
@@ -35,17 +34,6 @@ def predict_alone(clients: Clients, models: SiteModels, run: int) -> list[SitePr
     )
     rows = (map(_to_numpy, part) for part in (clients.data.train, clients.data.validation, clients.data.test))
     return list(map(_predict_site, *rows, validation, test))
-
-
-def compare_with_alone(
-    clients: Clients, models: SiteModels, predicted: list[Array], run: int, *, in_time_order: bool = False
-) -> dict[str, Array]:
-    """Measure what joining changes on test rows, (M,) by the names in JOINING; nothing unless blended."""
-    if not models.local:
-        return {}
-    targets = [each.cpu().numpy() for _, each in clients.data.test]
-    alone = [site.rows for site in predict_alone(clients, models, run)]
-    return measure_joining(predicted, alone, targets, in_time_order=in_time_order)
 
 
 def _predict_site(

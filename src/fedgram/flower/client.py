@@ -15,7 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
 from fedgram.data.problem import Split
-from fedgram.federation.alone import compare_with_alone
+from fedgram.federation.alone import predict_alone
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
@@ -64,7 +64,7 @@ from fedgram.flower.site_network import REPLY, Arrays, SiteNetwork
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import draw_example, fingerprint
 from fedgram.nets.stack import Tensors
-from fedgram.runs.joining import JOINING, Joining
+from fedgram.runs.joining import JOINING, Joining, describe_rmse, measure_joining
 from fedgram.runs.store import safe_name
 from fedgram.theory.blend import BlendSums, SharePrior
 from fedgram.theory.moment_head import FeatureSums
@@ -206,20 +206,34 @@ class Client:
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
-            compared = compare_with_alone(clients, models, predicted, 0)
-        if compared:
+            alone = [site.rows for site in predict_alone(clients, models, 0)] if models.local else []
+        if alone:
+            targets = [y.cpu().numpy() for _, y in clients.data.test]
+            compared = measure_joining(predicted, alone, targets)
             arrays |= {name: values[0] for name, values in compared.items()}
-            self._report_joining(request, arrays)
+            self._report_joining(request, arrays, alone[0] - targets[0], predicted[0] - targets[0])
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
-    def _report_joining(self, request: Payload, arrays: Arrays) -> None:
-        """Log and store what joining changes at this site: with secure sums, nobody else knows it."""
+    def _report_joining(self, request: Payload, arrays: Arrays, alone: Array, joined: Array) -> None:
+        """Log and store what joining changes at this site: with secure sums, nobody else knows it.
+
+        `alone` and `joined` (N, C) are the errors of its test rows; the site also knows them by target.
+        """
         names, rows = ("test_mse", *JOINING), _count(self.site.test)
         chosen = {name: [float(arrays[name])] for name in names}
         if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
+            scale = self.scaling.target_scale if self.scaling else 1.0
+            rmse = {
+                name: {"alone": float(before), "joined": float(after)}
+                for name, before, after in zip(
+                    self.site.moments.targets, *(scale * np.sqrt((e**2).mean(axis=0)) for e in (alone, joined)),
+                    strict=True,
+                )
+            }  # fmt: skip
             log.info(joining.describe_site(0))
+            log.info(describe_rmse(rmse))
             found = {name: float(arrays[name]) for name in names if np.isfinite(arrays[name])}
-            self._store(request).write_joining({"test_rows": rows, **found})
+            self._store(request).write_joining({"test_rows": rows, **found, "rmse": rmse})
 
     def _chosen_round(self, request: Payload) -> int:
         """Return the round of the chosen model: the site's own best, or the one that the server names."""

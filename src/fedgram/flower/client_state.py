@@ -75,7 +75,7 @@ class ClientStore:
         known = {key: json.dumps(value) for key, value in names.items() if value}
         write_arrays(self.folder / MODEL, model, known or None)
 
-    def write_joining(self, errors: Mapping[str, float]) -> None:
+    def write_joining(self, errors: Mapping[str, Any]) -> None:
         """Write the test errors of the chosen model and of the model trained alone."""
         write_document(self.folder / JOINED, errors)
 

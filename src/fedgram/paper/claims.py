@@ -275,8 +275,8 @@ def _decides_against(claim: Claim, measured: Measurement, holds: bool) -> bool:
 
 def _ratio(claim: Claim, ours: Any) -> float | None:
     """Ours over the paper's number, for a comparison by order of one number."""
-    single = claim.comparison == "order" and isinstance(claim.value, float)
-    return float(ours) / claim.value if single and isinstance(claim.value, float) else None
+    is_order = claim.comparison == "order"
+    return float(ours) / claim.value if is_order and isinstance(claim.value, float) else None
 
 
 def measure_deviation(claim: Claim, ours: Any) -> float | None:

@@ -29,7 +29,7 @@ def expand_name(name: str) -> tuple[str, ...]:
         return (name,)
     meant = suggest(name, [*GROUPS, *GROUPS["all"]])
     raise InputError(
-        f"There is no experiment '{name}'{meant} 'fedgram reproduce list' names them all.", field="name"
+        f"There is no experiment '{name}'{meant} Run 'fedgram reproduce list' to see all names.", field="name"
     )
 
 

@@ -114,6 +114,18 @@ class Joining:
         )
 
 
+def describe_rmse(rmse: Mapping[str, Mapping[str, float]]) -> str:
+    """State both errors of each target.
+
+    Examples
+    --------
+    >>> describe_rmse({"NO2": {"alone": 21.234, "joined": 19.6}})
+    "RMSE in the targets' units: NO2 21.2 alone, 19.6 joined."
+    """
+    errors = (f"{name} {each['alone']:.3g} alone, {each['joined']:.3g} joined" for name, each in rmse.items())
+    return f"RMSE in the targets' units: {'; '.join(errors)}."
+
+
 def format_change(change: float) -> str:
     """Format a relative change in percent, with its sign.
 

@@ -137,7 +137,7 @@ class Procedure:
     def without_limit(self) -> str:
         """Why the averaged head has no predicted limit, as a phrase; empty if it has one."""
         if self.local:
-            return "it averages nothing"
+            return "nothing is averaged"
         return "its moment head replaces the averaged head" if self.moment_head else ""
 
     @property

@@ -67,7 +67,7 @@ class Intervals(DisplayMethods):
         Median relative gap of samples as large as these, if all clients had the pooled population; NaN if
         it is not defined in half of them.
     p_value
-        Fraction of such samples with at least the observed gap, or without a defined one.
+        (1 + n) / (1 + K), if n of K such samples have at least the observed gap, or no defined one.
     resamples
         Their number K.
     undefined
@@ -160,9 +160,10 @@ def intervals(
     check_type(prediction, Prediction, "intervals()", "Build it with predict(moments, penalty)")
     moments = prediction.moments
     check_one_problem(moments.mean.shape[:-2], "resampled")
-    _check_numbers(resamples, level)
+    _check_numbers(resamples, level, seed)
+    resamples = int(resamples)  # 200.0 is a whole number, too
     unit = moments.scale if scale is None else check_scale(scale, len(moments.targets))
-    draw = sampler or moments_sampler(moments, seed)
+    draw = sampler or moments_sampler(moments, int(seed))
     client_weights, penalty, gap = moments.client_weights, prediction.penalty, explain(prediction)
     drawn, null = draw(resamples, False), draw(resamples, True)
     found = gap_statistics(drawn.mean, drawn.root, client_weights, penalty)
@@ -258,7 +259,7 @@ def _share_intervals(gap: Gap, by_client: Array, level: float) -> Array:
     return basic_interval(gap.client_shares, shares, level, 0.0, 1.0)
 
 
-def _check_numbers(resamples: int, level: float) -> None:
+def _check_numbers(resamples: int, level: float, seed: int) -> None:
     if not (as_float(resamples) >= LEAST_RESAMPLES and as_float(resamples).is_integer()):
         raise InputError(
             f"resamples must be a whole number, {LEAST_RESAMPLES} or more, not {resamples}.",
@@ -266,3 +267,5 @@ def _check_numbers(resamples: int, level: float) -> None:
         )
     if not 0 < as_float(level) < 1:
         raise InputError(f"level must be between 0 and 1, not {level}.", field="level")
+    if not (as_float(seed) >= 0 and as_float(seed).is_integer()):
+        raise InputError(f"seed must be a whole number, 0 or more, not {seed}.", field="seed")

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
+from fedgram._util.text import pluralize
 from fedgram.theory.privacy import Privacy
 
 FORMAT = "fedgram-moments/1"
@@ -44,7 +45,7 @@ def read_fields(path: str | Path) -> dict[str, Any]:
     clients = document.get("clients")
     if not (isinstance(clients, list) and all(isinstance(client, dict) for client in clients) and clients):
         raise InputError(f"'clients' in '{path}' must be a list of objects.", field="clients")
-    parsed = [_parse_client(client, number, len(targets)) for number, client in enumerate(clients, start=1)]
+    parsed = [_parse_client(client, n, len(targets), path) for n, client in enumerate(clients, start=1)]
     return {
         "clients": tuple(client["name"] for client in parsed),
         "targets": tuple(targets),
@@ -56,16 +57,18 @@ def read_fields(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _parse_client(client: dict[str, Any], number: int, targets: int) -> dict[str, Any]:
+def _parse_client(client: dict[str, Any], number: int, targets: int, path: str | Path) -> dict[str, Any]:
     name = client.get("name")
-    if name is None or name == "":
-        raise InputError(f"Client number {number} has no name. Add one.", field="name")
+    if name is None or (isinstance(name, str) and not name.strip()):
+        raise InputError(f"Client number {number} in '{path}' has no name. Add one.", field="name")
     if not isinstance(name, str):
         raise InputError(
-            f"The name of client number {number} must be text, not {json.dumps(name)}. Put it in quotes.",
+            f"The name of client number {number} in '{path}' must be text, not {json.dumps(name)}. Put it in "
+            "quotes.",
             field="name",
         )
-    fields: dict[str, Any] = {"name": name, "privacy": _parse_privacy(client.get("privacy"), name, targets)}
+    privacy = _parse_privacy(client.get("privacy"), name, targets, path)
+    fields: dict[str, Any] = {"name": name, "privacy": privacy}
     for field, dimensions in (("count", 0), ("mean", 1), ("covariance", 2), ("weight", 0)):
         if field in client:
             fields[field] = _parse_field(client[field], name, field, dimensions, targets)
@@ -74,7 +77,7 @@ def _parse_client(client: dict[str, Any], number: int, targets: int) -> dict[str
     return fields
 
 
-def _parse_privacy(value: Any, client: str, targets: int) -> Privacy | None:
+def _parse_privacy(value: Any, client: str, targets: int, path: str | Path) -> Privacy | None:
     if value is None:
         return None
     dimensions = {"epsilon": 0, "delta": 0, "bounds": 2, "noise": 0}
@@ -92,22 +95,26 @@ def _parse_privacy(value: Any, client: str, targets: int) -> Privacy | None:
         raise InputError(
             f"The bounds of client '{client}' must be {targets} by 2.", client=client, field="bounds"
         )
-    return Privacy(
-        float(numbers["epsilon"]), float(numbers["delta"]), numbers["bounds"], float(numbers["noise"])
-    )
+    try:
+        return Privacy(
+            float(numbers["epsilon"]), float(numbers["delta"]), numbers["bounds"], float(numbers["noise"])
+        )
+    except InputError as error:
+        message = f"Invalid privacy of client '{client}' in '{path}': {error.message}"
+        raise InputError(message, client=client, field=error.field) from None
 
 
 def _parse_field(value: Any, client: str, field: str, dimensions: int, targets: int) -> Any:
     array = _parse_numbers(value, f"The {field} of client '{client}'", dimensions, client=client, field=field)
-    if array.shape != (targets,) * dimensions:
-        wanted = " by ".join([str(targets)] * dimensions)
-        found = " by ".join(str(size) for size in array.shape)
-        raise InputError(
-            f"The {field} of client '{client}' must be {wanted}, one per target, but is {found}.",
-            client=client,
-            field=field,
-        )
-    return array
+    if array.shape == (targets,) * dimensions:
+        return array
+    wanted = pluralize(targets, "target")
+    if dimensions == 1:
+        found = f"has {pluralize(len(array), 'number')}, but there {'is' if targets == 1 else 'are'} {wanted}"
+    else:
+        size = " by ".join(map(str, array.shape))
+        found = f"must be {targets} by {targets} for {wanted}, but is {size}"
+    raise InputError(f"The {field} of client '{client}' {found}.", client=client, field=field)
 
 
 def _parse_numbers(value: Any, what: str, dimensions: int, **place: str) -> Any:

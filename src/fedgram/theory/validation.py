@@ -13,6 +13,9 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, quote_list
 from fedgram.theory.geometry import psd
 
+MAX_COUNT = 2**53
+"""Rows of a client; float64 does not have all larger whole numbers."""
+
 
 def constant_target_error(client: str, target: str) -> InputError:
     """Build the error about a target that does not vary."""
@@ -83,13 +86,20 @@ def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "
 
 
 def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
-    """Check counts (M,): whole, and at least C + 1, as a covariance of full rank needs."""
+    """Check counts (M,): whole, at most 2^53, and at least C + 1, as a covariance of full rank needs."""
     if count.shape != (len(clients),):
         raise InputError(f"There are {len(clients)} clients but {count.size} counts.", field="count")
     for client, rows in zip(clients, count, strict=True):
         if not (np.isfinite(rows) and rows == int(rows)):
             raise InputError(
                 f"The count of client '{client}' is {rows:.15g}, but it must be a whole number.",
+                client=client,
+                field="count",
+            )
+        if abs(rows) > MAX_COUNT:
+            raise InputError(
+                f"The count of client '{client}' is {rows:.6g}, but it must be from {targets + 1} to "
+                f"{MAX_COUNT:,}.",
                 client=client,
                 field="count",
             )

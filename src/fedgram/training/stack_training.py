@@ -14,13 +14,14 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
-from fedgram.federation.alone import compare_with_alone
+from fedgram.federation.alone import predict_alone
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import mean_squares
 from fedgram.nets.model import Backbone
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
 from fedgram.runs.held_out import HeldOutErrors
+from fedgram.runs.joining import measure_joining
 from fedgram.runs.local_progress import (
     LocalProgress,
     describe_progress,
@@ -220,10 +221,12 @@ class StackTraining:
         if models.chosen:
             clients = self.federation.clients
             errors = {"test_mse": mean_squares(predicted, clients, "test")}
-            errors |= compare_with_alone(
-                clients, models, predicted, self.federation.runs.index(run),
-                in_time_order=self.task.problem.is_in_time_order,
-            )  # fmt: skip
+            if models.local:
+                alone = predict_alone(clients, models, self.federation.runs.index(run))
+                errors |= measure_joining(
+                    predicted, [site.rows for site in alone], [y.cpu().numpy() for _, y in clients.data.test],
+                    in_time_order=self.task.problem.is_in_time_order,
+                )  # fmt: skip
             measured = {
                 name: [None if np.isnan(each) else each for each in values.tolist()]
                 for name, values in errors.items()

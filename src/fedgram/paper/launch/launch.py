@@ -67,7 +67,7 @@ class StudyOutcome:
         return {
             "experiment": self.plan.study.name,
             "scale": self.plan.scale.name,
-            "words": self.plan.scale.description,
+            "description": self.plan.scale.description,
             "data": self.data,
             "runs": {"finished": len(self.results), "in_all": self.plan.total},
             "not_run": self.plan.reasons,

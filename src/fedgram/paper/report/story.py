@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgram._util.text import pluralize
 from fedgram.display.plotting import INK
 from fedgram.paper.networks import metrics, panels
 from fedgram.paper.networks.agreement import Agreement
@@ -73,7 +74,10 @@ def _tell_networks(claims: Documents, results: Results, agreement: Agreement) ->
     if not compared:
         if not results:
             return "The paper's network experiments were not run; their commands are below."
-        return f"{len(results)} runs are not at the paper's scale, so that its numbers cannot be compared."
+        if any(run.scale == "paper" for run in results):
+            return "No number of the paper depends on the finished runs."
+        runs = f"{pluralize(len(results))} {'is' if len(results) == 1 else 'are'}"
+        return f"{runs} not at the paper's scale, so that its numbers cannot be compared."
     end = found["main-proximal-corrected-endpoint"]
     text = (
         f"Of {compared} numbers that depend on training, {agreement.count_within(2)} are within a "
@@ -89,8 +93,8 @@ def _tell_differences(claims: Documents) -> str:
     found, counts = _by_id(claims), [claim["verdict"] for claim in claims]
     missed, waiting = counts.count("miss"), counts.count("not run")
     text = (
-        f"{missed} claims about networks are missed and {waiting} wait for runs that are listed below with "
-        "their commands"
+        f"{pluralize(missed, 'claim')} about networks {'is' if missed == 1 else 'are'} missed and {waiting} "
+        f"{'waits' if waiting == 1 else 'wait'} for runs that are listed below with their commands"
     )
     ordinary = found["main-ordinary-endpoint"]
     if ordinary["ours"] == "-" or ordinary["verdict"] == "not comparable":
