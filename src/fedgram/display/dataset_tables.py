@@ -11,6 +11,7 @@ from rich.table import Table
 from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
+from fedgram.data.target_scale import target_scale
 from fedgram.display import sentences
 from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.explain import explain
@@ -41,6 +42,11 @@ def print_inspection(inspection: Inspection) -> None:
         console.print(f"  {line}", soft_wrap=True)
     console.print(f"{sentences.inputs(problem)} {sentences.setting(prediction)}", soft_wrap=True)
     console.print(_client_table(inspection))
+    targets = prediction.moments.targets
+    scale = target_scale(problem.provenance, targets)
+    if (scale != 1).any():
+        divided = sentences.list_scales(targets, scale)
+        print_wrapped(console, f"Means and deviations are those of targets divided by {divided}.")
     for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
         print_wrapped(console, sentence)
 

@@ -242,11 +242,15 @@ def assumptions(analysis: Analysis) -> list[str]:
 
 def scaling(targets: Sequence[str], scale: Array) -> str:
     """State what targets were divided by, and which numbers have which units."""
-    divisors = ", ".join(f"{name} {value:.3g}" for name, value in zip(targets, scale, strict=True))
     return (
-        f"Targets were divided by their scales ({divisors}). Mean errors and RMS differences are in the "
-        "targets' own units; all other numbers are of the divided targets."
+        f"Targets were divided by their scales ({list_scales(targets, scale)}). Mean errors and RMS "
+        "differences are in the targets' own units; all other numbers are of the divided targets."
     )
+
+
+def list_scales(targets: Sequence[str], scale: Array) -> str:
+    """List what each target was divided by."""
+    return ", ".join(f"{name} {value:.3g}" for name, value in zip(targets, scale, strict=True))
 
 
 def warnings(analysis: Analysis) -> list[str]:

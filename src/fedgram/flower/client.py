@@ -223,13 +223,11 @@ class Client:
         chosen = {name: [float(arrays[name])] for name in names}
         if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
             scale = self.scaling.target_scale if self.scaling else 1.0
+            before, after = (scale * np.sqrt((each**2).mean(axis=0)) for each in (alone, joined))
             rmse = {
-                name: {"alone": float(before), "joined": float(after)}
-                for name, before, after in zip(
-                    self.site.moments.targets, *(scale * np.sqrt((e**2).mean(axis=0)) for e in (alone, joined)),
-                    strict=True,
-                )
-            }  # fmt: skip
+                name: {"alone": float(before[c]), "joined": float(after[c])}
+                for c, name in enumerate(self.site.moments.targets)
+            }
             log.info(joining.describe_site(0))
             log.info(describe_rmse(rmse))
             found = {name: float(arrays[name]) for name in names if np.isfinite(arrays[name])}
