@@ -613,3 +613,11 @@ def test_what_the_system_refuses_is_one_sentence(monkeypatch, error, words):
     assert (code, out) == (2, "")
     assert words in problem
     assert problem.count("\n") == 1
+
+
+def test_a_blended_run_says_what_joining_changes(tmp_path):
+    options = ["--procedure", "full-model+blended", "--validation", "0.2", *TINY, "--out", tmp_path]
+    code, out, err = fedgram("train", "swimmer-mini", *options)
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "full-model+blended/seed-0: Joining changes the mean squared error over the test rows of 4" in said

@@ -16,6 +16,7 @@ from fedgram.display.sentences import format_digits
 from fedgram.display.site_errors import SiteErrors, Tested, has_own_units, read_tested
 from fedgram.runs import StoredRun
 from fedgram.runs.compare import Comparison, Group, compare_runs
+from fedgram.runs.joining import Joining
 
 MAX_SITES = 10  # shown unless all are asked for
 
@@ -40,8 +41,11 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:
+        data = run.setup.data
         if not run.has_result:
             print_wrapped(console, f"{run.setup.run.name}: {run_sentences.state(run)}.")
+        elif joining := Joining.from_chosen(run.account.chosen, data.clients, data.test_rows):
+            print_wrapped(console, f"{run.setup.run.name}: {joining.describe()}")
 
 
 def _print_table(console: Console, setting: Comparison, tested: Tested, all_sites: bool) -> None:
