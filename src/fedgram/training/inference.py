@@ -106,14 +106,17 @@ def _networks_of(
         parts[prefix][name.removeprefix(prefix)] = value
     own_share = parts[""].pop("local_share", None)
     if m is None:
-        # Without solved heads, clients have the same network except for running statistics.
-        average = {
-            name: np.asarray(np.average(each, axis=0, weights=rows), each.dtype)
-            for name, each in parts[""].items()
-        }
-        return [(1.0, parts["shared."] or average)]
+        return [(1.0, parts["shared."] or average_networks(parts[""], rows))]
     share = 0.0 if own_share is None else float(own_share[m])
     return [(1.0 - share, _select(parts[""], m)), (share, _select(parts["local."], m))]
+
+
+def average_networks(arrays: Mapping[str, Array], client_weights: Any) -> dict[str, Array]:
+    """Average arrays (M, ...) of the clients' networks, which differ in running statistics only."""
+    return {
+        name: np.asarray(np.average(each, axis=0, weights=client_weights), each.dtype)
+        for name, each in arrays.items()
+    }
 
 
 def _select(arrays: Mapping[str, Array], m: int) -> dict[str, Array]:

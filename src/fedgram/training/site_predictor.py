@@ -20,6 +20,7 @@ from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, Model, draw
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
 from fedgram.runs.procedure import Procedure
+from fedgram.training.inference import average_networks
 from fedgram.training.site_learning import Learned
 
 Arrays = Mapping[str, Array]
@@ -126,11 +127,7 @@ def _shared_model(models: SiteModels, procedure: Procedure, client_weights: Arra
         return _to_arrays(models.shared or {name: each[0] for name, each in models.tensors.items()})
     if not procedure.has_shared_network:
         return {}
-    # Sites have the same model except for running statistics.
-    return {
-        name: np.average(value, axis=0, weights=client_weights).astype(value.dtype)
-        for name, value in _to_arrays(models.tensors).items()
-    }
+    return average_networks(_to_arrays(models.tensors), client_weights)
 
 
 def _to_arrays(tensors: Tensors) -> Arrays:
