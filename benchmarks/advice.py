@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import site_problems
-from advice_results import tables
-from benchmark_pages import read_results, replace_between, write_results
+from advice_results import STORED, tables, write
+from benchmark_pages import read_results, replace_between
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.holdout import hold_out
@@ -35,7 +35,6 @@ from site_fedgram import to_problem
 from site_problems import PROBLEMS, Rows, SiteProblem
 from sites import select
 
-STORED = Path(__file__).with_name("advice_results.json")
 SEED = 3
 """Of the rows, their split and the networks; `sites.py` has 0 to 2."""
 
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         if name not in results:
             started = time.perf_counter()
             results[name] = measure(site_problems.load(name, SEED, options.data_dir))
-            write_results(results, options.output)
+            write(results, options.output)
             print(f"{name:16}{time.perf_counter() - started:8.0f} s", file=sys.stderr, flush=True)
     for name, text in tables(results).items():
         print(f"{name}\n\n{text}")

@@ -1,7 +1,131 @@
-"""Tables of `advice.py`."""
+"""Tables of `advice.py`: how often verdicts are right on rows that they have not seen."""
 
-from typing import Any
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmark_pages import markdown_table
+from fedgram._util.files import write_bytes
+from fedgram.runs.advice import AUTO
+from site_results import geometric_mean
+
+STORED = Path(__file__).with_name("advice_results.json")
+
+Results = Mapping[str, Mapping[str, Any]]
+"""Verdicts and errors by problem, as `advice.measure` returns them."""
 
 
-def tables(results: Any) -> dict[str, str]:
-    return {}
+def write(results: Results, path: Path) -> None:
+    """Write a JSON file with one line per problem."""
+    lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in results.items())
+    write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+class Site(NamedTuple):
+    """A site with its verdict, the interval of its gain, and its errors on unseen rows."""
+
+    problem: str
+    verdict: str
+    high: float
+    rows: int
+    alone: float
+    joined: float
+
+
+LATER = frozenset({
+    "nycweather", "guns", "ames", "exam", "diamonds-shuffled", "produc", "cigar", "crime", "empluk", "sumhes",
+    "forbes", "chem97", "pbcseq", "developers",
+})  # fmt: skip
+"""Problems that were not looked at when the rules of verdicts were set."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the name of their markers, for all problems and for the later ones."""
+    later = {name: each for name, each in results.items() if name in LATER}
+    parts = {f"All {len(results)} problems": results, f"The {len(later)} later problems": later}
+    return {
+        marker: "\n".join(f"{label}:\n\n{table(part)}" for label, part in parts.items())
+        for marker, table in {"total advice": total_table, "site advice": site_table}.items()
+    }
+
+
+def total_table(results: Results) -> str:
+    """Answers for all sites of a problem, and what joining then changed on unseen rows."""
+    answers: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+        "federate (clear gain)": lambda each: each["change"][2] < 0,
+        "no clear difference, joining recommended": lambda each: (
+            each["change"][1] <= 0 <= each["change"][2] and each["recommended"] == AUTO
+        ),
+        "no clear difference, working alone recommended": lambda each: (
+            each["change"][1] <= 0 <= each["change"][2] and each["recommended"] != AUTO
+        ),
+        "stay alone (clear loss)": lambda each: each["change"][1] > 0,
+    }
+    rows = []
+    for label, applies in answers.items():
+        found = [each["unseen_change"][0] for each in results.values() if applies(each)]
+        rows.append((label, str(len(found)), *_describe_changes(found)))
+    changes = [each["unseen_change"][0] for each in results.values()]
+    rows.append(("all problems", str(len(changes)), *_describe_changes(changes)))
+    headings = ("answer", "problems", "error fell", "rose", "error after joining, geometric mean", "range")
+    return f"{markdown_table(headings, rows)}\n{_describe_policies(results)}"
+
+
+def _describe_changes(changes: Sequence[float]) -> tuple[str, str, str, str]:
+    """Counts of falling and rising errors, and the ratio of errors."""
+    if not changes:
+        return "", "", "", ""
+    ratios = 1 + np.array(changes)
+    fell = int((ratios < 1).sum())
+    mean = geometric_mean(ratios.tolist())
+    return str(fell), str(len(ratios) - fell), f"{mean:.2f}", f"{ratios.min():.2f} to {ratios.max():.2f}"
+
+
+def _describe_policies(results: Results) -> str:
+    """Compare the recommendation with joining always and with the better choice, known afterwards."""
+    ratio = {name: 1 + each["unseen_change"][0] for name, each in results.items()}
+    followed = [ratio[name] if each["recommended"] == AUTO else 1.0 for name, each in results.items()]
+    always, best = list(ratio.values()), [min(each, 1.0) for each in ratio.values()]
+    return (
+        f"Error relative to working alone, geometric mean: {geometric_mean(followed):.3f} if all follow the "
+        f"recommendation, {geometric_mean(always):.3f} if all join, {geometric_mean(best):.3f} with the "
+        "better of both, known afterwards.\n"
+    )
+
+
+def site_table(results: Results) -> str:
+    """Verdicts for single sites, and what joining then changed there on unseen rows."""
+    sites = [site for name, each in results.items() for site in list_sites(name, each["sites"])]
+    verdicts: dict[str, Callable[[Site], bool]] = {
+        "clear gain": lambda site: site.verdict == "join",
+        "no clear difference": lambda site: site.verdict == "undecided",
+        "- of these, own interval shows a loss": lambda site: site.verdict == "undecided" and site.high < 0,
+        "stay alone (clear loss)": lambda site: site.verdict == "alone",
+        "too few test rows": lambda site: site.verdict == "untested",
+    }
+    rows = []
+    for label, applies in verdicts.items():
+        found = [site for site in sites if applies(site)]
+        gained = sum(site.joined < site.alone for site in found)
+        weights = np.array([site.rows for site in found])
+        alone, joined = (np.array([getattr(site, kind) for site in found]) for kind in ("alone", "joined"))
+        problems = len({site.problem for site in found})
+        share = f"{gained} ({gained / len(found):.0%})" if found else ""
+        ratio = f"{weights @ joined / (weights @ alone):.2f}" if found else ""
+        rows.append((label, str(len(found)), str(problems), share, ratio))
+    return markdown_table(
+        ("verdict", "sites", "in problems", "gained on unseen rows", "error after joining, all their rows"),
+        rows,
+    )
+
+
+def list_sites(problem: str, columns: Mapping[str, Sequence]) -> list[Site]:
+    """Sites with unseen rows."""
+    names = ("verdict", "high", "unseen_rows", "unseen_alone", "unseen_joined")
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [Site(problem, *row) for row in rows if row[2]]

@@ -2,19 +2,22 @@
 
     python benchmarks/readme_numbers.py
 
-Numbers come from `benchmarks/site_results.json` and `results/`; the figure from `examples/three_sites.csv`.
+Numbers come from `benchmarks/site_results.json`, `benchmarks/advice_results.json` and `results/`; the figure
+from `examples/three_sites.csv`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import advice_results
 import site_problems
-from benchmark_pages import replace_between
+from benchmark_pages import read_results, replace_between
 from fedgram import Penalty, explain, predict, read_moments
 from fedgram.display.prediction_figure import draw_prediction
 from fedgram.paper.networks.agreement import measure_agreement
 from fedgram.paper.report.networks import load_results
+from fedgram.runs.advice import AUTO
 from reproduction_page import count_runs, load_chapters
 from site_results import SIMPLE, Results, summarize
 
@@ -35,7 +38,7 @@ def main() -> None:
 
 def tables() -> str:
     """Tables of the section "What to expect"."""
-    return f"{_sites()}\n{_paper()}"
+    return f"{_sites()}\n{_advice()}\n{_paper()}"
 
 
 def _sites() -> str:
@@ -45,6 +48,18 @@ def _sites() -> str:
         for title, groups in TITLES.items()
     }
     return summarize(results, {f"{len(names)} {title}": names for title, names in problems.items()})
+
+
+def _advice() -> str:
+    """Count how often joining was recommended, and rightly so."""
+    results = read_results(advice_results.STORED)
+    joined = [each["unseen_change"][0] for each in results.values() if each["recommended"] == AUTO]
+    fell = sum(change < 0 for change in joined)
+    return (
+        "| `advise`, one seed | |\n| --- | --- |\n"
+        f"| problems on which it recommends joining | {len(joined)} of {len(results)} |\n"
+        f"| of these, error on new rows fell | {fell} |\n"
+    )
 
 
 def _paper() -> str:

@@ -54,7 +54,9 @@ def test_the_tables_of_benchmarks_are_current():
         assert_current(page, f"{group} sites", site_results.markdown(results, results.problems(names)))
 
 
-@pytest.mark.parametrize("script", ["barycenter_results", "explorer", "intervals", "moments"])
+@pytest.mark.parametrize(
+    "script", ["advice_results", "barycenter_results", "explorer", "intervals", "moments"]
+)
 def test_the_tables_of_scripts_with_stored_results_are_current(script):
     from benchmark_pages import read_results
 

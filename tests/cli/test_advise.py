@@ -58,7 +58,7 @@ def test_json_has_the_contract(advice):
     ]
     change = advice["total_change"]
     assert change["low"] <= change["mean"] <= change["high"]
-    joins = change["mean"] <= 0.25 and change["low"] <= 0
+    joins = change["mean"] <= 0.1 and change["low"] <= 0
     assert advice["recommended"] == names[3 if joins else 0]
     for each in advice["procedures"]:
         assert each["standardized_mse"] > 0

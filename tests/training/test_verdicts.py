@@ -44,8 +44,8 @@ def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
     ("change", "recommended"),
     [
         ((-0.2, -0.3, -0.1), AUTO),
-        ((0.25, -0.2, 0.4), AUTO),
-        ((0.26, -0.2, 0.4), ALONE),
+        ((0.1, -0.2, 0.4), AUTO),
+        ((0.11, -0.2, 0.4), ALONE),
         ((0.05, 0.01, 0.1), ALONE),
         ((0.05, np.nan, np.nan), AUTO),
         ((np.nan, np.nan, np.nan), ALONE),
