@@ -615,6 +615,7 @@ def test_what_the_system_refuses_is_one_sentence(monkeypatch, error, words):
     assert problem.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_blended_run_says_what_joining_changes(tmp_path):
     options = ["--procedure", "full-model+blended", "--validation", "0.2", *TINY, "--out", tmp_path]
     code, out, err = fedgram("train", "swimmer-mini", *options)
