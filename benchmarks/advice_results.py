@@ -68,8 +68,8 @@ def total_table(results: Results) -> str:
     }
     rows = []
     for label, applies in answers.items():
-        found = [each["unseen_change"][0] for each in results.values() if applies(each)]
-        rows.append((label, str(len(found)), *_describe_changes(found)))
+        if found := [each["unseen_change"][0] for each in results.values() if applies(each)]:
+            rows.append((label, str(len(found)), *_describe_changes(found)))
     changes = [each["unseen_change"][0] for each in results.values()]
     rows.append(("all problems", str(len(changes)), *_describe_changes(changes)))
     headings = ("answer", "problems", "error fell", "rose", "error after joining, geometric mean", "range")
@@ -78,8 +78,6 @@ def total_table(results: Results) -> str:
 
 def _describe_changes(changes: Sequence[float]) -> tuple[str, str, str, str]:
     """Counts of falling and rising errors, and the ratio of errors."""
-    if not changes:
-        return "", "", "", ""
     ratios = 1 + np.array(changes)
     fell = int((ratios < 1).sum())
     mean = geometric_mean(ratios.tolist())
@@ -110,13 +108,14 @@ def site_table(results: Results) -> str:
     }
     rows = []
     for label, applies in verdicts.items():
-        found = [site for site in sites if applies(site)]
+        if not (found := [site for site in sites if applies(site)]):
+            continue
         gained = sum(site.joined < site.alone for site in found)
         weights = np.array([site.rows for site in found])
         alone, joined = (np.array([getattr(site, kind) for site in found]) for kind in ("alone", "joined"))
         problems = len({site.problem for site in found})
-        share = f"{gained} ({gained / len(found):.0%})" if found else ""
-        ratio = f"{weights @ joined / (weights @ alone):.2f}" if found else ""
+        share = f"{gained} ({gained / len(found):.0%})"
+        ratio = f"{weights @ joined / (weights @ alone):.2f}"
         rows.append((label, str(len(found)), str(problems), share, ratio))
     return markdown_table(
         ("verdict", "sites", "in problems", "gained on unseen rows", "error after joining, all their rows"),
