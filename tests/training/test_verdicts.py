@@ -31,7 +31,7 @@ def test_a_handful_of_test_rows_decides_nothing(rows, in_time_order, verdict):
     assert (site.verdict, site.difference) == (verdict, (3.0, 3.0, 3.0))
 
 
-@pytest.mark.parametrize(("rows", "in_time_order"), [(1, False), (7, True)])
+@pytest.mark.parametrize(("rows", "in_time_order"), [(1, False), (7, True), (15, True)])
 def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
     ones = [np.ones((rows, 1))] * 2
     problem = problem_of(2, in_time_order=in_time_order)

@@ -46,7 +46,10 @@ def _answer(advice: Advice) -> str:
         return "Stay alone: working alone has no error on held-out rows."
     if np.isnan(low):
         rows = _describe_rows(advice.sites)
-        return f"{rows} are too few to tell whether joining pays.{_say_what_to_do(advice)}"
+        return (
+            f"{rows} are too few to tell whether joining pays (at least six, and 16 at a site with --time)."
+            f"{_say_what_to_do(advice)}"
+        )
     answer = "Federate" if high < 0 else "Stay alone" if low > 0 else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
     ends = sorted((low, high) if effect == "raises" else (-low, -high))
@@ -128,9 +131,10 @@ def describe_advice(advice: Advice, units: Sequence[str], shown: int | None = No
 
 
 def _rank_sites(sites: Sequence[SiteAdvice]) -> list[int]:
-    """Order sites: a clear verdict, then test rows without one, then no test rows."""
+    """Order sites: a clear verdict, then test rows without one, then no test rows; large changes first."""
     is_unclear = [site.verdict not in ("join", "alone") for site in sites]
-    return sorted(range(len(sites)), key=lambda m: (not sites[m].test_rows, is_unclear[m]))
+    change = [-abs(site.difference[0]) if site.test_rows else 0.0 for site in sites]
+    return sorted(range(len(sites)), key=lambda m: (not sites[m].test_rows, is_unclear[m], change[m]))
 
 
 def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_sites: bool = False) -> None:

@@ -15,7 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
 from fedgram.data.problem import Split
-from fedgram.federation.alone import predict_alone
+from fedgram.federation.alone import SitePrediction, predict_alone
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
@@ -206,24 +206,27 @@ class Client:
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
-            alone = [site.rows for site in predict_alone(clients, models, 0)] if models.local else []
+            alone = predict_alone(clients, models, 0) if models.local else []
         if alone:
-            targets = [y.cpu().numpy() for _, y in clients.data.test]
-            compared = measure_joining(predicted, alone, targets)
+            targets = clients.data.test[0][1].cpu().numpy()
+            compared = measure_joining(predicted, [alone[0].rows], [targets])
             arrays |= {name: values[0] for name, values in compared.items()}
-            self._report_joining(request, arrays, alone[0] - targets[0], predicted[0] - targets[0])
+            self._report_joining(request, arrays, alone[0], predicted[0], targets)
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
-    def _report_joining(self, request: Payload, arrays: Arrays, alone: Array, joined: Array) -> None:
-        """Log and store what joining changes at this site: with secure sums, nobody else knows it.
+    def _report_joining(
+        self, request: Payload, arrays: Arrays, alone: SitePrediction, joined: Array, targets: Array
+    ) -> None:
+        """Log and store what joining changes at this site, also by target.
 
-        `alone` and `joined` (N, C) are the errors of its test rows; the site also knows them by target.
+        With secure sums, nobody else knows it.
         """
         names, rows = ("test_mse", *JOINING), _count(self.site.test)
         chosen = {name: [float(arrays[name])] for name in names}
         if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
             scale = self.scaling.target_scale if self.scaling else 1.0
-            before, after = (scale * np.sqrt((each**2).mean(axis=0)) for each in (alone, joined))
+            errors = (each - targets for each in (alone.rows, joined))
+            before, after = (scale * np.sqrt((each**2).mean(axis=0)) for each in errors)
             rmse = {
                 name: {"alone": float(before[c]), "joined": float(after[c])}
                 for c, name in enumerate(self.site.moments.targets)
@@ -231,7 +234,9 @@ class Client:
             log.info(joining.describe_site(0))
             log.info(describe_rmse(rmse))
             found = {name: float(arrays[name]) for name in names if np.isfinite(arrays[name])}
-            self._store(request).write_joining({"test_rows": rows, **found, "rmse": rmse})
+            method = "ridge regression" if alone.is_linear else "network"
+            named = {"site": self.site.name, "alone": method, "test_rows": rows}
+            self._store(request).write_joining({**named, **found, "rmse": rmse})
 
     def _chosen_round(self, request: Payload) -> int:
         """Return the round of the chosen model: the site's own best, or the one that the server names."""

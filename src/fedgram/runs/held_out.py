@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram.runs.paired_bootstrap import FEWEST_ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +47,8 @@ class HeldOutErrors:
 
     @property
     def r2(self) -> Array:
-        """Coefficient of determination (M, C) at each client; NaN where targets do not vary."""
-        return _r2(self.mse, self.variance)
+        """Coefficient of determination (M, C) at each client; NaN with few rows or equal targets."""
+        return np.where(self.rows[:, None] >= FEWEST_ROWS, _r2(self.mse, self.variance), np.nan)
 
     @property
     def total_r2(self) -> Array:

@@ -89,18 +89,20 @@ def interval(resampled: Array, blocks: int) -> Array:
 def relative_change(before: Sequence[Array], after: Sequence[Array], *, in_time_order: bool) -> Array:
     """Return the interval (2,) of the relative change of the error over all sites.
 
-    It is NaN if the error was 0, and with too few rows.
+    It is NaN if the error was 0, and with too few rows. In order of time, the site with the most rows counts:
+    sites err together, so that more sites do not replace more times.
 
     `before` and `after` have the squared errors (N_m, C) of every site. The rows of all sites are drawn
     together: a site with one row does not vary on its own. In order of time, rows at the same relative
     position are neighbors, since sites err together when they cover the same time.
     """
     squares = np.stack([np.concatenate(each).sum(axis=1) for each in (before, after)], axis=1)
+    times = max(map(len, before)) if in_time_order else len(squares)
+    if not is_decisive(times, in_time_order=in_time_order):
+        return np.full(2, np.nan)
     if in_time_order:
         position = np.concatenate([(np.arange(len(each)) + 0.5) / len(each) for each in before])
         squares = squares[np.argsort(position, kind="stable")]
-    if not is_decisive(len(squares), in_time_order=in_time_order):
-        return np.full(2, np.nan)
     means = resample_means(squares, np.random.default_rng(0), in_time_order=in_time_order)
     if not (means[:, 0] > 0).all():
         return np.full(2, np.nan)

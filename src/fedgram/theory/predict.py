@@ -292,6 +292,6 @@ def _variance_hint(variance: float, largest: float, penalty: Penalty) -> str:
             "determine, or give all targets a common scale."
         )
     return (
-        f"does not exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Use smaller penalties or drop the "
-        "target."
+        f"does not exceed lambda_h * lambda_w = {penalty.threshold:.6g}. Standardize the targets "
+        "(--standardize), use smaller penalties, or drop the target."
     )

@@ -58,9 +58,7 @@ def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[st
     if not small:
         return ()
     others = f" and {pluralize(len(small) - 5, 'more site')}" if len(small) > 5 else ""
-    served = (
-        "" if recommended == ALONE else f"; the shared model serves {'it' if len(small) == 1 else 'them'}"
-    )
+    served = "" if recommended == ALONE else "; all their rows are for training"
     needed = f"a table's site needs {MIN_SITE_ROWS} rows, or {MIN_ROWS_OF_SMALL_SITES} if all have fewer"
     return (f"Too few rows to test at {quote_list(small[:5])}{others} ({needed}){served}.",)
 

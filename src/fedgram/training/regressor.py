@@ -19,7 +19,7 @@ from fedgram.data.site_problem import build_site_problem
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
-from fedgram.theory.validation import check_names, constant_target_error
+from fedgram.theory.validation import check_names
 from fedgram.training.site_learning import Learned, Plan, choose_plan, learn
 from fedgram.training.site_predictor import SitePredictor
 
@@ -287,11 +287,11 @@ def _read_times(time: Any, rows: int) -> Array:
 
 
 def _check_variation(targets: Mapping[str, Array], by_site: Mapping[str, Array]) -> None:
-    """Reject a target that is constant at a site: it is nearly always a wrong column. Few rows may agree."""
+    """Warn of a target that is constant at a site: it may be a wrong column. Few rows may agree."""
     for name, values in targets.items():
         for site, rows in by_site.items():
             if len(rows) >= MIN_SITE_ROWS and np.ptp(values) > np.ptp(values[rows]) == 0:
-                raise constant_target_error(site, name)
+                warnings.warn(f"Target '{name}' is constant at site '{site}'. Check it.", stacklevel=3)
 
 
 def _divide_rows(sites: Any, first_target: Array) -> tuple[tuple[str, ...], dict[str, Array]]:

@@ -82,7 +82,8 @@ export function undefinedLimit(moments, result, penalty) {
       variances[best] <= 1e-13 * largest
         ? `is rounding relative to the largest covariance, ${formatNumber(largest)}. Drop a target that others ` +
           "determine, or give all targets a common scale."
-        : `does not exceed lambda_h * lambda_w = ${threshold}. Use smaller penalties or drop the target.`;
+        : `does not exceed lambda_h * lambda_w = ${threshold}. Standardize the targets ` +
+          "(--standardize), use smaller penalties, or drop the target.";
     return (
       `No client is active along ${where}: the largest target variance there, ${formatNumber(variances[best])} ` +
       `at client '${name}', ${hint}`
