@@ -24,7 +24,7 @@ def with_errors(run, mse, provenance=SCALE):
     """The run with given errors (3 sites, 2 targets); the last site has no test rows."""
     mse, variance = np.array(mse, float), VARIANCE.copy()
     mse[2] = variance[2] = np.nan
-    errors = HeldOutErrors(np.array([5, 3, 0]), mse, variance, np.ones(2))
+    errors = HeldOutErrors(np.array([10, 6, 0]), mse, variance, np.ones(2))
     setup = replace(run.setup, data=replace(run.setup.data, provenance=provenance))
     return replace(run, setup=setup, account=replace(run.account, tested=errors.document()))
 
