@@ -225,6 +225,7 @@ def test_local_runs_are_not_compared_with_a_limit(folder):
     shown = fedgram("runs", "show", local).stdout
     assert "error to" not in shown
     assert "No limit of averaged heads applies: nothing is averaged." in shown
+    assert "objective gap" not in shown
 
 
 @pytest.mark.parametrize(("name", "has_limit"), [

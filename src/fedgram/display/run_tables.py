@@ -116,11 +116,16 @@ def _error_table(measured: RunMeasurement) -> Table:
 
 
 def _fit_table(measured: RunMeasurement) -> Table:
-    table = _table("round", "objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES))
-    gaps = measured.median_objective_gaps
-    for number, (gap, errors) in enumerate(zip(gaps, measured.test_mse, strict=True), start=1):
-        if measured.setup.settings.is_measured(number):
-            table.add_row(str(number), *_scientific([gap, *errors]))
+    """Objective gaps and test errors of the measured rounds, as far as there are any."""
+    values = np.column_stack([measured.median_objective_gaps, measured.test_mse])
+    if measured.setup.without_limit:  # its objective is not that of the theory
+        values[:, 0] = np.nan
+    is_known = np.isfinite(values).any(axis=0)
+    names = np.array(["objective gap", *(f"test MSE, {rule}" for rule in BIAS_RULES)])
+    table = _table("round", *names[is_known].tolist())
+    for number, row in enumerate(values[:, is_known], start=1):
+        if row.size and measured.setup.settings.is_measured(number):
+            table.add_row(str(number), *_scientific(row))
     return table
 
 
