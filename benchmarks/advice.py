@@ -16,7 +16,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ import site_problems
 from advice_results import STORED, tables, write
 from benchmark_pages import read_results, replace_between
 from fedgram._util.arrays import Array
-from fedgram._util.errors import InputError
 from fedgram.data.holdout import hold_out
 from fedgram.data.problem import Problem, Split
 from fedgram.runs.advice import AUTO
@@ -33,26 +31,14 @@ from fedgram.training.site_learning import Learned, choose_plan, learn
 from fedgram.training.verdicts import judge_sites, recommend, total_change
 from site_fedgram import to_problem
 from site_problems import PROBLEMS, Rows, SiteProblem
-from sites import select
+from sites import new_parser, run_parsed, select
 
 SEED = 3
 """Of the rows, their split and the networks; `sites.py` has 0 to 2."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data-dir", type=Path, help="folder of the dataset 'beijing'")
-    parser.add_argument("--problems", default="all", help=f"of {','.join(PROBLEMS)}")
-    parser.add_argument("--tables", action="store_true", help="show stored results, compute nothing")
-    parser.add_argument("-o", "--output", type=Path, default=STORED, help="JSON file of all results")
-    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
-    options = parser.parse_args()
-    try:
-        run(options)
-    except InputError as error:
-        parser.exit(2, f"Error: {error}\n")
+    run_parsed(new_parser(__doc__, STORED), run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -114,8 +100,9 @@ def visible_rows(problem: SiteProblem) -> Problem:
 def square_errors(problem: Problem, learned: Learned) -> tuple[Sequence[Array], Sequence[Array]]:
     """Return squared errors (N_m, C) of each site's test rows, alone and joined."""
     targets = [split.targets for split in problem.test.values()]
-    alone = [site.rows for site in learned.predict_alone(AUTO)]
-    joined = learned.predict(AUTO, learned.models(AUTO), "test")
+    models = learned.models(AUTO)
+    alone = [site.rows for site in learned.predict_alone(AUTO, models)]
+    joined = learned.predict(AUTO, models, "test")
     before, after = (
         [(f - y) ** 2 for f, y in zip(predicted, targets, strict=True)] for predicted in (alone, joined)
     )

@@ -91,21 +91,31 @@ FLOWER_PROBLEMS = ("beijing300", "bdf")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data-dir", type=Path, help="folder of the dataset 'beijing'")
-    parser.add_argument("--problems", default="all", help=f"of {','.join(site_problems.PROBLEMS)}")
+    parser = new_parser(__doc__, STORED)
     parser.add_argument("--rows", default="all", help=f"of {','.join(SOURCES)}")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--redo", action="store_true", help="compute these rows again")
-    parser.add_argument("--tables", action="store_true", help="show stored results, compute nothing")
-    parser.add_argument("-o", "--output", type=Path, default=STORED, help="JSON file of all results")
-    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
     parser.add_argument("--figures", type=Path, help="folder of one figure for each group")
-    options = parser.parse_args()
+    run_parsed(parser, run)
+
+
+def new_parser(description: str | None, stored: Path) -> argparse.ArgumentParser:
+    """Parser of a benchmark on these problems; its committed results are in `stored`."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=Path, help="folder of the dataset 'beijing'")
+    parser.add_argument("--problems", default="all", help=f"of {','.join(site_problems.PROBLEMS)}")
+    parser.add_argument("--tables", action="store_true", help="show stored results, compute nothing")
+    parser.add_argument("-o", "--output", type=Path, default=stored, help="JSON file of all results")
+    parser.add_argument("--docs", type=Path, help="page whose tables to replace")
+    return parser
+
+
+def run_parsed(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], None]) -> None:
+    """Run with the parsed options; bad ones end with one sentence."""
     try:
-        run(options)
+        run(parser.parse_args())
     except InputError as error:
         parser.exit(2, f"Error: {error}\n")
 

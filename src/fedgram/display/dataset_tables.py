@@ -12,7 +12,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.data.target_scale import target_scale
-from fedgram.display import sentences
+from fedgram.display import caveats, sentences
 from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.explain import explain
 
@@ -45,7 +45,7 @@ def print_inspection(inspection: Inspection) -> None:
     targets = prediction.moments.targets
     scale = target_scale(problem.provenance, targets)
     if (scale != 1).any():
-        divided = sentences.list_scales(targets, scale)
+        divided = caveats.list_scales(targets, scale)
         print_wrapped(console, f"Means and deviations are those of targets divided by {divided}.")
     for sentence in (*sentences.outcome(explain(prediction)), *prediction.notes):
         print_wrapped(console, sentence)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.display import sentences
+from fedgram.display import caveats
 from fedgram.display.analysis import Analysis
 from fedgram.theory.correct import Correction
 from fedgram.theory.effects import Effect, Effects
@@ -118,7 +118,7 @@ def _answers(analysis: Analysis) -> dict[str, Any]:
             for found in analysis.outliers
         ],
         "relative_without_outliers": analysis.relative_without_outliers,
-        "warnings": sentences.warnings(analysis),
+        "warnings": caveats.warnings(analysis),
     }
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
-from fedgram.display import sentences
+from fedgram.display import caveats, sentences
 from fedgram.display.analysis import Analysis
 from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.theory.correct import Correction
@@ -111,10 +111,10 @@ def describe_correction(
     yield _list_matrix("Pooled covariance that the server sends:", moments.pooled.covariance, moments.targets)
     yield from _describe_notes(correction.notes, (), show_all)
     if analysis is not None:
-        yield from sentences.assumptions(analysis)
+        yield from caveats.assumptions(analysis)
         yield from _describe_warnings(analysis)
     elif (moments.scale != 1).any():
-        yield sentences.scaling(moments.targets, moments.scale)
+        yield caveats.scaling(moments.targets, moments.scale)
 
 
 def sentences_of(parts: Iterable[str | Listing]) -> list[str]:
@@ -129,12 +129,12 @@ def _describe_findings(analysis: Analysis) -> Iterator[str]:
 
 
 def _describe_warnings(analysis: Analysis) -> Iterator[str]:
-    return (f"Warning: {warning}" for warning in sentences.warnings(analysis))
+    return (f"Warning: {warning}" for warning in caveats.warnings(analysis))
 
 
 def _describe_caveats(analysis: Analysis, show_all: bool) -> Iterator[str]:
     prediction = analysis.prediction
-    yield from sentences.assumptions(analysis)
+    yield from caveats.assumptions(analysis)
     yield from _describe_notes(prediction.client_notes, prediction.common_notes, show_all)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import join_names, percent, pluralize, quote_list
+from fedgram._util.text import join_names, percent, pluralize
 from fedgram.data.problem import Problem, Split
-from fedgram.display.analysis import FEW_ROWS, Analysis
+from fedgram.display.analysis import Analysis
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
@@ -220,75 +220,6 @@ def privacy_noise(analysis: Analysis) -> list[str]:
     return [
         f"Privacy noise (epsilon {max(each.epsilon for each in privacy):g}) alone leaves it between "
         f"{low:.1%} and {high:.1%} ({found.level:.0%} interval). Sampling adds to this."
-    ]
-
-
-def assumptions(analysis: Analysis) -> list[str]:
-    """State what the intervals assume, and whether targets were standardized."""
-    lines = []
-    if analysis.scale is not None:
-        lines.append(scaling(analysis.moments.targets, analysis.scale))
-    if analysis.intervals is not None:
-        resamples = f"Intervals come from {analysis.intervals.resamples:,} resamples"
-        assumed = {
-            "moments": "normal targets and independent rows; skewed or heavy tails make them too narrow",
-            "rows": "independent rows (use --time COLUMN for time series)",
-            "blocks of rows": "that blocks of rows are independent",
-        }.get(analysis.sampled)
-        of_what = f" of {analysis.sampled}. They assume {assumed}." if assumed else "."
-        lines.append(resamples + of_what)
-    return lines
-
-
-def scaling(targets: Sequence[str], scale: Array) -> str:
-    """State what targets were divided by, and which numbers have which units."""
-    return (
-        f"Targets were divided by their scales ({list_scales(targets, scale)}). Mean errors and RMS "
-        "differences are in the targets' own units; all other numbers are of the divided targets."
-    )
-
-
-def list_scales(targets: Sequence[str], scale: Array) -> str:
-    """List what each target was divided by."""
-    return ", ".join(f"{name} {value:.3g}" for name, value in zip(targets, scale, strict=True))
-
-
-def warnings(analysis: Analysis) -> list[str]:
-    """State what makes the answer unreliable."""
-    return [*_few_rows(analysis), *_outliers(analysis), *_heavy_tails(analysis)]
-
-
-def _few_rows(analysis: Analysis) -> list[str]:
-    if not analysis.few_rows:
-        return []
-    have = "has" if len(analysis.few_rows) == 1 else "have"
-    narrow = ", and its interval is too narrow" if analysis.intervals else ""
-    few = f"{quote_list(analysis.few_rows)} {have} fewer than {FEW_ROWS} rows per target"
-    return [f"{few}. The gap is uncertain{narrow}."]
-
-
-def _outliers(analysis: Analysis) -> list[str]:
-    if not analysis.outliers:
-        return []
-    count = sum(found.count for found in analysis.outliers)
-    worst = max(analysis.outliers, key=lambda found: abs(found.farthest))
-    rest = analysis.relative_without_outliers
-    change = "" if rest is None else f" Without their rows the gap is {percent(rest)}."
-    is_are = "is" if count == 1 else "are"
-    remedy = "--robust clipped them." if analysis.is_robust else "Correct them, or use --robust."
-    return [
-        f"{pluralize(count, 'value')} {is_are} far from all others at the same site, such as "
-        f"{worst.farthest:.6g} in '{worst.target}' at '{worst.client}'.{change} {remedy}"
-    ]
-
-
-def _heavy_tails(analysis: Analysis) -> list[str]:
-    if not analysis.heavy_tails or analysis.intervals is None:
-        return []
-    client, target, kurtosis = max(analysis.heavy_tails, key=lambda found: found[2])
-    return [
-        f"'{target}' has heavy tails, most at '{client}' (kurtosis {kurtosis:.0f}, normal 3). The intervals "
-        "are too narrow."
     ]
 
 

@@ -172,9 +172,10 @@ def _train(task: _Task, shared: _Shared) -> _Trained:
         learned = choose_plan(problem, procedure, *options)
     else:
         learned = learn(problem, task.plan, task.procedures, *options)
-    predicted = {name: learned.predict(name, learned.models(name), "test") for name in task.procedures}
-    if AUTO in predicted:
-        alone = learned.predict_alone(AUTO)
+    models = {name: learned.models(name) for name in task.procedures}
+    predicted = {name: learned.predict(name, models[name], "test") for name in task.procedures}
+    if AUTO in models:
+        alone = learned.predict_alone(AUTO, models[AUTO])
         predicted[ALONE] = [site.rows for site in alone]
         is_linear = tuple(site.is_linear for site in alone)
     if POOLED in predicted:

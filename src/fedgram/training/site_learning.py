@@ -102,11 +102,10 @@ class Learned:
         """Predict the rows of every site with a procedure's models: arrays (N_m, C)."""
         return self.federation.predict(self._run(procedure), models, part)
 
-    def predict_alone(self, procedure: str) -> list[alone.SitePrediction]:
+    def predict_alone(self, procedure: str, models: SiteModels) -> list[alone.SitePrediction]:
         """Predict the test rows of every site of a blended run without the other sites."""
-        run = self._run(procedure)
-        clients, models = self.federation.clients, self.federation.site_models(run)
-        return alone.predict_alone(clients, models, self.federation.runs.index(run))
+        run = self.federation.runs.index(self._run(procedure))
+        return alone.predict_alone(self.federation.clients, models, run)
 
     def validation_error(self, procedure: str) -> float:
         """Mean squared error over all validation rows, each site in its best round."""

@@ -50,9 +50,8 @@ def judge_sites(
 ) -> tuple[SiteAdvice, ...]:
     """Compare squared errors (N_m, C) of every site's test rows; scale (C,) converts to the targets' units.
 
-    A site gains clearly if its own interval is above 0. A clear loss must also pass a test with the error
-    rate divided by the number of tested sites: among many sites that gain or do not change, some intervals
-    are below 0 by chance.
+    A site gains clearly if its own interval is above 0. A loss must be clearer the more sites are tested
+    (Bonferroni correction), because some of many intervals are below 0 by chance.
     """
     in_time_order = problem.is_in_time_order
     tested = sum(is_decisive(len(each), in_time_order=in_time_order) for each in alone)
