@@ -25,7 +25,8 @@ from advice_results import STORED, tables, write
 from benchmark_pages import read_results, replace_between
 from fedgram._util.arrays import Array
 from fedgram.data.holdout import hold_out
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.runs.advice import AUTO
 from fedgram.training.site_learning import Learned, choose_plan, learn
 from fedgram.training.verdicts import judge_sites, recommend, total_change

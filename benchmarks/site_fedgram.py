@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import BestModels, ChosenModels, SiteModels, predict_sites

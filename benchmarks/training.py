@@ -40,7 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 import fedgram.nets.stack
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
 from fedgram.nets.cuda import autocast, storage_dtype, use_precision

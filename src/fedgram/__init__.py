@@ -22,7 +22,8 @@ from fedgram.theory.predict import Prediction, phi, predict
 from fedgram.theory.select import align, closest_head, solve, unshrink
 
 if TYPE_CHECKING:
-    from fedgram.data.problem import Problem, Split
+    from fedgram.data.problem import Problem
+    from fedgram.data.split import Split
     from fedgram.data.splits import hold_out
     from fedgram.data.tables.read_moments import read_moments
     from fedgram.data.tables.read_site_problem import read_site_problem
@@ -82,7 +83,7 @@ _LAZY = {
     "FederatedRegressor": "fedgram.training.regressor",
     "Plan": "fedgram.training.site_learning",
     "Problem": "fedgram.data.problem",
-    "Split": "fedgram.data.problem",
+    "Split": "fedgram.data.split",
     "hold_out": "fedgram.data.splits",
     "read_moments": "fedgram.data.tables.read_moments",
     "read_site_problem": "fedgram.data.tables.read_site_problem",

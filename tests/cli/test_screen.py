@@ -17,7 +17,8 @@ from rich.console import Console
 
 from fedgram._util.encodings import replace_missing
 from fedgram.cli.progress import progress_bar
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.display.training_table import print_training
 from fedgram.runs import Runs

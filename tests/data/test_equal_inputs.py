@@ -7,7 +7,8 @@ import pytest
 
 from fedgram import predict
 from fedgram.data.equal_inputs import average_equal_inputs, unattainable_fraction
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.runs.measure import measure
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory

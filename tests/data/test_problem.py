@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError, explain, predict, read_moments
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import hold_out, partition_at_random, partition_by_projection
 from fedgram.data.target_scale import target_scale
 

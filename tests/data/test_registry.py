@@ -18,7 +18,8 @@ from fedgram.data.datasets import cache, registry
 from fedgram.data.datasets import loaders as loaders_package
 from fedgram.data.datasets.dataset import Dataset, Options, data_directory
 from fedgram.data.datasets.inspection import check_presence, inspect_dataset
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from tests.helpers import published_files as published
 from tests.helpers.command import fedgram
 

@@ -25,8 +25,8 @@ from fedgram import (
     solve,
 )
 from fedgram._util.display_methods import DisplayMethods
-from fedgram.data.problem import Split
 from fedgram.data.resampling import row_sampler
+from fedgram.data.split import Split
 from fedgram.display.advice import describe_advice, print_advice
 from fedgram.display.results import MAX_HTML_ROWS, VIEWS
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice

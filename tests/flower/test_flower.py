@@ -18,7 +18,8 @@ from torch import nn
 
 from fedgram import Moments, Penalty, predict
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.federation.aggregation import geometric_median
 from fedgram.federation.clients import Clients

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.display.run_sentences import describe_run, state
 from fedgram.display.run_tables import list_document
 from fedgram.flower import Site, client_app, predict_at_site

@@ -11,7 +11,8 @@ from torch import nn
 
 from fedgram._util.errors import InputError
 from fedgram.data.encoding import CLIP
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.federation.secure_sums import decode, encode
 from fedgram.flower import Site, client_app, predict_at_site
 from fedgram.flower.client import Client

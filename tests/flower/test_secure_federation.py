@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgram import InputError, Penalty, explain, predict
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.display.secure_run_tables import describe_state
 from fedgram.federation.secure_sums import Participant, decode, encode
 from fedgram.flower import Site, client_app, secure_session

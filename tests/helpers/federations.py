@@ -4,7 +4,8 @@ import numpy as np
 import psutil
 
 from fedgram.data.encoding import Encoding
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TableSpec, read_splits
 
 SITES = ("coast", "ridge", "valley")

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from fedgram import Moments, align
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import WEAK, Layers, align_layers
 from fedgram.nets.batches import Batches

@@ -7,7 +7,8 @@ import json
 import numpy as np
 from torch import nn
 
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.runs import Account, Runs, Setup, StoredRun
 from fedgram.runs.expectation import expectation
 from fedgram.runs.procedure import Procedure

@@ -10,7 +10,8 @@ from scipy.linalg import sqrtm
 
 from fedgram import InputError, Penalty, phi, predict
 from fedgram._util.text import describe_seeds, pluralize, split_names
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.display.run_figure import draw_comparison
 from fedgram.runs import Runs
 from fedgram.runs.compare import METRICS, Spread, compare_runs

@@ -15,7 +15,7 @@ from fedgram._util.files import read_json
 from fedgram._util.text import escape_text, is_valid_name
 from fedgram.data.datasets import archives
 from fedgram.data.datasets.archives import check_archive
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.data.tables.read_moments import read_moments
 from fedgram.display.prediction_figure import draw_prediction
 from fedgram.flower import Site

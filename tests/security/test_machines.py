@@ -12,7 +12,7 @@ import pytest
 
 from fedgram import Moments
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.flower import Site, client_app
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.deployment import federate

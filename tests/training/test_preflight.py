@@ -10,8 +10,9 @@ from torch import nn
 from fedgram import Penalty, predict
 from fedgram.data.datasets import registry
 from fedgram.data.equal_inputs import unattainable_fraction
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
 from fedgram.data.site_problem import build_site_problem
+from fedgram.data.split import Split
 from fedgram.training import train
 from fedgram.training.preflight import preflight_warnings
 from tests.helpers.small_runs import SETTINGS, net, small_problem

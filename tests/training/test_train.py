@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fedgram import InputError, Penalty
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.federation.federation import Federation
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit

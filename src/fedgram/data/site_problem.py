@@ -12,8 +12,9 @@ from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, hold_out
 from fedgram.data.missing_values import check_complete
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
+from fedgram.data.split import Split
 from fedgram.data.splits import check_training_rows
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from fedgram._util.arrays import Array, as_float
 from fedgram._util.errors import InputError, check_type
 from fedgram.data.holdout import site_generator
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 
 
 def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.advice import ALONE, AUTO, LABELS, Advice
 from fedgram.runs.compare import METRICS, Comparison

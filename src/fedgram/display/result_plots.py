@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, ellipse, escape_label, new_axes
 from fedgram.theory.correct import Correction
 from fedgram.theory.effects import Effects

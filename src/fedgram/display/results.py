@@ -15,7 +15,8 @@ import numpy as np
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import percent, pluralize
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.display import prediction_tables, run_sentences, sentences
 from fedgram.display import result_columns as columns
 from fedgram.display import result_plots as plots

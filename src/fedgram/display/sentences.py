@@ -10,7 +10,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import join_names, percent, pluralize
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.display.analysis import Analysis
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction

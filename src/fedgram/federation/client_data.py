@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedgram._util.arrays import Array
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.nets.model import to_device_dtype
 from fedgram.runs.procedure import Procedure
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.federation.alone import SitePrediction, predict_alone
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts

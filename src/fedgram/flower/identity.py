@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write
 from fedgram._util.locks import wait_for_lock
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.flower.messages import SIGNATURE, Payload, RejectedReplyError
 from fedgram.runs.signatures import is_signed
 

@@ -16,7 +16,8 @@ import tomli_w
 from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes
 from fedgram._util.text import as_names, quote_list
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.problem import Kind, Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import hold_out
 from fedgram.data.tables.read_rows import TEST_FRACTION
 

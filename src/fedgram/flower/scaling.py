@@ -20,7 +20,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.encoding import CLIP
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.federation.secure_sums import SCALE
 from fedgram.flower.site import Site
 

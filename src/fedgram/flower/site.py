@@ -12,7 +12,7 @@ import numpy as np
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
 from fedgram.data.holdout import draw_validation_rows
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite, client_name
 from fedgram.flower.config import read_number, read_standardize

@@ -26,7 +26,8 @@ from typing import Any
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
 from fedgram.data.datasets import registry
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 from fedgram.data.validation import client_name
 from fedgram.flower.config import KEYS

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import suggest
-from fedgram.data.problem import Split
+from fedgram.data.split import Split
 from fedgram.nets.backbones import BACKBONES
 
 Backbone = str | nn.Module | Callable[[], nn.Module]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedgram._util.errors import InputError
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.nets.cuda import STREAMS, storage_dtype
 from fedgram.nets.model import Backbone, draw_example
 from fedgram.nets.stack import has_convolutions

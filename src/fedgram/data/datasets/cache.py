@@ -22,7 +22,8 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import atomic_write, hash_file
 from fedgram.data.datasets.dataset import Dataset, Options, make_key
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 
 LOG = logging.getLogger(__name__)
 

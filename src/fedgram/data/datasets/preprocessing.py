@@ -15,7 +15,8 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import hash_file
 from fedgram.data.datasets.dataset import Dataset
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 
 TABULAR_CLIENTS = 4  # of the paper's tabular datasets

@@ -11,8 +11,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.problem import Kind, Problem, Split
+from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import Impute
+from fedgram.data.split import Split
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint
 from fedgram.data.tables.files import sql_text

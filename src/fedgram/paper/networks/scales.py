@@ -9,7 +9,8 @@ from pathlib import Path
 from fedgram._util.errors import InputError
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.paper.networks.settings import TABULAR, Source
 from fedgram.runs.train_config import Precision, TrainConfig
 

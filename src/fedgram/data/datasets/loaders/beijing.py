@@ -28,7 +28,8 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance, translate_read_errors
 from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS, standardize
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 
 INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")

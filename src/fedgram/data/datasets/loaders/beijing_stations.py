@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 
 FILE = "beijing_stations.csv.gz"
 INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")

@@ -46,7 +46,8 @@ from fedgram.data.datasets.preprocessing import (
     sample_rows,
     standardize,
 )
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import partition_at_random
 
 TARGETS = ("dx", "dy", "log scale")

@@ -15,7 +15,8 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.theory.geometry import psd
 from fedgram.theory.moments import Moments
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
 from fedgram.data.datasets.preprocessing import TABULAR_CLIENTS
-from fedgram.data.problem import Problem, Split
+from fedgram.data.problem import Problem
+from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 
 FILE = "swimmer_mini.npz"
