@@ -27,7 +27,8 @@ from fedgram._util.arrays import Array
 from fedgram.data.holdout import hold_out
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
-from fedgram.runs.advice import AUTO
+from fedgram.federation.alone import choose_alone
+from fedgram.runs.advice import AUTO, Alone
 from fedgram.training.site_learning import Learned, choose_plan, learn
 from fedgram.training.verdicts import judge_sites, recommend, total_change
 from site_fedgram import to_problem
@@ -60,13 +61,16 @@ def measure(problem: SiteProblem) -> dict[str, Any]:
     """Return the verdicts and, for every site, the errors on rows that they have not seen."""
     visible, whole = visible_rows(problem), to_problem(problem)
     trial = choose_plan(visible, AUTO, SEED)
-    alone, joined = square_errors(visible, trial)
+    targets = [split.targets for split in visible.test.values()]
+    method = choose_alone(trial.predict_alone(AUTO), targets)
+    alone, joined = square_errors(visible, trial, method)
     scale = np.ones(alone[0].shape[1])
     sites = judge_sites(visible, alone, joined, scale)
     change = total_change(visible, alone, joined)
-    unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], SEED))
+    unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], SEED), method)
     return {
         "network": str(trial.plan.backbone),
+        "alone": method,
         "recommended": recommend(change),
         "change": _round(change),
         "unseen_change": _round(total_change(whole, unseen_alone, unseen_joined)),
@@ -98,12 +102,13 @@ def visible_rows(problem: SiteProblem) -> Problem:
     return Problem(problem.name, problem.kind, train, test, problem.target_names, validation=validation)
 
 
-def square_errors(problem: Problem, learned: Learned) -> tuple[Sequence[Array], Sequence[Array]]:
-    """Return squared errors (N_m, C) of each site's test rows, alone and joined."""
+def square_errors(
+    problem: Problem, learned: Learned, method: Alone
+) -> tuple[Sequence[Array], Sequence[Array]]:
+    """Return squared errors (N_m, C) of each site's test rows, alone with this method and joined."""
     targets = [split.targets for split in problem.test.values()]
-    models = learned.models(AUTO)
-    alone = [site.rows for site in learned.predict_alone(AUTO, models)]
-    joined = learned.predict(AUTO, models, "test")
+    alone = learned.predict_alone(AUTO)[method]
+    joined = learned.predict(AUTO, learned.models(AUTO), "test")
     before, after = (
         [(f - y) ** 2 for f, y in zip(predicted, targets, strict=True)] for predicted in (alone, joined)
     )

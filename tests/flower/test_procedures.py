@@ -21,7 +21,17 @@ from fedgram.flower import Site, client_app, predict_at_site
 from fedgram.flower.client import ANSWERS
 from fedgram.flower.client_state import ClientStore
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import BLEND, EVALUATE, FINISH, TRAIN, TRIALS, GridTransport, Payload
+from fedgram.flower.messages import (
+    ALONE_ERRORS,
+    BLEND,
+    BLENDS,
+    EVALUATE,
+    FINISH,
+    TRAIN,
+    TRIALS,
+    GridTransport,
+    Payload,
+)
 from fedgram.flower.secure_server import run_secure_server
 from fedgram.flower.server import run_server
 from fedgram.nets.model import draw
@@ -138,8 +148,9 @@ def assert_same_run(ours, theirs, tolerance: float = 1e-10) -> None:
                 vars(one)[name], vars(other)[name], rtol=tolerance, atol=tolerance, err_msg=name
             )
     assert list(ours.account.chosen) == list(theirs.account.chosen)
-    for name, value in theirs.account.chosen.items():
-        both = (np.array(each, float) for each in (ours.account.chosen[name], value))
+    assert ours.account.chosen.get("alone") == theirs.account.chosen.get("alone")
+    for name in theirs.account.chosen.keys() - {"alone"}:
+        both = (np.array(each.account.chosen[name], float) for each in (ours, theirs))
         np.testing.assert_allclose(*both, rtol=tolerance, err_msg=name)
 
 
@@ -160,7 +171,7 @@ def allowed_arrays(procedure: Procedure) -> set[str]:
         names = names | (SUMS | {"errors"} if procedure.moment_head else {"validation_error"})
     if procedure.local or procedure.blended:
         names = names | {"local_error"}
-    return names | {"difference", "agreement", "local_share", *JOINING} if procedure.blended else names
+    return names | {*BLENDS, ALONE_ERRORS, "local_share", *JOINING} if procedure.blended else names
 
 
 def assert_federation_matches(folder, reference) -> None:
@@ -313,7 +324,10 @@ def double_targets(triangle):
         (EVALUATE, "validation_sums", lambda x: np.nan * x, "'validation_sums' has a value that is not"),
         (TRIALS, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
         (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (60,)"),
+        (BLEND, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
+        (BLEND, "agreement", lambda x: x[:-1], "'agreement' is not a float64 array of shape (8,)"),
+        (BLEND, "alone_errors", lambda x: -1 - x, "'alone_errors' are not sums of squares"),
         (FINISH, "local_share", lambda x: x + 2, "'local_share' is not between 0 and 1"),
         (FINISH, "test_mse", lambda x: x + np.inf, "'test_mse' has a value that is not finite"),
         (FINISH, "alone_mse", lambda x: -1 - x, "'alone_mse' is negative"),

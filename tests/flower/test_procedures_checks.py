@@ -18,7 +18,7 @@ from fedgram.flower.checks import (
     optimizer_reach,
 )
 from fedgram.flower.introduction import ClientInfo
-from fedgram.flower.messages import Payload, RejectedReplyError
+from fedgram.flower.messages import ALONE_ERRORS, BLENDS, Payload, RejectedReplyError
 from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.geometry import psd
@@ -166,8 +166,19 @@ def test_first_backbone_far_from_all_others_is_refused():
     assert find_distant_starts({}, limits) == {}
 
 
-@pytest.mark.parametrize(("difference", "agreement", "rows"), [(-1.0, 0.0, 5), (0.0, 1.0, 5), (1.0, 0.0, 0)])
-def test_false_comparisons_are_refused(difference, agreement, rows):
-    reply = Payload({"difference": np.array(difference), "agreement": np.array(agreement)})
+@pytest.mark.parametrize(
+    ("errors", "difference", "agreement", "alone", "rows"),
+    [
+        (0.0, -1.0, 0.0, 0.0, 5),
+        (0.0, 0.0, 1.0, 0.0, 5),
+        (0.0, 1.0, 0.0, 0.0, 0),
+        (-1.0, 1.0, 0.0, 0.0, 5),
+        (1.0, 0.0, 0.0, 0.0, 0),
+        (1.0, 1.0, 1.0, -1.0, 5),
+    ],
+)
+def test_false_comparisons_are_refused(errors, difference, agreement, alone, rows):
+    values = (np.array([each, 0.0]) for each in (errors, difference, agreement, alone))
+    reply = Payload(dict(zip((*BLENDS, ALONE_ERRORS), values, strict=True)))
     with pytest.raises(RejectedReplyError):
         check_blend(reply, info_of(30, np.zeros(2), np.eye(2), rows))

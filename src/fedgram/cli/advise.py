@@ -88,11 +88,12 @@ def advise(
         f"Train {what}{rows}, and keep it:\n  " + _train_command(advice, data, flags, data_dir, data_seed)
     )
     if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
-        typer.echo(f"Sites that do better alone use --procedure {ALONE}, or ridge regression where noted.")
-    if advice.recommended == ALONE and any(site.alone != "network" for site in advice.sites):
+        method = f"--procedure {ALONE}" if advice.alone == "network" else advice.alone
+        typer.echo(f"Sites that do better alone use {method}.")
+    if advice.recommended == ALONE and advice.alone != "network":
         typer.echo(
-            "This trains networks. Where 'alone' is ridge regression, fit it with scikit-learn's RidgeCV or "
-            "the like."
+            f"This trains networks, but {advice.alone} on each site's rows has less error: fit it with "
+            "scikit-learn's RidgeCV or the like."
         )
 
 

@@ -95,8 +95,7 @@ def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str]
     bounds = site.low if site.verdict == "join" else -site.high
     c = int(np.argmax(bounds / np.maximum(alone, np.finfo(float).tiny)))
     sign, effect = (1, "lowers") if site.verdict == "join" else (-1, "raises")
-    method = "" if site.alone == "network" else f", with {site.alone}"
-    advice = "" if site.verdict == "join" else f" Stay alone{method}."
+    advice = "" if site.verdict == "join" else " Stay alone."
     if bounds[c] <= 0:
         return f"{site.name}: joining {effect} the error over all targets, but not clearly for any.{advice}"
     first, last = sorted((sign * site.low[c], sign * site.high[c]))

@@ -1,54 +1,55 @@
-"""What sites of a blended run predict alone: each also trains a network without the others."""
+"""What sites predict without the others: with the network that each trains alone, or with ridge regression.
+
+All sites use the same method, the one with less error over the test rows of all. So few epochs, or a network
+that suits few rows badly, do not make joining look better than it is.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from fedgram._util.arrays import Array
 from fedgram.federation.client_data import Rows
 from fedgram.federation.clients import Clients
-from fedgram.federation.site_models import SiteModels, find_companion, predict_part
+from fedgram.federation.site_models import predict_part
+from fedgram.nets.stack import Tensors
+from fedgram.runs.advice import Alone
 from fedgram.theory.site_ridge import fit_site_ridge
 
-# Validation rows that choose between the network and ridge regression. With fewer, the choice is chance:
-# on 'caschools' of benchmarks/site_problems.py, one row a site, it raised the test error by half.
-MIN_VALIDATION_ROWS = 3
 
+def predict_alone(clients: Clients, networks: Tensors, run: int) -> dict[Alone, list[Array]]:
+    """Predict the test rows of every site without the other sites, by method.
 
-class SitePrediction(NamedTuple):
-    """Predictions (N, C) of a site's test rows, by its network or by ridge regression."""
-
-    rows: Array
-    is_linear: bool
-
-
-def predict_alone(clients: Clients, models: SiteModels, run: int) -> list[SitePrediction]:
-    """Predict the test rows of every site of a blended run without the other sites.
-
-    A site predicts with the network that it trains alone or with a ridge regression on its rows, whichever
-    has less error on its validation rows: few epochs do not make joining look better.
+    `networks` (M, ...) by name are the final models of a local run. Ridge regression needs inputs that are
+    vectors.
     """
-    companion = find_companion(clients, run)
-    validation, test = (
-        predict_part(clients, models.local, part, companion) for part in ("validation", "test")
-    )
-    rows = (map(_to_numpy, part) for part in (clients.data.train, clients.data.validation, clients.data.test))
-    return list(map(_predict_site, *rows, validation, test))
+    predicted: dict[Alone, list[Array]] = {"network": predict_part(clients, networks, "test", run)}
+    parts = clients.data.train, clients.data.validation, clients.data.test
+    sites = [tuple(map(_to_numpy, rows)) for rows in zip(*parts, strict=True)]
+    if sites[0][0][0].ndim == 2:
+        predicted["ridge regression"] = [
+            fit_site_ridge(train, validation).predict(test[0]) for train, validation, test in sites
+        ]
+    return predicted
 
 
-def _predict_site(
-    train: tuple[Array, Array],
-    validation: tuple[Array, Array],
-    test: tuple[Array, Array],
-    validation_network: Array,
-    test_network: Array,
-) -> SitePrediction:
-    inputs, targets = validation
-    if inputs.ndim == 2 and len(inputs) >= MIN_VALIDATION_ROWS:  # no images, and enough to choose by
-        ridge = fit_site_ridge(train, validation)
-        if ridge.validation_error < ((validation_network - targets) ** 2).sum():
-            return SitePrediction(ridge.predict(test[0]), is_linear=True)
-    return SitePrediction(test_network, is_linear=False)
+def choose_alone(predicted: Mapping[Alone, Sequence[Array]], targets: Sequence[Array]) -> Alone:
+    """Return the method with the least squared error over the test rows (N_m, C) of all sites.
+
+    Examples
+    --------
+    >>> targets = [np.zeros((2, 1)), np.zeros((1, 1))]
+    >>> network, linear = ([y + error for y in targets] for error in (2, 1))
+    >>> choose_alone({"network": network, "ridge regression": linear}, targets)
+    'ridge regression'
+    """
+    errors = {method: sum_squares(rows, targets) for method, rows in predicted.items()}
+    return min(errors, key=lambda method: errors[method])
+
+
+def sum_squares(predicted: Sequence[Array], targets: Sequence[Array]) -> float:
+    """Return the squared error over all rows and targets."""
+    return float(sum(((f - y) ** 2).sum() for f, y in zip(predicted, targets, strict=True)))
 
 
 def _to_numpy(rows: Rows) -> tuple[Array, Array]:

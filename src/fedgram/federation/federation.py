@@ -11,6 +11,7 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
+from fedgram.federation.alone import predict_alone
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, Returned
 from fedgram.federation.evaluation import (
@@ -27,6 +28,7 @@ from fedgram.federation.site_models import (
     absorb,
     add_companions,
     check_validation,
+    find_companion,
     fit_heads,
     predict_sites,
 )
@@ -34,6 +36,7 @@ from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.fit import OnEpoch
 from fedgram.nets.model import Backbone
 from fedgram.nets.stack import Tensors
+from fedgram.runs.advice import Alone
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.runs.record import Round, Run
 from fedgram.runs.train_config import TrainConfig
@@ -121,6 +124,12 @@ class Federation:
     def predict(self, run: Run, models: SiteModels, part: str) -> list[Array]:
         """Predict the rows of every client with a run's models: arrays (N_m, C); part: 'test' for example."""
         return predict_sites(self.clients, models, part, self.runs.index(run))
+
+    def predict_alone(self, run: Run) -> dict[Alone, list[Array]]:
+        """Predict the test rows of every client of a blended run without the others, by method."""
+        companion = find_companion(self.clients, self.runs.index(run))
+        assert self.chosen is not None  # blended runs have validation rows
+        return predict_alone(self.clients, self.chosen.finish(companion).tensors, companion)
 
     def _current_models(self) -> Tensors:
         layers = self.clients.receive(self.deployed, self.head, self.bias)

@@ -23,6 +23,7 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
+from fedgram.theory.own_heads import OwnHeads, fit_own_heads
 from fedgram.theory.site_effects import SiteHeads, fit_site_heads
 
 
@@ -91,9 +92,9 @@ class BestModels:
 class ChosenModels:
     """Models of the best round of every run, with solved heads and shares once training has ended.
 
-    Sites of a local run choose their own round. All others share the round with the least error over the
-    validation rows of all sites; so do local models that blended runs mix with, since a round chosen on a
-    few rows of one site looks better than it is.
+    Sites of a local run choose their own round and the ridge of their own head. All others share the round
+    with the least error over the validation rows of all sites; so do local models that blended runs mix with,
+    since a round chosen on a few rows of one site looks better than it is.
     """
 
     def __init__(self, clients: Clients) -> None:
@@ -144,6 +145,8 @@ class ChosenModels:
         tensors = {name: each.clone() for name, each in clients.of_run(self.best.tensors, run).items()}
         rounds = self.best.round[run :: len(clients.runs)].tolist()
         chosen: dict[str, Any] = {"round": rounds if procedure.local else rounds[0]}
+        if procedure.local:
+            tensors = with_heads(tensors, fit_alone_heads(clients, tensors, run, common=False).sites)
         models, unseen = SiteModels(tensors, chosen=chosen), tensors
         if procedure.moment_head:
             heads = fit_heads(clients, tensors, run, deviations=True)
@@ -157,23 +160,23 @@ class ChosenModels:
         return self._blend(models, unseen, run) if procedure.blended else models
 
     def _blend(self, models: SiteModels, unseen: Tensors, run: int) -> SiteModels:
-        """Add the local models and their shares.
+        """Add the local models with solved heads, and their shares.
 
-        Shares compare models on validation rows that neither has seen, so `unseen` have heads of training
-        rows alone: heads that were fitted on these rows look better than they are.
+        Shares compare models on validation rows that neither has seen, so the compared ones have heads of
+        training rows alone: heads that were fitted on these rows look better than they are.
         """
         clients = self.clients
         companion = find_companion(clients, run)
         local = clients.of_run(self.common.tensors, companion)
+        heads = fit_alone_heads(clients, local, companion, common=True)
         sums = BlendSums.from_rows(
-            predict_part(clients, local, "validation", companion),
+            predict_part(clients, with_heads(local, heads.unseen), "validation", companion),
             predict_part(clients, unseen, "validation", run),
             [y.cpu().numpy() for _, y in clients.data.validation],
         )
         shares = sums.shares()
-        return replace(
-            models, local=local, shares=shares, chosen={**models.chosen, "local_share": shares.tolist()}
-        )
+        chosen = {**models.chosen, "local_ridge": float(heads.ratio[0]), "local_share": shares.tolist()}
+        return replace(models, local=with_heads(local, heads.sites), shares=shares, chosen=chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +258,12 @@ def fit_heads(clients: Clients, tensors: Tensors, run: int, *, deviations: bool)
     return fit_site_heads(
         training, validation, effects=effects, deviations=deviations, toward=trained_map(tensors)
     )
+
+
+def fit_alone_heads(clients: Clients, tensors: Tensors, run: int, *, common: bool) -> OwnHeads:
+    """Solve the heads of models that sites train alone, (M, ...) by name."""
+    parts = (feature_sums(clients, tensors, part, run) for part in ("train", "validation"))
+    return fit_own_heads(*parts, common=common)
 
 
 def trained_map(tensors: Tensors) -> Array:

@@ -15,7 +15,14 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.flower.introduction import ClientInfo
-from fedgram.flower.messages import BACKBONE, TRAINING_SUMS, Payload, RejectedReplyError, read_sums
+from fedgram.flower.messages import (
+    ALONE_ERRORS,
+    BACKBONE,
+    TRAINING_SUMS,
+    Payload,
+    RejectedReplyError,
+    read_sums,
+)
 from fedgram.nets.optimizer import FIRST_DECAY, SECOND_DECAY
 from fedgram.runs.joining import ALONE_MSE, CHANGE_HIGH, CHANGE_LOW
 from fedgram.runs.procedure import Return
@@ -255,11 +262,15 @@ def check_trials(reply: Payload, info: ClientInfo) -> None:
 
 def check_blend(reply: Payload, info: ClientInfo) -> None:
     """Reject sums of a comparison that no validation rows have."""
+    check_validation_errors(reply.arrays["errors"], info)
     difference, agreement = reply.arrays["difference"], reply.arrays["agreement"]
-    if difference < 0 or (agreement and not difference):
+    if (difference < 0).any() or (agreement[difference == 0] != 0).any():
         raise RejectedReplyError("'difference' is not a sum of squares")
-    if not info.validation_rows and (difference or agreement):
+    if not info.validation_rows and (difference.any() or agreement.any()):
         raise RejectedReplyError("it compares models on validation rows but has none")
+    alone = reply.arrays[ALONE_ERRORS]
+    if (alone < 0).any() or (alone.any() and not info.test_rows):
+        raise RejectedReplyError(f"'{ALONE_ERRORS}' are not sums of squares over its test rows")
 
 
 def check_finish(reply: Payload, info: ClientInfo, rounds: int) -> None:

@@ -19,9 +19,10 @@ from fedgram.federation.site_models import absorb
 from fedgram.flower.checks import check_blend, check_finish, check_trials
 from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import (
+    ALONE_ERRORS,
     BLEND,
+    BLENDS,
     FINISH,
-    PRIOR,
     SUMS,
     TRAINING_SUMS,
     TRIAL,
@@ -31,10 +32,9 @@ from fedgram.flower.messages import (
     read_sums,
 )
 from fedgram.flower.roster import Roster
-from fedgram.flower.secure_chooser import averaged_map, to_row
+from fedgram.flower.secure_chooser import averaged_map, choose_blend, read_method, read_ratio, to_row
 from fedgram.flower.server_state import BEST
 from fedgram.runs.joining import JOINING
-from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.site_effects import Trial, search_strengths
 
@@ -121,7 +121,8 @@ class Chooser:
             arrays = kept | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if procedure.blended:
-            arrays[PRIOR] = self._find_prior(rounds, best, arrays)
+            arrays |= self._compare_alone(rounds, best, arrays)
+            chosen["local_ridge"] = read_ratio(arrays)
         replies = self._ask(
             FINISH, rounds, best, arrays, lambda reply, info: check_finish(reply, info, rounds)
         )
@@ -133,18 +134,15 @@ class Chooser:
             chosen[name] = self._by_client(
                 {client: float(reply.arrays[name]) for client, reply in replies.items()}
             )
-        return chosen
+        return chosen | ({"alone": read_method(arrays)} if procedure.blended else {})
 
-    def _find_prior(self, rounds: int, best: int, arrays: Arrays) -> Array:
-        """Return the share of all clients together and its weight, from sums over their validation rows."""
+    def _compare_alone(self, rounds: int, best: int, arrays: Arrays) -> Arrays:
+        """Choose how models trained alone are used: ratio of their heads, prior of shares, comparison."""
         replies = self._ask(BLEND, rounds, best, arrays, check_blend)
         rows = [float(self.roster.clients[client].validation_rows) for client in replies]
-        difference, agreement = (
-            np.array([float(reply.arrays[name]) for reply in replies.values()])
-            for name in ("difference", "agreement")
-        )
-        prior = BlendSums(np.array(rows), difference, agreement).prior()
-        return np.array([prior.share, prior.weight])
+        names = (*BLENDS, ALONE_ERRORS)
+        sums = (np.stack([each.arrays[name] for each in replies.values()], axis=1) for name in names)
+        return choose_blend(np.array(rows), *sums)
 
     def _ask(
         self,

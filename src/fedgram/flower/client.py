@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
 from fedgram.data.split import Split
-from fedgram.federation.alone import SitePrediction, predict_alone
+from fedgram.federation.alone import predict_alone, sum_squares
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
@@ -23,6 +23,7 @@ from fedgram.federation.site_models import (
     SiteModels,
     add_companions,
     feature_sums,
+    fit_alone_heads,
     mean_squares,
     predict_part,
     predict_sites,
@@ -42,9 +43,13 @@ from fedgram.flower.client_state import (
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import (
+    ALONE_ERRORS,
     BLEND,
+    BLENDS,
     EVALUATE,
     FINISH,
+    METHODS,
+    OWN_RATIO,
     PRIOR,
     QUERY,
     TRAIN,
@@ -58,21 +63,27 @@ from fedgram.flower.messages import (
     reply_format,
 )
 from fedgram.flower.scaling import Scaling, measure_columns
+from fedgram.flower.secure_chooser import read_method
 from fedgram.flower.secure_client import SECURE_ANSWERS, check_allowed
 from fedgram.flower.site import Site
 from fedgram.flower.site_network import REPLY, Arrays, SiteNetwork
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import draw_example, fingerprint
 from fedgram.nets.stack import Tensors
+from fedgram.runs.advice import Alone
 from fedgram.runs.joining import JOINING, Joining, describe_rmse, measure_joining
 from fedgram.runs.store import safe_name
 from fedgram.theory.blend import BlendSums, SharePrior
 from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.own_heads import NOISE_RATIOS, ratio_errors, solve_for_ratios
 from fedgram.theory.site_effects import EffectStrengths, Trial, fit_site_effects, trial_errors
 from fedgram.training import devices
 
 POOLED = ("mean", "covariance", "within")
 """Arrays of `PooledMoments` in a request."""
+
+ALONE = 1
+"""Index of the run that a site of a blended run trains alone."""
 
 
 class Client:
@@ -187,11 +198,18 @@ class Client:
         return Payload({"errors": np.maximum(errors[:, 0], 0.0)}, request.round)  # rounding
 
     def blend(self, request: Payload) -> Payload:
-        """Return sums that compare the chosen model with the one trained alone."""
+        """Return sums that compare the chosen model with the one trained alone, by ratio of its head."""
         with devices.use_device(self.device):
             clients, models, unseen = self._choose_models(request)
-            sums = self._blend_sums(clients, models.local, unseen)
-        arrays = {"difference": sums.difference[0], "agreement": sums.agreement[0]}
+            training, validation = self._sum_features(clients, models.local, ALONE)
+            heads = solve_for_ratios(training)
+            compared = [with_heads(models.local, heads[each]) for each in range(len(NOISE_RATIOS))]
+            sums = self._blend_sums(clients, compared, unseen)
+            alone = self._predict_alone(request, clients)
+        errors = np.maximum(ratio_errors(heads, validation)[:, 0], 0.0)  # rounding
+        arrays = dict(zip(BLENDS, (errors, sums.difference, sums.agreement), strict=True))
+        targets = [y.cpu().numpy() for _, y in self.data.test]
+        arrays[ALONE_ERRORS] = np.array([sum_squares(alone[method], targets) for method in METHODS])
         return Payload(arrays, request.round)
 
     def finish(self, request: Payload) -> Payload:
@@ -199,23 +217,43 @@ class Client:
         arrays: Arrays = {}
         with devices.use_device(self.device):
             clients, models, unseen = self._choose_models(request)
+            alone: list[Array] = []
             if models.local:
-                prior = SharePrior(*request.arrays[PRIOR].tolist())
-                models = replace(models, shares=self._blend_sums(clients, models.local, unseen).shares(prior))
+                method = read_method(request.arrays)
+                alone = self._predict_alone(request, clients)[method]
+                models = self._blend(request, clients, models, unseen)
                 arrays["local_share"] = models.shares[0]
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
-            alone = predict_alone(clients, models, 0) if models.local else []
         if alone:
             targets = clients.data.test[0][1].cpu().numpy()
-            compared = measure_joining(predicted, [alone[0].rows], [targets])
+            compared = measure_joining(predicted, alone, [targets])
             arrays |= {name: values[0] for name, values in compared.items()}
-            self._report_joining(request, arrays, alone[0], predicted[0], targets)
+            self._report_joining(request, arrays, method, alone[0], predicted[0], targets)
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
+    def _predict_alone(self, request: Payload, clients: Clients) -> dict[Alone, list[Array]]:
+        """Predict the test rows without the other sites, by method; images have no ridge regression."""
+        best = self._store(request).find_best_round()
+        networks = self._solve_alone(clients, self._find_network(request, best).stack.tensors)
+        predicted = predict_alone(clients, networks, ALONE)
+        return {method: predicted.get(method, predicted["network"]) for method in METHODS}
+
+    def _solve_alone(self, clients: Clients, tensors: Tensors) -> Tensors:
+        """Return the network that the site trains alone, with its solved head."""
+        run = len(self.runs) - 1
+        own = clients.of_run(tensors, run)
+        return with_heads(own, fit_alone_heads(clients, own, run, common=False).sites)
+
     def _report_joining(
-        self, request: Payload, arrays: Arrays, alone: SitePrediction, joined: Array, targets: Array
+        self,
+        request: Payload,
+        arrays: Arrays,
+        method: Alone,
+        alone: Array,
+        joined: Array,
+        targets: Array,
     ) -> None:
         """Log and store what joining changes at this site, also by target.
 
@@ -225,7 +263,7 @@ class Client:
         chosen = {name: [float(arrays[name])] for name in names}
         if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
             scale = self.scaling.target_scale if self.scaling else 1.0
-            errors = (each - targets for each in (alone.rows, joined))
+            errors = (each - targets for each in (alone, joined))
             before, after = (scale * np.sqrt((each**2).mean(axis=0)) for each in errors)
             rmse = {
                 name: {"alone": float(before[c]), "joined": float(after[c])}
@@ -234,7 +272,6 @@ class Client:
             log.info(joining.describe_site(0))
             log.info(describe_rmse(rmse))
             found = {name: float(arrays[name]) for name in names if np.isfinite(arrays[name])}
-            method = "ridge regression" if alone.is_linear else "network"
             named = {"site": self.site.name, "alone": method, "test_rows": rows}
             self._store(request).write_joining({**named, **found, "rmse": rmse})
 
@@ -274,6 +311,8 @@ class Client:
         Also return the shared model with a head that has not seen the validation rows.
         """
         clients, tensors = self._load_models(request)
+        if self.procedure.local:
+            tensors = self._solve_alone(clients, tensors)
         unseen = tensors
         if self.procedure.moment_head:
             training, validation = self._sum_features(clients, tensors)
@@ -292,14 +331,29 @@ class Client:
             local = {name: each[1:] for name, each in stack.tensors.items()}
         return clients, SiteModels(tensors, local=local), unseen
 
-    def _blend_sums(self, clients: Clients, local: Tensors, unseen: Tensors) -> BlendSums:
-        targets = [y.cpu().numpy() for _, y in self.data.validation]
-        own = predict_part(clients, local, "validation", 1)
-        return BlendSums.from_rows(own, predict_part(clients, unseen, "validation", 0), targets)
+    def _blend(self, request: Payload, clients: Clients, models: SiteModels, unseen: Tensors) -> SiteModels:
+        """Solve the head of the model trained alone with the ratio of a request, and find its share."""
+        training, validation = self._sum_features(clients, models.local, ALONE)
+        ratio, prior = int(request.arrays[OWN_RATIO]), SharePrior(*request.arrays[PRIOR].tolist())
+        unseen_local, local = (
+            with_heads(models.local, solve_for_ratios(sums)[ratio])
+            for sums in (training, training + validation)
+        )
+        shares = self._blend_sums(clients, [unseen_local], unseen).shares(prior)
+        return replace(models, local=local, shares=shares)
 
-    def _sum_features(self, clients: Clients, models: Tensors) -> tuple[FeatureSums, FeatureSums]:
+    def _blend_sums(self, clients: Clients, own: Sequence[Tensors], unseen: Tensors) -> BlendSums:
+        """Compare models trained alone with the shared one on validation rows, one after the other."""
+        targets = [y.cpu().numpy() for _, y in self.data.validation]
+        shared = predict_part(clients, unseen, "validation", 0)
+        alone = [predict_part(clients, each, "validation", ALONE)[0] for each in own]
+        return BlendSums.from_rows(alone, shared * len(own), targets * len(own))
+
+    def _sum_features(
+        self, clients: Clients, models: Tensors, run: int = 0
+    ) -> tuple[FeatureSums, FeatureSums]:
         """Sum over training and over validation rows, with a leading axis of one site."""
-        return feature_sums(clients, models, "train", 0), feature_sums(clients, models, "validation", 0)
+        return feature_sums(clients, models, "train", run), feature_sums(clients, models, "validation", run)
 
     def _measure_validation(self, clients: Clients, models: Tensors) -> Arrays:
         if self.procedure.local:
@@ -332,7 +386,7 @@ class Client:
         error = network.local_error()
         stored[f"{REPLY}local_error"] = np.full(len(self.runs), error)
         # a site without validation rows keeps its last round
-        return stored, error if self.procedure.local and _count(self.site.validation) else -float(number)
+        return stored, error if _count(self.site.validation) else -float(number)
 
     def _write_model(self, request: Payload, clients: Clients, models: SiteModels) -> None:
         """Write the network that the site predicts with, and the one trained alone with its share."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -19,10 +19,12 @@ from flwr.serverapp import Grid
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, escape_text, is_valid_name
+from fedgram.runs.advice import Alone
 from fedgram.runs.joining import JOINING
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.tensor_files import hash_arrays
 from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.own_heads import NOISE_RATIOS
 
 ARRAYS, METADATA, ERROR, SIGNATURE = "arrays", "metadata", "error", "signature"
 
@@ -38,9 +40,9 @@ log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 class ReplyFormat:
     """Arrays and metadata of a kind of reply, all of them required.
 
-    arrays: shapes in letters, C targets, I inputs, P features, D backbone outputs, S backbone parameters, B
-    bias rules, T trials, Z numbers of a triangle of sums. metadata: types. Arrays in `may_be_nan` may have
-    NaN for what was not measured.
+    arrays: shapes in letters, C targets, I inputs, P features, D backbone outputs, S backbone parameters, A
+    methods to work alone, B bias rules, R noise ratios, T trials, Z numbers of a triangle of sums. metadata:
+    types. Arrays in `may_be_nan` may have NaN for what was not measured.
     """
 
     arrays: Mapping[str, str]
@@ -66,8 +68,14 @@ INPUT_MOMENTS: dict[str, str] = {"input_mean": "I", "input_variance": "I"}
 TRAINING_SUMS, VALIDATION_SUMS = SUMS = ("training_sums", "validation_sums")
 """Triangles of `FeatureSums` over training and over validation rows: a client's in a reply, the totals of all
 clients in a request."""
-TRIAL, PRIOR = "trial", "prior"
-"""Arrays of requests: chosen strengths, prior of the shares."""
+TRIAL, PRIOR, OWN_RATIO = "trial", "prior", "own_ratio"
+"""Arrays of requests: chosen strengths, prior of the shares, noise ratio of heads of models trained alone."""
+BLENDS = ("errors", "difference", "agreement")
+"""Arrays of a comparison with the model trained alone, for each noise ratio of its head."""
+ALONE_ERRORS, ALONE_METHOD = "alone_errors", "alone_method"
+"""Squared errors of test rows without the other sites, by method; index of the method to compare with."""
+METHODS: tuple[Alone, ...] = get_args(Alone)
+"""Methods to work alone, in the order of these errors."""
 
 
 def averaged_arrays(procedure: Procedure) -> dict[str, str]:
@@ -84,7 +92,7 @@ def reply_format(kind: str, procedure: Procedure, *, standardize: bool = False) 
         TRAIN: _train_format,
         EVALUATE: _evaluate_format,
         TRIALS: lambda _: ReplyFormat({"errors": "T"}, IN_ROUND),
-        BLEND: lambda _: ReplyFormat({"difference": "", "agreement": ""}, IN_ROUND),
+        BLEND: lambda _: ReplyFormat({**dict.fromkeys(BLENDS, "R"), ALONE_ERRORS: "A"}, IN_ROUND),
         FINISH: _finish_format,
     }[kind](procedure)
 
@@ -188,9 +196,13 @@ class Payload:
 
 
 def complete_axes(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Add the lengths of axes that follow from others: rules of biases (B) and numbers of a triangle (Z)."""
+    """Add the lengths of other axes.
+
+    These are methods to work alone (A), rules of biases (B), noise ratios (R) and numbers of a triangle (Z).
+    """
     size = 1 + sizes.get("D", 0) + sizes.get("C", 0)
-    return {**sizes, "B": len(BIAS_RULES), "Z": size * (size + 1) // 2}
+    lengths = {"A": len(METHODS), "B": len(BIAS_RULES), "R": len(NOISE_RATIOS), "Z": size * (size + 1) // 2}
+    return {**sizes, **lengths}
 
 
 def read_reply(records: RecordDict, expected: ReplyFormat, sizes: Mapping[str, int]) -> Payload:

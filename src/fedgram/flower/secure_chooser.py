@@ -14,12 +14,23 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.flower.messages import PRIOR, TRAINING_SUMS, TRIAL, name_sums
+from fedgram.flower.messages import (
+    ALONE_METHOD,
+    BLENDS,
+    METHODS,
+    OWN_RATIO,
+    PRIOR,
+    TRAINING_SUMS,
+    TRIAL,
+    name_sums,
+)
 from fedgram.flower.secure_messages import BLENDED, FINISHED, TRIED
+from fedgram.runs.advice import Alone
 from fedgram.runs.joining import ALONE_MSE
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.blend import BlendSums
 from fedgram.theory.moment_head import FeatureSums
+from fedgram.theory.own_heads import NOISE_RATIOS, choose_common_ratio
 from fedgram.theory.site_effects import Trial, search_strengths
 from fedgram.theory.sum_prediction import Total
 
@@ -59,12 +70,13 @@ class SecureChooser:
         trial, _ = search_strengths(errors_of, effects=has_effects, deviations=deviations)
         return trial
 
-    def find_prior(self, arrays: Mapping[str, Array]) -> Array:
-        """Return the share of all clients together and its weight."""
-        total = self.sum_task(BLENDED, self.number, arrays, 3, **self.rounds)
-        rows, difference, agreement = (np.array([float(each)]) for each in total.numbers)
-        prior = BlendSums(rows, difference, agreement).prior()
-        return np.array([prior.share, prior.weight])
+    def compare_alone(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Choose the ratio of heads of models trained alone, and find the prior of their shares."""
+        size = len(BLENDS) * len(NOISE_RATIOS)
+        total = self.sum_task(BLENDED, self.number, arrays, 1 + size + len(METHODS), **self.rounds)
+        numbers = np.array([[float(each)] for each in total.numbers])
+        errors, difference, agreement = numbers[1 : 1 + size].reshape(len(BLENDS), len(NOISE_RATIOS), 1)
+        return choose_blend(numbers[0], errors, difference, agreement, alone=numbers[1 + size :])
 
     def finish(
         self, shared: Mapping[str, Array], sums: tuple[FeatureSums, FeatureSums] | None
@@ -77,13 +89,40 @@ class SecureChooser:
             arrays |= name_sums(*sums) | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if self.procedure.blended:
-            arrays[PRIOR] = self.find_prior(arrays)
-            chosen["local_share"] = float(arrays[PRIOR][0])
+            arrays |= self.compare_alone(arrays)
+            chosen |= {"local_ridge": read_ratio(arrays), "local_share": float(arrays[PRIOR][0])}
         names = tested_names(self.procedure)
         total = self.sum_task(FINISHED, self.number, arrays, 1 + len(names), **self.rounds)
         rows, *errors = map(float, total.numbers)
         means = [error / rows if rows else None for error in errors]
-        return chosen | dict(zip(names, means, strict=True))
+        chosen |= dict(zip(names, means, strict=True))
+        return chosen | ({"alone": read_method(arrays)} if self.procedure.blended else {})
+
+
+def choose_blend(
+    rows: Array, errors: Array, difference: Array, agreement: Array, alone: Array
+) -> dict[str, Array]:
+    """Choose how models trained alone are used, from totals over clients; return arrays of a request.
+
+    rows (M,): validation rows of clients; errors, difference and agreement (ratios, M); alone (methods, M).
+    """
+    ratio = choose_common_ratio(errors)
+    prior = BlendSums(rows, difference[ratio], agreement[ratio]).prior()
+    return {
+        OWN_RATIO: np.array(float(ratio)),
+        PRIOR: np.array([prior.share, prior.weight]),
+        ALONE_METHOD: np.array(float(alone.sum(axis=1).argmin())),
+    }
+
+
+def read_ratio(arrays: Mapping[str, Array]) -> float:
+    """Return the ratio of heads of models trained alone, from the arrays of a request."""
+    return NOISE_RATIOS[int(arrays[OWN_RATIO])]
+
+
+def read_method(arrays: Mapping[str, Array]) -> Alone:
+    """Return what sites predict with alone, from the arrays of a request."""
+    return METHODS[int(arrays[ALONE_METHOD])]
 
 
 def tested_names(procedure: Procedure) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from fedgram._util.files import read_json
 from fedgram.federation.secure_sums import NUMBER_BYTES, Number, Participant, default_threshold, to_bytes
 from fedgram.flower.client_state import folder_name
 from fedgram.flower.identity import SiteKey
-from fedgram.flower.messages import EVALUATE, Payload, averaged_arrays, reply_format
+from fedgram.flower.messages import ALONE_ERRORS, BLENDS, EVALUATE, Payload, averaged_arrays, reply_format
 from fedgram.flower.scaling import measure_columns
 from fedgram.flower.secure_chooser import error_numbers, tested_names
 from fedgram.flower.secure_messages import (
@@ -245,16 +245,22 @@ def _sum_tried(client: Client, request: Payload) -> list[Number]:
 
     They are divided by tr Σ_cen: the choice does not depend on units, and secure sums have no large numbers.
     """
-    unit = float(np.trace(request.arrays["covariance"])) or 1.0  # 0 if all targets are constant
-    errors = client.try_strengths(request).arrays["errors"] / unit
+    errors = client.try_strengths(request).arrays["errors"] / _unit(request)
     return [*error_numbers(errors, has_scatter=bool(request.metadata["has_scatter"]))]
 
 
 def _sum_blended(client: Client, request: Payload) -> list[Number]:
-    """Validation rows, and two sums over them that compare the shared model with the one trained alone."""
+    """Validation rows, and sums over them that compare the shared model with the one trained alone."""
     arrays, validation = client.blend(request).arrays, client.site.validation
     rows = 0 if validation is None else len(validation)
-    return [float(rows), float(arrays["difference"]), float(arrays["agreement"])]
+    scaled = {name: arrays[name] / _unit(request) for name in ("errors", ALONE_ERRORS)}
+    sums = {**arrays, **scaled}
+    return [float(rows), *np.concatenate([sums[name] for name in (*BLENDS, ALONE_ERRORS)]).tolist()]
+
+
+def _unit(request: Payload) -> float:
+    """Return tr Σ_cen, or 1 if all targets are constant."""
+    return float(np.trace(request.arrays["covariance"])) or 1.0
 
 
 def _sum_finished(client: Client, request: Payload) -> list[Number]:

@@ -33,7 +33,7 @@ from fedgram.flower.messages import (
     reply_format,
 )
 from fedgram.flower.scaling import Scaling
-from fedgram.flower.secure_chooser import SecureChooser, tested_names
+from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
@@ -184,8 +184,7 @@ class SecureServer:
             sums = read_sums(found, len(self.targets))
         self.record.document["chosen"] = chosen = self._build_chooser(number).finish(self.shared, sums)
         self.record.write()
-        tested = tested_names(self.config.run.procedure)
-        log.info(describe_choice({name: x for name, x in chosen.items() if name not in tested}))
+        log.info(describe_choice(chosen))
 
     def _build_chooser(self, number: int) -> SecureChooser:
         return SecureChooser(self.config.run.procedure, self.sum_task, number, self.record.best_local)

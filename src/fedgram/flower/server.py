@@ -47,6 +47,8 @@ NO_VALIDATION = (
     "Procedure '{}' chooses strengths on validation rows, but no client has any. Set 'validation-fraction' "
     "in the run config."
 )
+VALIDATED = ("round", "ridge", "intercept", "deviation", "local_ridge", "local_share")
+"""What validation rows choose, by its name in an account."""
 ALREADY_FINISHED = "This run was already finished: nothing was trained. Choose another 'out' to train again."
 
 
@@ -200,7 +202,7 @@ class Server:
         self.record = replace(self.record, account=replace(self.record.account, chosen=chosen))
         self._write_state()
         self.record.save()
-        log.info(describe_choice({name: x for name, x in chosen.items() if not isinstance(x, list)}))
+        log.info(describe_choice(chosen))
         data = self.record.setup.data
         if joining := Joining.from_chosen(chosen, data.clients, data.test_rows):
             log.info(joining.describe())
@@ -348,8 +350,9 @@ class Server:
 
 
 def describe_choice(chosen: Mapping[str, Any]) -> str:
-    """State what validation rows chose; None is a site effect that is off."""
-    values = {name: "off" if each is None else f"{each:.3g}" for name, each in chosen.items()}
+    """State what validation rows chose for all clients; None is a site effect that is off."""
+    common = {name: chosen[name] for name in VALIDATED if not isinstance(chosen.get(name, []), list)}
+    values = {name: "off" if each is None else f"{each:.3g}" for name, each in common.items()}
     shown = ", ".join(f"{name} {value}" for name, value in values.items())
     return "Chosen on validation rows: " + (shown or "each client's own round") + "."
 

@@ -28,6 +28,7 @@ LABELS = {
 """Name of each procedure for people."""
 
 Alone = Literal["network", "ridge regression"]
+"""What sites predict with if they do not join."""
 
 Verdict = Literal["join", "alone", "undecided", "untested"]
 """Clear gain, clear loss, neither, or too few test rows to tell."""
@@ -56,7 +57,6 @@ class Errors:
 class SiteAdvice:
     """Answer for one site.
 
-    alone: what the site predicts with alone, whichever has less error on its validation rows.
     difference: standardized MSE alone minus federated, with a 95 % interval from a paired bootstrap over its
     test rows (`fedgram.runs.paired_bootstrap`); positive if joining helps. rmse_change (C,) with low and high
     (C,): RMSE alone minus federated in the targets' units.
@@ -70,7 +70,6 @@ class SiteAdvice:
     low: Array
     high: Array
     verdict: Verdict
-    alone: Alone = "network"
 
     def __repr__(self) -> str:
         return f"SiteAdvice('{escape_text(self.name, 80)}', {self.verdict})"
@@ -90,6 +89,8 @@ class Advice(DisplayMethods):
         Held-out errors of each procedure, over all sites and by site.
     sites : tuple of SiteAdvice
         Answer for each site.
+    alone : 'network' or 'ridge regression'
+        What sites predict with alone: the method with less error over the test rows of all sites.
     total_change : tuple of float
         Relative change of the mean squared error over all sites by joining, and its 95 % interval; NaN for
         the interval of too few test rows.
@@ -109,6 +110,7 @@ class Advice(DisplayMethods):
     recommended: str
     procedures: tuple[Errors, ...]
     sites: tuple[SiteAdvice, ...]
+    alone: Alone
     total_change: tuple[float, float, float]
     exchanged: tuple[str, ...]
     backbone: str
@@ -125,6 +127,7 @@ class Advice(DisplayMethods):
         return {
             "targets": list(self.targets),
             "recommended": self.recommended,
+            "alone": self.alone,
             "procedures": [
                 {
                     "name": each.name,
@@ -143,7 +146,6 @@ class Advice(DisplayMethods):
                     "r2": {each.name: self._by_target(each.site_r2[m]) for each in self.procedures},
                     "difference": _estimate(site.difference),
                     "verdict": site.verdict,
-                    "alone": site.alone,
                 }
                 for m, site in enumerate(self.sites)
             ],

@@ -37,15 +37,16 @@ class Procedure:
     centralized : bool
         Train one model on the pooled data.
     local : bool
-        Every client trains alone; nothing is exchanged.
+        Every client trains alone; nothing is exchanged. With validation rows, its head is solved by ridge
+        regression on its own features.
     moment_head : int
         After full-model training, solve the ridge head of the pooled rows from sums of features. A number k
         above 1 also does so every k rounds, and training goes on from that head; 0 for none.
     site_effects : bool
         Add an intercept and a deviation of the moment head per client, both shrunk.
     blended : bool
-        Predict with a mixture of this model and the one that the client trains alone; the shares are chosen
-        on validation rows.
+        Predict with a mixture of this model and the one that the client trains alone, with a solved head;
+        ridge and shares are chosen on validation rows.
 
     Raises
     ------

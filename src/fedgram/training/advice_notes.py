@@ -10,7 +10,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, Errors, SiteAdvice
+from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, Alone, Errors, SiteAdvice
 from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
 from fedgram.training.linear_baselines import linear_errors
 
@@ -24,6 +24,7 @@ Squares = Mapping[str, Sequence[Array]]
 def write_notes(
     problem: Problem,
     sites: Sequence[SiteAdvice],
+    alone: Alone,
     procedures: Sequence[Errors],
     squares: Squares,
     recommended: str,
@@ -31,7 +32,7 @@ def write_notes(
     """Return the notes, each a sentence."""
     in_time_order = problem.is_in_time_order
     return (
-        *_alone_notes(sites),
+        *_alone_notes(alone),
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),
         *_mean_notes(problem, squares[recommended]),
@@ -40,16 +41,11 @@ def write_notes(
     )
 
 
-def _alone_notes(sites: Sequence[SiteAdvice]) -> tuple[str, ...]:
-    """Say how many sites alone would rather use ridge regression."""
-    linear = [site.name for site in sites if site.alone != "network"]
-    if not linear:
+def _alone_notes(alone: Alone) -> tuple[str, ...]:
+    """Say if sites alone had better use ridge regression."""
+    if alone == "network":
         return ()
-    which = "all sites" if len(linear) == len(sites) else f"{len(linear)} of {len(sites)} sites"
-    return (
-        f"'Alone' is ridge regression on the site's own rows at {which}, because it has less error on "
-        "their validation rows than their networks.",
-    )
+    return (f"'Alone' is {alone} on each site's rows: over all test rows it has less error than networks.",)
 
 
 def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -15,15 +15,19 @@ from fedgram._util.text import pluralize
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.data.target_scale import target_scale as noted_scale
+from fedgram.federation.alone import choose_alone
 from fedgram.nets.model import default_name
-from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Errors
+from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Alone, Errors
 from fedgram.runs.held_out import HeldOutErrors
+from fedgram.theory.own_heads import NOISE_RATIOS
 from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 from fedgram.training.trainer import check_trainable, parse_runs
 from fedgram.training.verdicts import judge_sites, recommend, total_change
+
+Name = TypeVar("Name", bound=str)
 
 HOLD_OUT = {
     "test": f"A table's site needs {MIN_SITE_ROWS} rows, or {MIN_ROWS_OF_SMALL_SITES} if all sites are "
@@ -97,25 +101,18 @@ def advise(
     others = [(HEAD, FEDAVG), (POOLED,)]
     tasks = [_Task(names, seed, first.plan) for seed in seeds for names in others]
     tasks += [_Task((AUTO,), seed, first.plan) for seed in seeds[1:]]
-    predicted: dict[str, list[list[Array]]] = {name: [] for name in (ALONE, HEAD, FEDAVG, AUTO, POOLED)}
-    problems: dict[str, None] = {}  # in order, without copies
-    for trained in (first, *run_tasks(engine, _train, tasks, shared)):
-        problems |= dict.fromkeys(trained.problems)
-        for name, rows in trained.predicted.items():
-            predicted[name].append(rows)
-    average = {
-        name: [np.mean(each, axis=0) for each in zip(*runs, strict=True)] for name, runs in predicted.items()
-    }
+    every = (first, *run_tasks(engine, _train, tasks, shared))
+    problems = dict.fromkeys(sentence for trained in every for sentence in trained.problems)  # in order
     truth = [split.targets for split in problem.test.values()]
+    alone = _average(trained.alone for trained in every)
+    method = choose_alone(alone, truth)
+    joined = _average(trained.predicted for trained in every)
+    average = {ALONE: alone[method], **{name: joined[name] for name in (HEAD, FEDAVG, AUTO, POOLED)}}
     targets = problem.target_names or tuple(f"target {c + 1}" for c in range(truth[0].shape[1]))
     scale = noted_scale(problem.provenance, targets) if target_scale is None else np.asarray(target_scale)
     procedures = tuple(_errors(name, average[name], truth, scale) for name in average)
     squares = {name: _square_errors(rows, truth) for name, rows in average.items()}
-    judged = judge_sites(problem, squares[ALONE], squares[AUTO], scale)
-    sites = tuple(
-        replace(site, alone="ridge regression" if is_linear else "network")
-        for site, is_linear in zip(judged, first.is_linear, strict=True)
-    )
+    sites = judge_sites(problem, squares[ALONE], squares[AUTO], scale)
     change = total_change(problem, squares[ALONE], squares[AUTO])
     recommended = recommend(change)
     return Advice(
@@ -123,11 +120,12 @@ def advise(
         recommended=recommended,
         procedures=procedures,
         sites=sites,
+        alone=method,
         total_change=change,
         exchanged=_exchanged(recommended, first, problem),
         backbone=default_name(first.plan.backbone),
         config=first.plan.config,
-        notes=(*problems, *write_notes(problem, sites, procedures, squares, recommended)),
+        notes=(*problems, *write_notes(problem, sites, method, procedures, squares, recommended)),
     )
 
 
@@ -153,7 +151,7 @@ class _Shared:
 class _Trained:
     """Test predictions of every site by procedure, and the network: its parameters and its features.
 
-    is_linear: whether each site alone predicts by ridge regression; empty if no site was trained alone.
+    alone: those without the other sites, by method; empty if no site was trained alone.
     """
 
     plan: Plan
@@ -161,11 +159,10 @@ class _Trained:
     parameters: int
     features: int
     problems: tuple[str, ...]
-    is_linear: tuple[bool, ...]
+    alone: dict[Alone, list[Array]]
 
 
 def _train(task: _Task, shared: _Shared) -> _Trained:
-    is_linear: tuple[bool, ...] = ()
     problem, options = shared.problem, (task.seed, shared.device, shared.on_progress)
     if task.plan is None:
         (procedure,) = task.procedures
@@ -174,16 +171,24 @@ def _train(task: _Task, shared: _Shared) -> _Trained:
         learned = learn(problem, task.plan, task.procedures, *options)
     models = {name: learned.models(name) for name in task.procedures}
     predicted = {name: learned.predict(name, models[name], "test") for name in task.procedures}
-    if AUTO in models:
-        alone = learned.predict_alone(AUTO, models[AUTO])
-        predicted[ALONE] = [site.rows for site in alone]
-        is_linear = tuple(site.is_linear for site in alone)
+    alone = learned.predict_alone(AUTO) if AUTO in models else {}
     if POOLED in predicted:
         predicted[POOLED] = _split_pooled(problem, *predicted[POOLED])
     layers = learned.federation.clients.stack.parameters
     size = sum(value[0].numel() for value in layers.values())
     width = layers["feature.weight"].shape[-1]
-    return _Trained(learned.plan, predicted, size, width, learned.problems, is_linear)
+    return _Trained(learned.plan, predicted, size, width, learned.problems, alone)
+
+
+def _average(runs: Iterable[Mapping[Name, list[Array]]]) -> dict[Name, list[Array]]:
+    """Average the predictions of every site over seeds, by name."""
+    by_name: dict[Name, list[list[Array]]] = {}
+    for predicted in runs:
+        for name, rows in predicted.items():
+            by_name.setdefault(name, []).append(rows)
+    return {
+        name: [np.mean(each, axis=0) for each in zip(*rows, strict=True)] for name, rows in by_name.items()
+    }
 
 
 def _no_progress(what: str, fraction: float) -> None:
@@ -225,7 +230,8 @@ def _exchanged(procedure: str, trained: _Trained, problem: Problem) -> tuple[str
         f"every round: row count, sums and sums of products of {width} features and {targets}, over training "
         "and over validation rows",
         f"every round: validation errors with {first} strengths, and of the model trained alone",
-        f"at the end: validation errors with {more} more strengths, and two sums for the shares",
+        f"at the end: validation errors with {more} more strengths; for the model trained alone, "
+        f"{3 * len(NOISE_RATIOS)} sums over validation rows and {len(get_args(Alone))} over test rows",
     )
 
 

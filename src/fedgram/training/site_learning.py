@@ -11,11 +11,10 @@ import torch
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram.data.problem import Problem
-from fedgram.federation import alone
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, draw_example
-from fedgram.runs.advice import AUTO
+from fedgram.runs.advice import AUTO, Alone
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
@@ -102,10 +101,9 @@ class Learned:
         """Predict the rows of every site with a procedure's models: arrays (N_m, C)."""
         return self.federation.predict(self._run(procedure), models, part)
 
-    def predict_alone(self, procedure: str, models: SiteModels) -> list[alone.SitePrediction]:
-        """Predict the test rows of every site of a blended run without the other sites."""
-        run = self.federation.runs.index(self._run(procedure))
-        return alone.predict_alone(self.federation.clients, models, run)
+    def predict_alone(self, procedure: str) -> dict[Alone, list[Array]]:
+        """Predict the test rows of every site of a blended run without the other sites, by method."""
+        return self.federation.predict_alone(self._run(procedure))
 
     def validation_error(self, procedure: str) -> float:
         """Mean squared error over all validation rows, each site in its best round."""

@@ -14,7 +14,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
-from fedgram.federation.alone import predict_alone
+from fedgram.federation.alone import choose_alone
 from fedgram.federation.federation import Federation
 from fedgram.federation.site_models import mean_squares
 from fedgram.nets.model import Backbone
@@ -220,18 +220,20 @@ class StackTraining:
         account = replace(self.records[run].account, tested=self._test_errors(predicted).document())
         if models.chosen:
             clients = self.federation.clients
-            errors = {"test_mse": mean_squares(predicted, clients, "test")}
+            errors, alone_method = {"test_mse": mean_squares(predicted, clients, "test")}, {}
             if models.local:
-                alone = predict_alone(clients, models, self.federation.runs.index(run))
+                targets = [y.cpu().numpy() for _, y in clients.data.test]
+                alone = self.federation.predict_alone(run)
+                alone_method["alone"] = method = choose_alone(alone, targets)
                 errors |= measure_joining(
-                    predicted, [site.rows for site in alone], [y.cpu().numpy() for _, y in clients.data.test],
+                    predicted, alone[method], targets,
                     in_time_order=self.task.problem.is_in_time_order,
                 )  # fmt: skip
             measured = {
                 name: [None if np.isnan(each) else each for each in values.tolist()]
                 for name, values in errors.items()
             }
-            account = replace(account, chosen={**models.chosen, **measured})
+            account = replace(account, chosen={**models.chosen, **measured, **alone_method})
         self.records[run] = record = replace(self.records[run], account=account)
         if self.task.keep_models:
             record.save_model(models.to_arrays(self.federation.clients.stack.dtype))
