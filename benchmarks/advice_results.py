@@ -37,21 +37,9 @@ class Site(NamedTuple):
     joined: float
 
 
-LATER = frozenset({
-    "nycweather", "guns", "ames", "exam", "diamonds-shuffled", "produc", "cigar", "crime", "empluk", "sumhes",
-    "forbes", "chem97", "pbcseq", "developers",
-})  # fmt: skip
-"""Problems that were not looked at when the rules of verdicts were set."""
-
-
 def tables(results: Results) -> dict[str, str]:
-    """Return the tables by the name of their markers, for all problems and for the later ones."""
-    later = {name: each for name, each in results.items() if name in LATER}
-    parts = {f"All {len(results)} problems": results, f"The {len(later)} later problems": later}
-    return {
-        marker: "\n".join(f"{label}:\n\n{table(part)}" for label, part in parts.items())
-        for marker, table in {"total advice": total_table, "site advice": site_table}.items()
-    }
+    """Return the tables by the name of their markers."""
+    return {"total advice": total_table(results), "site advice": site_table(results)}
 
 
 def total_table(results: Results) -> str:
