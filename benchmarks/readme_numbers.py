@@ -26,8 +26,8 @@ FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
 EXAMPLE = "examples/three_sites.csv"
 TITLES = {
     "problems used to set its rules": ("tuned",),
-    "problems added later": ("held-out", "checked"),
-    "problems added last": ("untouched", "added"),
+    "seen before its last change": ("held-out", "checked", "untouched", "added"),
+    "new since then": ("latest",),
 }
 
 
