@@ -69,11 +69,11 @@ TRAINING_SUMS, VALIDATION_SUMS = SUMS = ("training_sums", "validation_sums")
 """Triangles of `FeatureSums` over training and over validation rows: a client's in a reply, the totals of all
 clients in a request."""
 TRIAL, PRIOR, OWN_RATIO = "trial", "prior", "own_ratio"
-"""Arrays of requests: chosen strengths, prior of the shares, noise ratio of heads of models trained alone."""
+"""Arrays of requests: chosen strengths, prior of the shares, index of the noise ratio of own heads."""
 BLENDS = ("errors", "difference", "agreement")
 """Arrays of a comparison with the model trained alone, for each noise ratio of its head."""
 ALONE_ERRORS, ALONE_METHOD = "alone_errors", "alone_method"
-"""Squared errors of test rows without the other sites, by method; index of the method to compare with."""
+"""Squared errors on test rows without the other sites, by method; index of the method to compare with."""
 METHODS: tuple[Alone, ...] = get_args(Alone)
 """Methods to work alone, in the order of these errors."""
 
