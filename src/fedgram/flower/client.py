@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,17 +15,13 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
 from fedgram.data.split import Split
-from fedgram.federation.alone import predict_alone, sum_squares
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
 from fedgram.federation.site_models import (
     SiteModels,
     add_companions,
-    feature_sums,
-    fit_alone_heads,
     mean_squares,
-    predict_part,
     predict_sites,
     squared_errors,
     trained_map,
@@ -43,14 +39,9 @@ from fedgram.flower.client_state import (
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import (
-    ALONE_ERRORS,
     BLEND,
-    BLENDS,
     EVALUATE,
     FINISH,
-    METHODS,
-    OWN_RATIO,
-    PRIOR,
     QUERY,
     TRAIN,
     TRAINING_SUMS,
@@ -61,6 +52,14 @@ from fedgram.flower.messages import (
     name_sums,
     read_sums,
     reply_format,
+)
+from fedgram.flower.own_model import (
+    blend,
+    compare_ratios,
+    predict_methods,
+    solve_alone,
+    sum_errors,
+    sum_features,
 )
 from fedgram.flower.scaling import Scaling, measure_columns
 from fedgram.flower.secure_chooser import read_method
@@ -73,17 +72,12 @@ from fedgram.nets.stack import Tensors
 from fedgram.runs.advice import Alone
 from fedgram.runs.joining import JOINING, Joining, describe_rmse, measure_joining
 from fedgram.runs.store import safe_name
-from fedgram.theory.blend import BlendSums, SharePrior
 from fedgram.theory.moment_head import FeatureSums
-from fedgram.theory.own_heads import NOISE_RATIOS, ratio_errors, solve_for_ratios
 from fedgram.theory.site_effects import EffectStrengths, Trial, fit_site_effects, trial_errors
 from fedgram.training import devices
 
 POOLED = ("mean", "covariance", "within")
 """Arrays of `PooledMoments` in a request."""
-
-ALONE = 1
-"""Index of the run that a site of a blended run trains alone."""
 
 
 class Client:
@@ -190,7 +184,7 @@ class Client:
         """Return squared errors on validation rows with each of the strengths of a request."""
         with devices.use_device(self.device):
             clients, models = self._load_models(request)
-            training, validation = self._sum_features(clients, models)
+            training, validation = sum_features(clients, models)
         trials = [_read_trial(each) for each in request.arrays["trials"]]
         toward = trained_map(models)
         pooled = FeatureSums.from_triangle(request.arrays[TRAINING_SUMS], len(request.arrays["bias"]))
@@ -201,15 +195,8 @@ class Client:
         """Return sums that compare the chosen model with the one trained alone, by ratio of its head."""
         with devices.use_device(self.device):
             clients, models, unseen = self._choose_models(request)
-            training, validation = self._sum_features(clients, models.local, ALONE)
-            heads = solve_for_ratios(training)
-            compared = [with_heads(models.local, heads[each]) for each in range(len(NOISE_RATIOS))]
-            sums = self._blend_sums(clients, compared, unseen)
-            alone = self._predict_alone(request, clients)
-        errors = np.maximum(ratio_errors(heads, validation)[:, 0], 0.0)  # rounding
-        arrays = dict(zip(BLENDS, (errors, sums.difference, sums.agreement), strict=True))
-        targets = [y.cpu().numpy() for _, y in self.data.test]
-        arrays[ALONE_ERRORS] = np.array([sum_squares(alone[method], targets) for method in METHODS])
+            arrays = compare_ratios(clients, models.local, unseen)
+            arrays |= sum_errors(clients, self._predict_alone(request, clients))
         return Payload(arrays, request.round)
 
     def finish(self, request: Payload) -> Payload:
@@ -221,7 +208,7 @@ class Client:
             if models.local:
                 method = read_method(request.arrays)
                 alone = self._predict_alone(request, clients)[method]
-                models = self._blend(request, clients, models, unseen)
+                models = blend(request.arrays, clients, models, unseen)
                 arrays["local_share"] = models.shares[0]
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
@@ -234,17 +221,9 @@ class Client:
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
     def _predict_alone(self, request: Payload, clients: Clients) -> dict[Alone, list[Array]]:
-        """Predict the test rows without the other sites, by method; images have no ridge regression."""
+        """Predict the test rows without the other sites, by method, with the site's own best round."""
         best = self._store(request).find_best_round()
-        networks = self._solve_alone(clients, self._find_network(request, best).stack.tensors)
-        predicted = predict_alone(clients, networks, ALONE)
-        return {method: predicted.get(method, predicted["network"]) for method in METHODS}
-
-    def _solve_alone(self, clients: Clients, tensors: Tensors) -> Tensors:
-        """Return the network that the site trains alone, with its solved head."""
-        run = len(self.runs) - 1
-        own = clients.of_run(tensors, run)
-        return with_heads(own, fit_alone_heads(clients, own, run, common=False).sites)
+        return predict_methods(clients, solve_alone(clients, self._find_network(request, best).stack.tensors))
 
     def _report_joining(
         self,
@@ -312,10 +291,10 @@ class Client:
         """
         clients, tensors = self._load_models(request)
         if self.procedure.local:
-            tensors = self._solve_alone(clients, tensors)
+            tensors = solve_alone(clients, tensors)
         unseen = tensors
         if self.procedure.moment_head:
-            training, validation = self._sum_features(clients, tensors)
+            training, validation = sum_features(clients, tensors)
             pooled, held_out = read_sums(request.arrays, len(request.arrays["bias"]))
             trial, toward = _read_trial(request.arrays[TRIAL]), trained_map(tensors)
 
@@ -331,36 +310,12 @@ class Client:
             local = {name: each[1:] for name, each in stack.tensors.items()}
         return clients, SiteModels(tensors, local=local), unseen
 
-    def _blend(self, request: Payload, clients: Clients, models: SiteModels, unseen: Tensors) -> SiteModels:
-        """Solve the head of the model trained alone with the ratio of a request, and find its share."""
-        training, validation = self._sum_features(clients, models.local, ALONE)
-        ratio, prior = int(request.arrays[OWN_RATIO]), SharePrior(*request.arrays[PRIOR].tolist())
-        unseen_local, local = (
-            with_heads(models.local, solve_for_ratios(sums)[ratio])
-            for sums in (training, training + validation)
-        )
-        shares = self._blend_sums(clients, [unseen_local], unseen).shares(prior)
-        return replace(models, local=local, shares=shares)
-
-    def _blend_sums(self, clients: Clients, own: Sequence[Tensors], unseen: Tensors) -> BlendSums:
-        """Compare models trained alone with the shared one on validation rows, one after the other."""
-        targets = [y.cpu().numpy() for _, y in self.data.validation]
-        shared = predict_part(clients, unseen, "validation", 0)
-        alone = [predict_part(clients, each, "validation", ALONE)[0] for each in own]
-        return BlendSums.from_rows(alone, shared * len(own), targets * len(own))
-
-    def _sum_features(
-        self, clients: Clients, models: Tensors, run: int = 0
-    ) -> tuple[FeatureSums, FeatureSums]:
-        """Sum over training and over validation rows, with a leading axis of one site."""
-        return feature_sums(clients, models, "train", run), feature_sums(clients, models, "validation", run)
-
     def _measure_validation(self, clients: Clients, models: Tensors) -> Arrays:
         if self.procedure.local:
             return {}
         if not self.procedure.moment_head:
             return {"validation_error": squared_errors(clients, models, 0)[0]}
-        return name_sums(*(sums[0] for sums in self._sum_features(clients, models)))
+        return name_sums(*(sums[0] for sums in sum_features(clients, models)))
 
     def _store(self, request: Payload) -> ClientStore:
         name, federation_id = safe_name(self.config.name), safe_name(str(request.metadata["federation"]))
