@@ -23,6 +23,18 @@ class CountedGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.grid, name)
 
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages."""
+        messages = list(messages)
+        self.sent += sum(map(size, messages))
+        return list(self.grid.push_messages(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that have arrived."""
+        replies = list(self.grid.pull_messages(message_ids))
+        self.received += sum(map(size, replies))
+        return replies
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages, and return the replies."""
         messages = list(messages)

@@ -28,7 +28,6 @@ from fedgram.flower.messages import (
     EVALUATE,
     FINISH,
     TRAIN,
-    TRIALS,
     GridTransport,
     Payload,
 )
@@ -168,7 +167,7 @@ def allowed_arrays(procedure: Procedure) -> set[str]:
     if procedure.full_model:
         names = names | BACKBONE
     if not procedure.local:
-        names = names | (SUMS | {"errors"} if procedure.moment_head else {"validation_error"})
+        names = names | (SUMS if procedure.moment_head else {"validation_error"})
     if procedure.local or procedure.blended:
         names = names | {"local_error"}
     return names | {*BLENDS, ALONE_ERRORS, "local_share", *JOINING} if procedure.blended else names
@@ -203,7 +202,7 @@ def test_other_procedures_match_stacked_trainer(tmp_path, procedure):
     [
         ("local", (EVALUATE, 2)),
         ("local", (FINISH, 1)),
-        *((EVERY_OTHER, (kind, n)) for kind, n in ((TRAIN, 2), (TRIALS, 3), (BLEND, 1), (FINISH, 1))),
+        *((EVERY_OTHER, (kind, n)) for kind, n in ((TRAIN, 2), (EVALUATE, 3), (BLEND, 1), (FINISH, 1))),
     ],
 )
 def test_killed_server_reaches_the_same_result(tmp_path, procedure, moment):
@@ -322,8 +321,6 @@ def double_targets(triangle):
         (EVALUATE, "training_sums", negate_features, "its sums are not those of any rows"),
         (EVALUATE, "training_sums", double_targets, "other target moments than its introduction"),
         (EVALUATE, "validation_sums", lambda x: np.nan * x, "'validation_sums' has a value that is not"),
-        (TRIALS, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
-        (TRIALS, "errors", lambda x: x[:-1], "'errors' is not a float64 array of shape (60,)"),
         (BLEND, "errors", lambda x: -1 - x, "validation error is not a sum of squares"),
         (BLEND, "difference", lambda x: -1 - x, "'difference' is not a sum of squares"),
         (BLEND, "agreement", lambda x: x[:-1], "'agreement' is not a float64 array of shape (8,)"),

@@ -22,17 +22,25 @@ class MemoryGrid:
         self.silent = silent or (lambda site, kind, n: False)
         self.asked: list[tuple[str, str]] = []
         self.message_ids = count(1)
+        self.replies: dict[str, Message | None] = {}
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # a server process has these
 
     def get_node_ids(self) -> list[int]:
         return list(self.configs)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return [reply for message in messages if (reply := self._reply(message)) is not None]
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = {str(next(self.message_ids)): message for message in messages}
+        for number, message in sent.items():
+            message.metadata.__dict__["_message_id"] = number
+            self.replies[number] = self._reply(message)
+        return list(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = (self.replies.pop(number, None) for number in message_ids)
+        return [reply for reply in replies if reply is not None]
 
     def _reply(self, message: Message) -> Message | None:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
-        message.metadata.__dict__["_message_id"] = str(next(self.message_ids))
         site = self.configs[node].get("site")
         self.asked.append((site, kind))
         if self.silent(site, kind, self.asked.count((site, kind))):

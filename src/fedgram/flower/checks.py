@@ -255,11 +255,6 @@ def check_target_sums(sums: FeatureSums, info: ClientInfo) -> None:
         raise RejectedReplyError("its sums have other target moments than its introduction")
 
 
-def check_trials(reply: Payload, info: ClientInfo) -> None:
-    """Reject errors of strengths that are not sums of squares."""
-    check_validation_errors(reply.arrays["errors"], info)
-
-
 def check_blend(reply: Payload, info: ClientInfo) -> None:
     """Reject sums of a comparison that no validation rows have."""
     check_validation_errors(reply.arrays["errors"], info)

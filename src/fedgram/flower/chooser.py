@@ -1,12 +1,12 @@
 """Choose round, strengths and shares from what clients report of their validation rows.
 
-The server sees parameters, sums and squared errors. It solves the moment head from totals of the sums. Site
-effects and mixtures are computed by the clients, from their own rows and these totals.
+The server sees parameters, sums and squared errors. From the sums of all clients it chooses strengths and
+solves the moment head. Clients compute site effects and mixtures, from their own rows and the totals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.federation.returns import Layers
 from fedgram.federation.site_models import absorb
-from fedgram.flower.checks import check_blend, check_finish, check_trials
+from fedgram.flower.checks import check_blend, check_finish
 from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import (
     ALONE_ERRORS,
@@ -24,9 +24,7 @@ from fedgram.flower.messages import (
     BLENDS,
     FINISH,
     SUMS,
-    TRAINING_SUMS,
     TRIAL,
-    TRIALS,
     Payload,
     name_sums,
     read_sums,
@@ -36,7 +34,7 @@ from fedgram.flower.secure_chooser import averaged_map, choose_blend, read_metho
 from fedgram.flower.server_state import BEST
 from fedgram.runs.joining import JOINING
 from fedgram.theory.moment_head import FeatureSums
-from fedgram.theory.site_effects import Trial, search_strengths
+from fedgram.theory.site_effects import Trial, choose_strengths
 
 Arrays = dict[str, Array]
 Send = Callable[..., dict[str, Payload]]
@@ -71,13 +69,15 @@ class Chooser:
         return {}
 
     def _choose_moment_head(self, number: int, average: Arrays, measured: Mapping[str, Payload]) -> Arrays:
-        training, validation = add_sums(measured, len(average["bias"]))
-        trial, errors = self._search(number, number, average, training, deviations=False)
-        self._compare(number, errors, average | name_sums(training, validation))
+        targets = len(average["bias"])
+        triangles = {name: np.stack([reply.arrays[name] for reply in measured.values()]) for name in SUMS}
+        training, validation = read_sums(triangles, targets)
+        trial, errors = self._search(average, training, validation, deviations=False)
+        self._compare(number, dict(zip(measured, errors / targets, strict=True)), average | triangles)
         every = self.procedure.moment_head
         if every == 1 or number % every:
             return {}
-        return absorb_head(average, training, trial.ridge)
+        return absorb_head(average, training.total(), trial.ridge)
 
     def _compare(self, number: int, errors: Mapping[str, float], arrays: Arrays) -> None:
         self.state.update_errors("shared", errors)
@@ -85,23 +85,14 @@ class Chooser:
             self.state.keep_best(number, arrays)
 
     def _search(
-        self, number: int, model: int, average: Arrays, training: FeatureSums, *, deviations: bool
-    ) -> tuple[Trial, dict[str, float]]:
-        """Let clients try strengths on the features of a round; also return each client's error."""
-        clients: list[str] = []
-        totals = training.to_triangle()
-
-        def errors_of(trials: Sequence[Trial]) -> Array:
-            arrays = {TRAINING_SUMS: totals, "trials": np.stack([to_row(each) for each in trials])}
-            replies = self._ask(TRIALS, number, model, average | arrays, check_trials)
-            clients[:] = replies
-            return np.stack([reply.arrays["errors"] for reply in replies.values()], axis=1)
-
-        trial, errors = search_strengths(
-            errors_of, effects=self.procedure.site_effects, deviations=deviations
-        )
-        by_target = errors / len(training.targets)
-        return trial, dict(zip(clients, by_target.tolist(), strict=True))
+        self, average: Arrays, training: FeatureSums, validation: FeatureSums, *, deviations: bool
+    ) -> tuple[Trial, Array]:
+        """Choose strengths for the features of a round; also return each client's error."""
+        trial, errors = choose_strengths(
+            training, validation, effects=self.procedure.site_effects, deviations=deviations,
+            toward=averaged_map(average),
+        )  # fmt: skip
+        return trial, np.maximum(errors, 0.0)  # rounding
 
     def finish(self, rounds: int) -> dict[str, Any]:
         """Let clients keep the models of the best round; return what was chosen, for the account."""
@@ -114,11 +105,11 @@ class Chooser:
                 "No client evaluated a round, so there is no head to solve. Start another run.",
                 field="clients",
             )
-        arrays = {name: value for name, value in kept.items() if name not in SUMS}
+        arrays = dict(kept)
         if procedure.moment_head:
-            training, _ = read_sums(kept, len(kept["bias"]))
-            trial, _ = self._search(rounds, best, arrays, training, deviations=True)
-            arrays = kept | {TRIAL: to_row(trial)}
+            training, validation = read_sums(kept, len(kept["bias"]))
+            trial, _ = self._search(kept, training, validation, deviations=True)
+            arrays |= name_sums(training.total(), validation.total()) | {TRIAL: to_row(trial)}
             chosen |= {"ridge": trial.ridge, **trial.strengths.document()}
         if procedure.blended:
             arrays |= self._compare_alone(rounds, best, arrays)
@@ -178,9 +169,3 @@ def absorb_head(average: Mapping[str, Array], sums: FeatureSums, ridge: float) -
     layers = Layers(*(torch.from_numpy(average[name])[None] for name in names))
     moved = absorb(layers, sums.moment_head(ridge, averaged_map(average)))
     return {"layer_weight": moved.layer_weight[0].numpy(), "bias": moved.bias[0].numpy()}
-
-
-def add_sums(replies: Mapping[str, Payload], targets: int) -> tuple[FeatureSums, FeatureSums]:
-    """Total the sums that clients sent over training and over validation rows: all that the server uses."""
-    totals = {name: np.sum([reply.arrays[name] for reply in replies.values()], axis=0) for name in SUMS}
-    return read_sums(totals, targets)

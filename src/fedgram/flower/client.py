@@ -46,7 +46,6 @@ from fedgram.flower.messages import (
     TRAIN,
     TRAINING_SUMS,
     TRIAL,
-    TRIALS,
     Payload,
     log,
     name_sums,
@@ -181,7 +180,7 @@ class Client:
         return Payload(arrays, request.round)
 
     def try_strengths(self, request: Payload) -> Payload:
-        """Return squared errors on validation rows with each of the strengths of a request."""
+        """Return squared errors on validation rows with each of the strengths of a secure request."""
         with devices.use_device(self.device):
             clients, models = self._load_models(request)
             training, validation = sum_features(clients, models)
@@ -365,7 +364,6 @@ ANSWERS = {
     QUERY: Client.describe,
     TRAIN: Client.train,
     EVALUATE: Client.evaluate,
-    TRIALS: Client.try_strengths,
     BLEND: Client.blend,
     FINISH: Client.finish,
     **SECURE_ANSWERS,

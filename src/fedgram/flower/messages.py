@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, get_args
@@ -32,6 +33,8 @@ LARGEST = 1e100
 """Largest absolute value of a number in a reply, so that products of three stay finite."""
 LONGEST_HEADER = 1024
 """Bytes that NumPy's format may add to the numbers of an array."""
+SHORTEST_PAUSE, PAUSE_SHARE, LONGEST_PAUSE = 0.2, 0.1, 3.0
+"""Seconds between two looks for replies: a share of the time that was waited so far, within limits."""
 
 log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 
@@ -41,7 +44,7 @@ class ReplyFormat:
     """Arrays and metadata of a kind of reply, all of them required.
 
     arrays: shapes in letters, C targets, I inputs, P features, D backbone outputs, S backbone parameters, A
-    methods to work alone, B bias rules, R noise ratios, T trials, Z numbers of a triangle of sums. metadata:
+    methods to work alone, B bias rules, R noise ratios, Z numbers of a triangle of sums. metadata:
     types. Arrays in `may_be_nan` may have NaN for what was not measured.
     """
 
@@ -56,10 +59,10 @@ IN_ROUND: dict[str, type] = IDENTITY | {"round": int}
 """Metadata of all replies after the introduction."""
 
 QUERY, TRAIN, EVALUATE = "query", "train", "evaluate"
-TRIALS, BLEND, FINISH = "evaluate.trials", "evaluate.blend", "evaluate.finish"
-KINDS = (QUERY, TRAIN, EVALUATE, TRIALS, BLEND, FINISH)
-"""Flower's type of each message: introduce yourself; train a round; evaluate the average; try strengths of
-site effects; compare with the model trained alone; keep the chosen model."""
+BLEND, FINISH = "evaluate.blend", "evaluate.finish"
+KINDS = (QUERY, TRAIN, EVALUATE, BLEND, FINISH)
+"""Flower's type of each message: introduce yourself; train a round; evaluate the average; compare with the
+model trained alone; keep the chosen model."""
 
 HEAD: dict[str, str] = {"head": "CP", "bias": "C", "own_bias": "C", "centered_bias": "C"}
 BACKBONE: dict[str, str] = {"layer_weight": "PD", "layer_bias": "P", "backbone": "S"}
@@ -91,7 +94,6 @@ def reply_format(kind: str, procedure: Procedure, *, standardize: bool = False) 
         QUERY: lambda _: _query_format(standardize),
         TRAIN: _train_format,
         EVALUATE: _evaluate_format,
-        TRIALS: lambda _: ReplyFormat({"errors": "T"}, IN_ROUND),
         BLEND: lambda _: ReplyFormat({**dict.fromkeys(BLENDS, "R"), ALONE_ERRORS: "A"}, IN_ROUND),
         FINISH: _finish_format,
     }[kind](procedure)
@@ -134,12 +136,12 @@ def _finish_format(procedure: Procedure) -> ReplyFormat:
 
 
 def name_sums(training: FeatureSums, validation: FeatureSums) -> dict[str, Array]:
-    """Return the arrays of a message that has these sums."""
+    """Return these sums as named arrays."""
     return {name: sums.to_triangle() for name, sums in zip(SUMS, (training, validation), strict=True)}
 
 
 def read_sums(arrays: Mapping[str, Array], targets: int) -> tuple[FeatureSums, FeatureSums]:
-    """Return the sums of a message over training and over validation rows."""
+    """Return sums over training and over validation rows from named arrays."""
     training, validation = (FeatureSums.from_triangle(arrays[name], targets) for name in SUMS)
     return training, validation
 
@@ -291,9 +293,24 @@ class GridTransport:
             for node, payload in payloads.items()
         ]
         replies = {}
-        for reply in self.grid.send_and_receive(messages, timeout=self.reply_timeout) if messages else ():
+        for reply in self._exchange(messages) if messages else ():
             if reply.has_error():  # its source may be the SuperLink instead of the node
                 log.warning("A node failed: %s", escape_text(str(reply.error.reason)))
             elif reply.metadata.src_node_id in payloads:
                 replies[reply.metadata.src_node_id] = reply.content
         return replies
+
+    def _exchange(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Send messages and yield the replies that arrive in time.
+
+        `Grid.send_and_receive` looks for replies every three seconds, which many replies do not take.
+        """
+        waiting, started = set(self.grid.push_messages(messages)), time.monotonic()
+        while True:
+            for reply in self.grid.pull_messages(list(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                yield reply
+            waited = time.monotonic() - started
+            if not waiting or waited >= self.reply_timeout:
+                return
+            time.sleep(min(SHORTEST_PAUSE + PAUSE_SHARE * waited, LONGEST_PAUSE, self.reply_timeout - waited))

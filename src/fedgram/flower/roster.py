@@ -261,7 +261,7 @@ class Roster:
         """Read a reply to a request; raise unless it has its format, its nonce and a valid signature."""
         first = next(iter(self.clients.values()), None)
         sizes = {"P": self.config.settings.features, "C": len(first.targets) if first else 0}
-        sizes |= self.state.sizes | {"T": len(request.arrays.get("trials", ()))}
+        sizes |= self.state.sizes
         expected = reply_format(kind, self.config.run.procedure, standardize=self.config.standardize)
         reply = read_reply(records, expected, sizes)
         if reply.error:

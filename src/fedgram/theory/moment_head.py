@@ -97,13 +97,14 @@ class FeatureSums:
 
     @classmethod
     def from_triangle(cls, triangle: Array, targets: int) -> FeatureSums:
-        """Read what `to_triangle` returned for C targets, without leading axes."""
-        size = (isqrt(8 * len(triangle) + 1) - 1) // 2
+        """Read what `to_triangle` returned for C targets."""
+        size = (isqrt(8 * triangle.shape[-1] + 1) - 1) // 2
         rows, columns = np.triu_indices(size)
-        matrix = np.empty((size, size))
-        matrix[rows, columns] = matrix[columns, rows] = triangle
+        matrix = np.empty((*triangle.shape[:-1], size, size))
+        matrix[..., rows, columns] = matrix[..., columns, rows] = triangle
         u, y = slice(1, size - targets), slice(size - targets, size)
-        return cls(matrix[0, 0], matrix[0, u], matrix[0, y], matrix[u, u], matrix[u, y], matrix[y, y])
+        parts = ((0, 0), (0, u), (0, y), (u, u), (u, y), (y, y))
+        return cls(*(matrix[..., row, column] for row, column in parts))
 
     @classmethod
     def stack(cls, sites: list[FeatureSums]) -> FeatureSums:

@@ -221,6 +221,26 @@ class SiteHeads:
     validation_error: Array
 
 
+def choose_strengths(
+    training: FeatureSums,
+    validation: FeatureSums,
+    *,
+    effects: bool,
+    deviations: bool,
+    toward: Array | float = 0.0,
+) -> tuple[Trial, Array]:
+    """Choose every strength from the sums of all sites; parameters as in `fit_site_heads`.
+
+    Also return each site's error with them, as `search_strengths` does.
+    """
+    totals = training.total()
+    return search_strengths(
+        lambda trials: trial_errors(training, validation, totals, trials, toward),
+        effects=effects,
+        deviations=deviations,
+    )
+
+
 def fit_site_heads(
     training: FeatureSums,
     validation: FeatureSums,
@@ -248,12 +268,10 @@ def fit_site_heads(
         Fitted on training and validation rows with the chosen strengths; `shared_unseen` and `unseen` on
         training rows alone.
     """
-    totals, rows = training.total(), training + validation
-    chosen, errors = search_strengths(
-        lambda trials: trial_errors(training, validation, totals, trials, toward),
-        effects=effects,
-        deviations=deviations,
+    chosen, errors = choose_strengths(
+        training, validation, effects=effects, deviations=deviations, toward=toward
     )
+    totals, rows = training.total(), training + validation
     shared, shared_unseen = (each.moment_head(chosen.ridge, toward) for each in (rows.total(), totals))
     return SiteHeads(
         shared=shared,
