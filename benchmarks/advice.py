@@ -30,7 +30,7 @@ from fedgram.data.split import Split
 from fedgram.federation.alone import choose_alone
 from fedgram.runs.advice import AUTO, Alone
 from fedgram.training.site_learning import Learned, choose_plan, learn
-from fedgram.training.verdicts import judge_sites, recommend, total_change
+from fedgram.training.verdicts import judge_sites, total_change
 from site_fedgram import to_problem
 from site_problems import PROBLEMS, Rows, SiteProblem
 from sites import new_parser, run_parsed, select
@@ -71,7 +71,6 @@ def measure(problem: SiteProblem) -> dict[str, Any]:
     return {
         "network": str(trial.plan.backbone),
         "alone": method,
-        "recommended": recommend(change),
         "change": _round(change),
         "unseen_change": _round(total_change(whole, unseen_alone, unseen_joined)),
         "sites": {

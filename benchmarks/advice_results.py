@@ -12,6 +12,7 @@ import numpy as np
 from benchmark_pages import markdown_table
 from fedgram._util.files import write_bytes
 from fedgram.runs.advice import AUTO
+from fedgram.training.verdicts import recommend
 from site_results import geometric_mean
 
 STORED = Path(__file__).with_name("advice_results.json")
@@ -24,6 +25,11 @@ def write(results: Results, path: Path) -> None:
     """Write a JSON file with one line per problem."""
     lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in results.items())
     write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def recommends_joining(result: Mapping[str, Any]) -> bool:
+    """Whether `advise` recommends joining on a problem."""
+    return recommend(tuple(result["change"])) == AUTO
 
 
 class Site(NamedTuple):
@@ -45,12 +51,12 @@ def tables(results: Results) -> dict[str, str]:
 def total_table(results: Results) -> str:
     """Answers for all sites of a problem, and what joining then changed on unseen rows."""
     answers: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-        "federate (clear gain)": lambda each: each["change"][2] < 0,
+        "federate (clear gain)": lambda each: recommends_joining(each) and each["change"][2] < 0,
         "no clear difference, joining recommended": lambda each: (
-            each["change"][1] <= 0 <= each["change"][2] and each["recommended"] == AUTO
+            recommends_joining(each) and each["change"][2] >= 0
         ),
         "no clear difference, working alone recommended": lambda each: (
-            each["change"][1] <= 0 <= each["change"][2] and each["recommended"] != AUTO
+            not recommends_joining(each) and each["change"][1] <= 0
         ),
         "stay alone (clear loss)": lambda each: each["change"][1] > 0,
     }
@@ -75,7 +81,7 @@ def _describe_changes(changes: Sequence[float]) -> tuple[str, str, str, str]:
 def _describe_policies(results: Results) -> str:
     """Compare the recommendation with joining always and with the better choice, known afterwards."""
     ratio = {name: 1 + each["unseen_change"][0] for name, each in results.items()}
-    followed = [ratio[name] if each["recommended"] == AUTO else 1.0 for name, each in results.items()]
+    followed = [ratio[name] if recommends_joining(each) else 1.0 for name, each in results.items()]
     always, best = list(ratio.values()), [min(each, 1.0) for each in ratio.values()]
     return (
         f"Error relative to working alone, geometric mean: {geometric_mean(followed):.3f} if all follow the "

@@ -17,7 +17,6 @@ from fedgram import Penalty, explain, predict, read_moments
 from fedgram.display.prediction_figure import draw_prediction
 from fedgram.paper.networks.agreement import measure_agreement
 from fedgram.paper.report.networks import load_results
-from fedgram.runs.advice import AUTO
 from reproduction_page import count_runs, load_chapters
 from site_results import SIMPLE, Results, summarize
 
@@ -53,8 +52,8 @@ def _sites() -> str:
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
     results = read_results(advice_results.STORED)
-    joined = [each["unseen_change"][0] for each in results.values() if each["recommended"] == AUTO]
-    fell = sum(change < 0 for change in joined)
+    joined = list(filter(advice_results.recommends_joining, results.values()))
+    fell = sum(each["unseen_change"][0] < 0 for each in joined)
     return (
         "| `advise`, one seed | |\n| --- | --- |\n"
         f"| problems on which it recommends joining | {len(joined)} of {len(results)} |\n"

@@ -96,13 +96,13 @@ DISAGREEMENTS = {
     "share of runs whose direction error centering changes by more than 0.02": Disagreement(
         ("means-moved",), "the drift above"
     ),
-    "objective removed by alignment: Swimmer; Hopper, common start; Beijing, independent starts": Disagreement(
+    "objective removed by alignment: Swimmer; Hopper, common; Beijing, independent starts": Disagreement(
         (
             *(f"mismatched-{name}" for name in ("common-swimmer", "common-hopper", "independent-beijing")),
             *(f"mismatched-{name}" for name in ("common-range", "independent-swimmer", "independent-range")),
             "mismatched-similar",
         ),
-        "on Hopper a first round either [jumps](docs/drift.md) or does not: two of five common starts jump, and "
-        "three of five independent ones, which decides the medians; on Swimmer no round jumps",
+        "on Hopper a first round either [jumps](docs/drift.md) or does not: two of five common starts jump, "
+        "and three of five independent ones, which decides the medians; on Swimmer no round jumps",
     ),
 }

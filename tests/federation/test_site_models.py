@@ -226,7 +226,7 @@ def test_a_local_run_solves_the_head_of_each_site():
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_sites_alone_have_the_models_of_a_local_run_and_ridge_regression():
+def test_sites_alone_have_the_models_of_a_local_run_ridge_regression_and_their_means():
     federation, _ = train([FULL + "+blended", "local"])
     blended, local = federation.recorded
     predicted, data = federation.predict_alone(blended), federation.clients.data
@@ -234,8 +234,10 @@ def test_sites_alone_have_the_models_of_a_local_run_and_ridge_regression():
     np.testing.assert_array_equal(np.concatenate(predicted["network"]), np.concatenate(networks))
     for m, rows in enumerate(zip(data.train, data.validation, data.test, strict=True)):
         fitted, held_out, test = ((x.numpy(), y.numpy()) for x, y in rows)
-        expected = fit_site_ridge(fitted, held_out).predict(test[0])
+        inputs, known = (np.concatenate(each) for each in zip(fitted, held_out, strict=True))
+        expected = fit_site_ridge(inputs, known).predict(test[0])
         np.testing.assert_allclose(predicted["ridge regression"][m], expected)
+        np.testing.assert_allclose(predicted["mean"][m], np.tile(known.mean(axis=0), (len(test[1]), 1)))
     targets = [y.numpy() for _, y in data.test]
     errors = {method: sum_squares(rows, targets) for method, rows in predicted.items()}
     assert choose_alone(predicted, targets) == min(errors, key=errors.get)
@@ -250,7 +252,7 @@ def test_images_alone_have_no_ridge_regression():
     problem = replace(site_problem(), **images)
     backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 5))
     federation, _ = train([FULL + "+blended"], problem, backbone=backbone)
-    assert set(federation.predict_alone(federation.recorded[0])) == {"network"}
+    assert set(federation.predict_alone(federation.recorded[0])) == {"network", "mean"}
 
 
 def test_shares_compare_models_that_have_not_seen_the_validation_rows():

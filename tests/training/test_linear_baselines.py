@@ -29,8 +29,9 @@ def test_small_sites_gain_from_the_sums_of_all():
     problem = problem_of((14,) * 30, noise=1.0)
     alone = []
     for name, test in problem.test.items():
-        own = ((part[name].inputs, part[name].targets) for part in (problem.train, problem.validation))
-        alone.append((fit_site_ridge(*own).predict(test.inputs) - test.targets) ** 2)
+        own = [part[name] for part in (problem.train, problem.validation)]
+        rows = (np.concatenate([getattr(part, kind) for part in own]) for kind in ("inputs", "targets"))
+        alone.append((fit_site_ridge(*rows).predict(test.inputs) - test.targets) ** 2)
     assert np.concatenate(linear_errors(problem)).mean() < 0.9 * np.concatenate(alone).mean()
 
 

@@ -44,14 +44,17 @@ def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
     ("change", "recommended"),
     [
         ((-0.2, -0.3, -0.1), AUTO),
-        ((0.1, -0.2, 0.4), AUTO),
-        ((0.11, -0.2, 0.4), ALONE),
+        ((0.5, -0.2, 1.4), AUTO),
+        ((0.51, -0.2, 1.4), ALONE),
         ((0.05, 0.01, 0.1), ALONE),
+        ((-0.001, -0.009, 0.008), ALONE),
+        ((-0.001, -0.011, 0.008), AUTO),
+        ((-0.007, -0.009, -0.005), ALONE),
         ((0.05, np.nan, np.nan), AUTO),
         ((np.nan, np.nan, np.nan), ALONE),
     ],
 )
-def test_joining_is_recommended_unless_it_looks_worse(change, recommended):
+def test_joining_is_recommended_unless_it_looks_worthless(change, recommended):
     assert recommend(change) == recommended
 
 

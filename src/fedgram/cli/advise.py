@@ -13,7 +13,7 @@ from fedgram._util.text import join_names
 from fedgram.cli import options
 from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, parse_units
-from fedgram.runs.advice import ALONE, Advice
+from fedgram.runs.advice import ALONE, ALONE_LABELS, Advice
 
 
 @app.command()
@@ -88,13 +88,11 @@ def advise(
         f"Train {what}{rows}, and keep it:\n  " + _train_command(advice, data, flags, data_dir, data_seed)
     )
     if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
-        method = f"--procedure {ALONE}" if advice.alone == "network" else advice.alone
+        method = f"--procedure {ALONE}" if advice.alone == "network" else ALONE_LABELS[advice.alone]
         typer.echo(f"Sites that do better alone use {method}.")
     if advice.recommended == ALONE and advice.alone != "network":
-        typer.echo(
-            f"This trains networks, but {advice.alone} on each site's rows has less error: fit it with "
-            "scikit-learn's RidgeCV or the like."
-        )
+        fit = ": fit it with scikit-learn's RidgeCV or the like" if advice.alone == "ridge regression" else ""
+        typer.echo(f"This trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}.")
 
 
 def _train_command(

@@ -16,7 +16,7 @@ from fedgram._util.text import pluralize
 from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
-from fedgram.runs.advice import ALONE, AUTO, LABELS, POOLED, Advice, SiteAdvice, Verdict
+from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice, SiteAdvice, Verdict
 
 MAX_SITES = 10  # shown unless all are asked for
 
@@ -50,14 +50,22 @@ def _answer(advice: Advice) -> str:
             f"{rows} are too few to tell whether joining pays (at least six, and 16 at a site with --time)."
             f"{_say_what_to_do(advice)}"
         )
-    answer = "Federate" if high < 0 else "Stay alone" if low > 0 else "No clear difference"
+    is_clear = (high < 0 and advice.recommended == AUTO) or low > 0
+    answer = ("Stay alone" if low > 0 else "Federate") if is_clear else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
-    ends = sorted((low, high) if effect == "raises" else (-low, -high))
-    size, first, last = (format_digits(each, 2) for each in (abs(change), *ends))
     return (
-        f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by {size} % "
-        f"in total (95 %: {first} to {last} %).{_say_what_to_do(advice) if low <= 0 <= high else ''}"
+        f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by "
+        f"{format_digits(abs(change), 2)} % in total (95 %: {_describe_interval(low, high)})."
+        f"{'' if is_clear else _say_what_to_do(advice)}"
     )
+
+
+def _describe_interval(low: float, high: float) -> str:
+    """Format an interval of a change in percent."""
+    if low < 0 < high:
+        return f"from {format_digits(-low, 2)} % lower to {format_digits(high, 2)} % higher"
+    first, last = (format_digits(each, 2) for each in sorted((abs(low), abs(high))))
+    return f"{first} to {last} %"
 
 
 def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
@@ -68,9 +76,11 @@ def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
 
 def _say_what_to_do(advice: Advice) -> str:
     """Return a sentence for advice without a clear difference."""
-    if advice.recommended == ALONE:
-        return " Working alone is recommended, since its error is lower on these rows."
-    return " Joining is recommended: on most problems of our benchmarks it helped."
+    if advice.recommended == AUTO:
+        return " Joining is recommended: on most problems of our benchmarks it helped."
+    if advice.total_change[1] > -LEAST_GAIN:
+        return f" Working alone is recommended: joining gains less than {100 * LEAST_GAIN:g} %."
+    return " Working alone is recommended, since its error is much lower on these rows."
 
 
 def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:

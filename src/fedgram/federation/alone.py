@@ -1,12 +1,14 @@
-"""What sites predict without the others: with the network that each trains alone, or with ridge regression.
+"""What sites predict without the others: a network that each trains alone, ridge regression, or its mean.
 
-All sites use the same method, the one with less error over the test rows of all. So few epochs, or a network
-that suits few rows badly, do not make joining look better than it is.
+All sites use the same method, the one with the least error over the test rows of all. So few epochs, a
+network that suits few rows badly, or inputs that explain little do not make joining look better than it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.federation.client_data import Rows
@@ -21,15 +23,20 @@ def predict_alone(clients: Clients, networks: Tensors, run: int) -> dict[Alone, 
     """Predict the test rows of every site without the other sites, by method.
 
     `networks` (M, ...) by name are the final models of a local run. Ridge regression needs inputs that are
-    vectors.
+    vectors. It and the mean use training and validation rows.
     """
     predicted: dict[Alone, list[Array]] = {"network": predict_part(clients, networks, "test", run)}
-    parts = clients.data.train, clients.data.validation, clients.data.test
-    sites = [tuple(map(_to_numpy, rows)) for rows in zip(*parts, strict=True)]
-    if sites[0][0][0].ndim == 2:
+    data = clients.data
+    known = [_join_rows(*parts) for parts in zip(data.train, data.validation, strict=True)]
+    test = [_to_numpy(rows) for rows in data.test]
+    if known[0][0].ndim == 2:
         predicted["ridge regression"] = [
-            fit_site_ridge(train, validation).predict(test[0]) for train, validation, test in sites
+            fit_site_ridge(*rows).predict(inputs) for rows, (inputs, _) in zip(known, test, strict=True)
         ]
+    predicted["mean"] = [
+        np.broadcast_to(targets.mean(axis=0), held_out.shape)
+        for (_, targets), (_, held_out) in zip(known, test, strict=True)
+    ]
     return predicted
 
 
@@ -50,6 +57,11 @@ def choose_alone(predicted: Mapping[Alone, Sequence[Array]], targets: Sequence[A
 def sum_squares(predicted: Sequence[Array], targets: Sequence[Array]) -> float:
     """Return the squared error over all rows and targets."""
     return float(sum(((f - y) ** 2).sum() for f, y in zip(predicted, targets, strict=True)))
+
+
+def _join_rows(*parts: Rows) -> tuple[Array, Array]:
+    inputs, targets = zip(*map(_to_numpy, parts), strict=True)
+    return np.concatenate(inputs), np.concatenate(targets)
 
 
 def _to_numpy(rows: Rows) -> tuple[Array, Array]:

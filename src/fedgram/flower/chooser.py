@@ -70,6 +70,7 @@ class Chooser:
 
     def _choose_moment_head(self, number: int, average: Arrays, measured: Mapping[str, Payload]) -> Arrays:
         targets = len(average["bias"])
+        measured = {client: measured[client] for client in self.roster.names if client in measured}
         triangles = {name: np.stack([reply.arrays[name] for reply in measured.values()]) for name in SUMS}
         training, validation = read_sums(triangles, targets)
         trial, errors = self._search(average, training, validation, deviations=False)

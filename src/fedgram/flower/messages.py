@@ -287,7 +287,7 @@ class GridTransport:
         return list(self.grid.get_node_ids())
 
     def send(self, message_type: str, payloads: Mapping[int, Payload]) -> dict[int, RecordDict]:
-        """Send one payload per node; return what arrives in time, unchecked, by node."""
+        """Send one payload per node; return what arrives in time, unchecked, in the order of the nodes."""
         messages = [
             Message(payload.to_records(), dst_node_id=node, message_type=message_type, ttl=self.reply_timeout)
             for node, payload in payloads.items()
@@ -298,17 +298,17 @@ class GridTransport:
                 log.warning("A node failed: %s", escape_text(str(reply.error.reason)))
             elif reply.metadata.src_node_id in payloads:
                 replies[reply.metadata.src_node_id] = reply.content
-        return replies
+        return {node: replies[node] for node in payloads if node in replies}
 
     def _exchange(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Send messages and yield the replies that arrive in time.
 
         `Grid.send_and_receive` looks for replies every three seconds, which many replies do not take.
         """
-        waiting, started = set(self.grid.push_messages(messages)), time.monotonic()
+        waiting, started = dict.fromkeys(self.grid.push_messages(messages)), time.monotonic()
         while True:
-            for reply in self.grid.pull_messages(list(waiting)):
-                waiting.discard(reply.metadata.reply_to_message_id)
+            for reply in self.grid.pull_messages(tuple(waiting)):
+                waiting.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
             waited = time.monotonic() - started
             if not waiting or waited >= self.reply_timeout:

@@ -27,8 +27,18 @@ LABELS = {
 }
 """Name of each procedure for people."""
 
-Alone = Literal["network", "ridge regression"]
+Alone = Literal["network", "ridge regression", "mean"]
 """What sites predict with if they do not join."""
+
+ALONE_LABELS: dict[Alone, str] = {
+    "network": "the network that each site trains",
+    "ridge regression": "ridge regression on each site's rows",
+    "mean": "the mean of each site's targets",
+}
+"""Each of them in words."""
+
+LEAST_GAIN = 0.01
+"""Part of the mean squared error: if the interval has no gain of this size, joining is not recommended."""
 
 Verdict = Literal["join", "alone", "undecided", "untested"]
 """Clear gain, clear loss, neither, or too few test rows to tell."""
@@ -89,8 +99,8 @@ class Advice(DisplayMethods):
         Held-out errors of each procedure, over all sites and by site.
     sites : tuple of SiteAdvice
         Answer for each site.
-    alone : 'network' or 'ridge regression'
-        What sites predict with alone: the method with less error over the test rows of all sites.
+    alone : 'network', 'ridge regression' or 'mean'
+        What sites predict with alone: the method with the least error over the test rows of all sites.
     total_change : tuple of float
         Relative change of the mean squared error over all sites by joining, and its 95 % interval; NaN for
         the interval of too few test rows.

@@ -10,7 +10,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, FEDAVG, HEAD, LABELS, Alone, Errors, SiteAdvice
+from fedgram.runs.advice import ALONE, ALONE_LABELS, FEDAVG, HEAD, LABELS, Alone, Errors, SiteAdvice
 from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
 from fedgram.training.linear_baselines import linear_errors
 
@@ -42,10 +42,10 @@ def write_notes(
 
 
 def _alone_notes(alone: Alone) -> tuple[str, ...]:
-    """Say if sites alone had better use ridge regression."""
+    """Say if sites alone had better not use networks."""
     if alone == "network":
         return ()
-    return (f"'Alone' is {alone} on each site's rows: over all test rows it has less error than networks.",)
+    return (f"'Alone' is {ALONE_LABELS[alone]}: over all test rows it has less error than networks.",)
 
 
 def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from scipy.special import stdtr
 
 from fedgram._util.arrays import Array
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, AUTO, SiteAdvice, Verdict
+from fedgram.runs.advice import ALONE, AUTO, LEAST_GAIN, SiteAdvice, Verdict
 from fedgram.runs.paired_bootstrap import (
     LEVEL,
     block_count,
@@ -22,9 +22,11 @@ from fedgram.runs.paired_bootstrap import (
     resample_means,
 )
 
-# Without a clear difference, joining is recommended up to this relative change of the mean squared error. Of
-# 14 such problems of benchmarks/advice.py, with estimates up to +9 %, the error fell on unseen rows on 10.
-TOLERATED_CHANGE = 0.1
+# Without a clear difference, joining is recommended up to this relative change of the mean squared error,
+# because a few test rows with large errors often decide the estimate. Of 30 such problems of
+# benchmarks/advice.py, with estimates up to +45 %, the error fell on unseen rows on 24, and on all seven with
+# estimates above +10 %.
+TOLERATED_CHANGE = 0.5
 
 
 def total_change(
@@ -40,9 +42,9 @@ def total_change(
 
 
 def recommend(change: tuple[float, float, float]) -> str:
-    """Recommend joining, unless its error is clearly higher, or higher by more than the tolerated change."""
-    is_clearly_higher = change[1] > 0
-    return AUTO if change[0] <= TOLERATED_CHANGE and not is_clearly_higher else ALONE
+    """Recommend joining, unless it clearly gains too little or its estimate is above the tolerated change."""
+    is_worthless = change[1] > -LEAST_GAIN
+    return AUTO if change[0] <= TOLERATED_CHANGE and not is_worthless else ALONE
 
 
 def judge_sites(
