@@ -51,6 +51,13 @@ def test_no_column_of_the_table_is_replaced(predict, folder):
     assert out.splitlines()[0] == "a,b,site,y,y predicted,y predicted 2"
 
 
+def test_a_table_without_rows_is_refused(predict, folder):
+    NEW[:0].to_csv(folder / "none.csv", index=False)
+    code, out, err = predict("runs", "none.csv", "--client", "site", "-o", "predicted none.csv")
+    assert (code, out, err) == (2, "", "fedgram: No rows in 'none.csv'. Add some.\n")
+    assert not (folder / "predicted none.csv").exists()
+
+
 def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     code, out, err = predict("runs", "new.csv", "--client", "site", "-o", "predicted.csv")
     assert (code, out, err) == (0, "", "Wrote predicted.csv: 7 rows.\n")

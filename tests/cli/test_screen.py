@@ -20,8 +20,10 @@ from fedgram.cli.progress import progress_bar
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TableSpec, read_table
+from fedgram.display import run_sentences, run_tables
 from fedgram.display.training_table import print_training
 from fedgram.runs import Runs
+from fedgram.runs.compare import compare_runs
 from fedgram.runs.held_out import HeldOutErrors
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.train_config import TrainConfig
@@ -200,6 +202,22 @@ def test_a_run_without_test_rows_is_shown(tmp_path):
     problem = replace(small_problem(), test={})
     runs = trained(tmp_path, ["local"], [0], replace(SETTINGS, rounds=1, epochs=1), problem)
     assert "No test errors: there are no test rows." in printed(runs)
+
+
+def test_what_was_chosen_is_shown_without_test_rows(tmp_path, capsys):
+    run = exact_run(tmp_path, "full-model+moment-head", rounds=1)
+    setup = replace(run.setup, data=replace(run.setup.data, test_rows=(0, 0, 0)))
+    chosen = {"round": 1, "ridge": 0.1, "test_mse": [None, None, None]}
+    run = replace(run, setup=setup, account=replace(run.account, chosen=chosen))
+    run_tables.print_run(run)
+    shown = capsys.readouterr().out
+    assert "Chosen on validation rows: round 1, ridge 0.1." in shown
+    assert "nan" not in shown
+    run_tables.print_comparison([run])
+    shown = capsys.readouterr().out
+    assert "There are no test errors to compare, and no limits of averaged heads." in shown
+    assert "none" not in shown.replace("small, none", "")  # the backbone's name
+    assert "nan" not in " ".join(run_sentences.describe_comparison(compare_runs([run])[0]))
 
 
 # ---- procedures without a limit ----

@@ -34,7 +34,7 @@ def test_missing_inputs_are_counted_over_all_sites_and_columns():
     assert error.message == (
         "36 of 180 rows have a missing value in 'x', 'sex' (site 'site 8': 8, site 'site 7': 7, site "
         "'site 6': 6, site 'site 5': 5, site 'site 4': 4, and 3 more sites). Drop the rows (--drop-missing), "
-        "or fill the values with impute='median' (--impute median)."
+        "or fill the values with --impute median (in Python impute='median')."
     )
     assert (error.client, error.field) == ("site 8", "x")
     problem, _ = build_site_problem(given, inputs=["x", "sex"], targets=["y"], impute="median")
@@ -48,6 +48,20 @@ def test_one_missing_target_is_named():
     assert error.message.startswith(
         "1 of 60 rows has a missing value in 'y' (site 'site 1': 1). Fill the values"
     )
+
+
+def test_text_among_numbers_is_said_once_and_with_what_to_do():
+    given, said = tables(), []
+    for table in given.values():
+        table["grade"] = np.resize(["1", "2", "3"], 20)
+        table["kind"] = np.resize(["1", "2", "x"], 20)  # a third is text: a category
+    given["site 1"]["grade"][-1] = "K"
+    build_site_problem(given, inputs=["x", "sex", "grade", "kind"], targets=["y"], on_warning=said.append)
+    assert said == [
+        "Column 'grade' is read as categories because 1 of 60 values is text, such as 'K' at site 'site 1'. "
+        "If it should be numbers, correct the text, or leave it empty and use --impute median (in Python "
+        "impute='median')."
+    ]
 
 
 def test_rows_in_order_of_time_say_so():

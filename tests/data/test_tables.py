@@ -238,6 +238,15 @@ def test_a_client_has_one_name_in_all_files():
     assert "type BIGINT in '3.parquet' but BOOLEAN in" in refusal(["3.parquet", "4.parquet"]).message
 
 
+def test_numbers_of_clients_are_whole_in_text_files_with_missing_clients():
+    """pandas writes 7 as 7.0 if another client is missing."""
+    write(frame(clients=(7.0, 11.0, np.nan)), "1.csv")
+    write(frame(clients=(7, 12)), "2.csv")
+    assert read(["1.csv", "2.csv"], drop_missing=True).clients == ("7", "11", "12")
+    write(frame(clients=("v1.0", "1.0")), "names.csv")
+    assert read("names.csv").clients == ("1.0", "v1.0")
+
+
 def test_to_a_condition_nan_is_missing():
     table = {name: column.to_numpy() for name, column in frame().items()}
     table["year"] = np.where(np.arange(90) < 9, np.nan, np.arange(90.0))
@@ -572,7 +581,7 @@ def test_text_among_numbers_is_named_with_its_line(rows):
     error = refusal("data.csv", targets=["PM2.5"])
     assert error.message == (
         f"Column 'PM2.5' of 'data.csv' is not numeric: 2 values of text, first 'hot' in row {rows + 1:,}. "
-        "Convert it, or choose another column."
+        "Convert it to numbers in the same way at every site, or choose another column."
     )
     assert error.field == "PM2.5"
 
@@ -632,7 +641,8 @@ def test_decimal_commas_are_told_what_to_write(text):
 def test_a_column_that_holds_no_numbers_is_named(values, holds):
     table = pd.DataFrame({"site": ["a", "b"] * 2, "x": values})
     message = (
-        f"Column 'x' of the table is not numeric: it has type {holds}. Convert it, or choose another column."
+        f"Column 'x' of the table is not numeric: it has type {holds}. Convert it to numbers in the same way "
+        "at every site, or choose another column."
     )
     assert refusal(table, targets=["x"]).message == message
 
@@ -844,7 +854,7 @@ def damaged(path, change):
                    "frame."),
     ("x.parquet.gz", "'x.parquet.gz' is a gzipped Parquet file, but only CSV and TSV may be gzipped. "
                      "Unpack it first."),
-    ("empty.csv", "The file 'empty.csv' is empty. Write it again, or drop it."),
+    ("empty.csv", "The file 'empty.csv' is empty. Export it again, or leave it out."),
     ("header.csv", "No rows with a client in 'header.csv'. Add some."),
     ("ragged.csv", "Cannot read 'ragged.csv': line 3 has 3 values, but the header has 2."),
 ])  # fmt: skip

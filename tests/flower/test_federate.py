@@ -246,6 +246,13 @@ def test_sites_file_may_name_a_dataset(tmp_path):
     assert sites.run_config["kind"] == "GENERATED"
 
 
+def test_the_help_tells_how_training_differs_from_advise():
+    said = " ".join(fedgram("federate", "--help").stdout.split())
+    assert "the procedure that 'fedgram advise' recommends for noisy data, but fewer, longer rounds" in said
+    assert "Communication rounds. Default: 4." in said
+    assert "Local epochs per round. Default: 20." in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -446,7 +453,7 @@ def test_federation_on_this_machine_matches_the_trainer(tables):
     lines.clear()
     federate(sites, on_line=lines.append)  # Flower installs the app once; the log is shown every time
     assert lines[2] == ALREADY_FINISHED
-    with pytest.raises(InputError, match=r"^Other settings made .*epochs is 2 there and 3 here"):
+    with pytest.raises(InputError, match=r"was made with other settings: .*epochs is 2 there and 3 here"):
         federate(sites.with_settings(epochs=3))
     assert not set(find_family()) - before
 

@@ -441,7 +441,9 @@ def test_clients_are_sorted_by_name(tmp_path, server_log):
 
 
 def test_other_settings_do_not_resume_a_run(complete):
-    with pytest.raises(InputError, match=r"Other settings made '.*': settings.epochs is 2 there and 3 here"):
+    with pytest.raises(
+        InputError, match=r"'.*' was made with other settings: settings.epochs is 2 there and 3 here"
+    ):
         serve(grid_of(complete, epochs=3))
 
 
@@ -903,6 +905,19 @@ def test_empty_table_is_rejected(tmp_path):
     (tmp_path / "empty.csv").write_text("a,y\n")
     with pytest.raises(InputError, match=r"No rows in '.*empty\.csv'\. Add some\."):
         Site.from_table(str(tmp_path / "empty.csv"), "coast", inputs=["a"], targets=["y"])
+
+
+@pytest.mark.parametrize(("cell", "remedy"), [
+    ("low", "Convert it to numbers in the same way at every site, or choose another column."),
+    ("", "(client 'coast') has no number in 'a'. Fill it in the same way at every site, or drop the row."),
+])  # fmt: skip
+@pytest.mark.parametrize("column", [None, "site"])
+def test_text_and_missing_cells_are_rejected_with_what_to_do(tmp_path, cell, remedy, column):
+    rows = "".join(f"coast,{row},{row}\n" for row in range(9))
+    (tmp_path / "own.csv").write_text(f"site,a,y\n{rows}coast,{cell},1\n")
+    with pytest.raises(InputError) as refused:
+        Site.from_table(str(tmp_path / "own.csv"), "coast", inputs=["a"], targets=["y"], column=column)
+    assert refused.value.message.endswith(remedy)
 
 
 @pytest.mark.parametrize("key", ["table", "site", "inputs", "targets"])

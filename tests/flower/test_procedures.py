@@ -268,6 +268,7 @@ def test_the_choice_is_stated_in_words_and_with_the_sites_that_it_covers(tmp_pat
     ridge, mse = run.account.chosen["ridge"], run.account.chosen["test_mse"][0]
     sentence = f"Chosen on validation rows: round 1, ridge {ridge:.3g}, intercept off, deviation off."
     assert sentence in caplog.messages
+    assert "reveal rows" not in caplog.text  # every site has more rows than features
     shown = (
         f"Validation rows chose the kept models: test MSE {mse:.3g} over 1 of 2 sites, unlike in the rounds."
     )
@@ -276,6 +277,22 @@ def test_the_choice_is_stated_in_words_and_with_the_sites_that_it_covers(tmp_pat
     assert f"test MSE {mse:.3g}, unlike" in " ".join(
         describe_run(replace(run, account=account), measure(run))
     )
+
+
+def test_sums_over_few_rows_are_warned_of(tmp_path, caplog):
+    def keep_few(site):
+        few = replace(site, train=site.train.take(slice(5)))  # the backbone has 6 outputs
+        return few if site.name == "ridge" else site
+
+    def is_silent(site, kind, number):
+        return kind == TRAIN  # the warning comes before the first round
+
+    with pytest.raises(InputError, match="No client replied in round 1"):
+        serve(grid_of(tmp_path, "full-model+moment-head", is_silent, keep_few))
+    assert (
+        "Fewer training or validation rows than features (6) at 'ridge': the sums that these clients send "
+        "can reveal rows to the server. Set secure = true in the run config."
+    ) in caplog.messages
 
 
 def test_a_secure_choice_is_stated_in_words(tmp_path, caplog):

@@ -111,8 +111,21 @@ def test_a_run_without_a_limit_says_what_joining_changes_and_has_no_columns_of_h
     )
     story = {each.heading: each.text for each in setting["story"]}
     assert "over the test rows of 2 sites from 2 to 1.5: clear gain at 1, clear loss at 0" in story["Joining"]
-    assert setting["columns"] == ["procedure", "objective gap", "test MSE"]
-    assert [len(row) for row in setting["rows"]] == [3]
+    assert setting["columns"] == ["procedure", "test MSE"]
+    assert [len(row) for row in setting["rows"]] == [2]
+
+
+@pytest.mark.usefixtures("no_rendering")
+def test_a_page_without_test_rows_and_limits_has_no_table_of_numbers(tmp_path):
+    run = exact_run(tmp_path / "runs", "full-model+moment-head", rounds=1)
+    setup = replace(run.setup, data=replace(run.setup.data, test_rows=(0, 0, 0)))
+    replace(run, setup=setup).save()
+    page = tmp_path / "report.html"
+    write_report(tmp_path / "none", page, tmp_path / "runs")
+    html = page.read_text("utf-8")
+    assert "There are no test rows." in html
+    assert "Heads compared with the prediction" not in html
+    assert "Full-model training averages the backbones too" in html
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_frames_keep_index_columns_and_categories(rows, few_rounds):
     frame["wet"] = X[:, 2] > 0
     frame["kind"] = np.where(X[:, 0] > 0, "p", "q")
     targets = pd.DataFrame({"PM2.5": y, "NO2": -y}, index=frame.index)
-    model = FederatedRegressor(backbone=SMALL).fit(frame, targets, sites=pd.Series(sites))
+    model = FederatedRegressor(backbone=SMALL).fit(frame, targets, sites=pd.Series(sites, frame.index))
     predicted = model.predict(frame[5:9], sites=sites[5:9])
     assert predicted.index.equals(frame.index[5:9])
     assert list(predicted.columns) == ["PM2.5", "NO2"]
@@ -310,6 +310,10 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=["site 0 ", *sites[1:]])
     with pytest.raises(InputError, match="1 of 120 rows has no site"):
         model.fit(X, y, sites=pd.Series([None, *sites[1:]], dtype="string"))
+    with pytest.raises(InputError, match=r"^The target y has text, first 'low'\. Pass numbers\.$"):
+        model.fit(X, np.where(y > 0, "high", "low"), sites=sites)
+    with pytest.raises(InputError, match=r"^sites and X have different indexes, .* sites.loc\[X.index\]"):
+        model.fit(pd.DataFrame(X), y, sites=pd.Series(sites)[::-1])
     with pytest.raises(InputError, match="constant over all sites"):
         model.fit(X, np.ones(len(y)), sites=sites)
     with pytest.warns(UserWarning, match="'target 1' is constant at site 'site 0'"):
@@ -322,6 +326,17 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=sites, time=[np.nan, *range(119)])
     with pytest.raises(InputError, match="Unknown procedure 'fedavg'"):
         FederatedRegressor("fedavg").fit(X, y, sites=sites)
+
+
+def test_text_among_numbers_of_a_column_is_said(few_rounds):
+    X, y, sites = make_rows(rows=20, sites=2)
+    years = pd.Series(np.resize([9, 12, 16], len(y)), dtype=object)
+    years[30] = "twelve"
+    frame = pd.DataFrame({"x": X[:, 0], "education": years})
+    said = "Column 'education' is read as categories because 1 of 40 values is text, such as 'twelve' at"
+    with pytest.warns(UserWarning, match=said) as caught:
+        FederatedRegressor(backbone=SMALL).fit(frame, y, sites=sites)
+    assert caught[0].filename == __file__
 
 
 def test_predictions_that_are_not_finite_are_refused(rows, few_rounds):

@@ -29,12 +29,14 @@ def federate(
     ] = None,
     procedure: Annotated[
         str | None,
-        typer.Option(
-            help="Training procedure, as in 'fedgram train'. Default: what 'fedgram advise' recommends."
-        ),
+        typer.Option(help="Training procedure, as in 'fedgram train'. Default: that of 'fedgram advise'."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help=f"Communication rounds. Default: {SMALL['rounds']}.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"Local epochs per round. Default: {SMALL['epochs']}.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the initial network and the row order.")] = None,
     simulate: Annotated[
         bool,
@@ -47,7 +49,8 @@ def federate(
 
     The command starts a SuperLink with TLS and one authenticated SuperNode per site, waits until they are
     ready, trains, and stops everything that it started. The same command resumes a stopped run. By default it
-    trains what 'fedgram advise' recommends for noisy data. The prediction is about procedures that average
+    uses the procedure that 'fedgram advise' recommends for noisy data, but fewer, longer rounds and a small
+    network, so errors may differ from those of 'advise'. The prediction is about procedures that average
     heads, such as 'proximal':
 
     fedgram federate --dataset swimmer-mini --procedure proximal --rounds 2 --epochs 5

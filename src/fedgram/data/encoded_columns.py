@@ -23,7 +23,8 @@ from fedgram.data.site_summary import ColumnSummary
 
 # New rows have no --drop-missing or --impute of their own.
 FILL_NEW_INPUTS = (
-    "Drop the rows or fill the values. Models trained with impute='median' (--impute median) fill them."
+    "Drop the rows or fill the values. Models trained with --impute median (in Python impute='median') fill "
+    "them."
 )
 
 

@@ -16,6 +16,7 @@ from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
 from fedgram.data.split import Split
 from fedgram.data.splits import check_training_rows
+from fedgram.data.stray_text import find_stray_text
 
 
 def build_site_problem(
@@ -52,7 +53,7 @@ def build_site_problem(
     name, kind
         See `Problem`.
     on_warning : function of str
-        Receives warnings about categories that training did not see.
+        Receives warnings about text among numbers, and about categories that training did not see.
     validation_fraction : float
         Fraction of each site's other rows for validation, between 0 and 1.
 
@@ -78,6 +79,8 @@ def build_site_problem(
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
+    for sentence in find_stray_text(tables, inputs):
+        on_warning(sentence)
 
     def encode(part: Callable[[RowParts], Array]) -> dict[str, Split]:
         splits = {}

@@ -27,7 +27,9 @@ from fedgram.data.validation import check_unique_columns
 
 Impute = Literal["median"] | None
 
-FILL_INPUTS = "Drop the rows (--drop-missing), or fill the values with impute='median' (--impute median)."
+FILL_INPUTS = (
+    "Drop the rows (--drop-missing), or fill the values with --impute median (in Python impute='median')."
+)
 FILL_TARGETS = "Fill the values, or drop the rows (--drop-missing)."
 
 # More levels than this are names or free text, and one input each costs more than it tells.
@@ -196,7 +198,7 @@ def check_columns_named(inputs: Sequence[str], targets: Sequence[str]) -> None:
 def check_levels(name: str, summaries: Mapping[str, ColumnSummary]) -> None:
     """Reject a category that is a numeric column with stray text, or that has very many levels."""
     site_of = {level: site for site, column in summaries.items() for level in column.levels}
-    texts = [level for level in site_of if not _is_number(level)]
+    texts = [level for level in site_of if not is_number(level)]
     numbers = len(site_of) - len(texts)
     if numbers > MAX_NUMBERS_AMONG_LEVELS and 0 < len(texts) < numbers:
         raise InputError(
@@ -226,7 +228,8 @@ def check_repeats(name: str, summaries: Mapping[str, ColumnSummary]) -> None:
         )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedgram._util.text import percent, pluralize
 from fedgram.runs import StoredRun
+from fedgram.runs.choice import describe_choice
 from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.measure import RunMeasurement
@@ -50,13 +53,14 @@ def outcome(measured: RunMeasurement) -> str:
 def describe_run(run: StoredRun, measured: RunMeasurement | None) -> list[str]:
     """Return the sentences of `fedgram runs show`; nothing is measured before the first round."""
     measurement = describe_measurement(measured, _count_tested(run)) if measured else []
-    return [heading(run), cost(run), *measurement]
+    chosen = [describe_choice(run.account.chosen)] if run.account.chosen else []
+    return [heading(run), cost(run), *chosen, *measurement]
 
 
 def describe_measurement(measured: RunMeasurement, tested: str = "") -> list[str]:
     """State the outcome of a run, and its warnings as notes; `tested`: which sites the test MSE covers."""
-    kept = []
-    if (mse := measured.chosen_test_mse) is not None:  # rounds show the models before this choice
+    kept, mse = [], measured.chosen_test_mse
+    if mse is not None and not np.isnan(mse):  # rounds show the models before this choice
         kept.append(
             f"Validation rows chose the kept models: test MSE {mse:.3g}{tested}, unlike in the rounds."
         )
@@ -94,7 +98,9 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _means(group: Group) -> str:
     if group.without_limit:
-        return f"test MSE {group.spread('test MSE').mean:.3g}; no limit of averaged heads applies"
+        mse = group.spread("test MSE").mean
+        tested = "" if np.isnan(mse) else f"test MSE {mse:.3g}; "
+        return f"{tested}no limit of averaged heads applies"
     error, gap, predicted = (
         percent(group.spread(metric).mean) for metric in ("error", "measured gap", "predicted gap")
     )

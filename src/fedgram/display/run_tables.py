@@ -15,7 +15,7 @@ from fedgram.display.console import make_console, plain_table, print_wrapped
 from fedgram.display.setting_document import setting_document
 from fedgram.display.site_errors import read_tested
 from fedgram.runs import StoredRun
-from fedgram.runs.compare import FIT_METRICS, compare_runs
+from fedgram.runs.compare import compare_runs
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.joining import Joining, format_change
 from fedgram.runs.measure import RunMeasurement, measure
@@ -24,7 +24,7 @@ from fedgram.runs.procedure import BIAS_RULES
 console = make_console()
 
 # The metrics of each table: with deviations it fits 80 columns.
-TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), FIT_METRICS)
+TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
 
 # Columns of text may wrap; a wrapped number is unreadable.
 WRAPPED = ("procedure", "state", "site")
@@ -49,13 +49,16 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
     for setting in compare_runs(runs):
         print_wrapped(console, run_sentences.title(setting))
         has_limit = bool(setting.limited)
-        for metrics in TABLES if has_limit else (FIT_METRICS,):
+        known = ([name for name in names if name in setting.metrics] for names in TABLES)
+        for metrics in filter(None, known):
             table = _table("procedure", *(["target"] if has_limit else []), *metrics)
             for group in setting.groups:
                 target = [group.target] if has_limit else []
                 spreads = (str(group.spread(name)) for name in metrics)
                 table.add_row(setting.label(group), *target, *spreads)
             console.print(table)
+        if not setting.metrics:
+            print_wrapped(console, "There are no test errors to compare, and no limits of averaged heads.")
         for note in run_sentences.notes(setting):
             print_wrapped(console, note)
     for run in runs:

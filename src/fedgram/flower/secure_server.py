@@ -37,9 +37,10 @@ from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
-from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION, describe_choice
+from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
+from fedgram.runs.choice import describe_choice
 from fedgram.runs.expectation import SYMBOLS, Reference
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.secure_record import SecureRecord

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files
 from fedgram._util.locks import lock_folders
+from fedgram._util.text import quote_list
 from fedgram._util.version import __version__
 from fedgram.flower.checks import (
     ReturnLimits,
@@ -34,6 +34,7 @@ from fedgram.flower.server_state import SHARED, ServerState
 from fedgram.runs import Account, Runs, StoredRun
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.check import STATE
+from fedgram.runs.choice import describe_choice
 from fedgram.runs.expectation import expectation
 from fedgram.runs.joining import Joining
 from fedgram.runs.local_progress import describe_progress, has_selected_heads, measure_progress
@@ -47,8 +48,6 @@ NO_VALIDATION = (
     "Procedure '{}' chooses strengths on validation rows, but no client has any. Set 'validation-fraction' "
     "in the run config."
 )
-VALIDATED = ("round", "ridge", "intercept", "deviation", "local_ridge", "local_share")
-"""What validation rows choose, by its name in an account."""
 ALREADY_FINISHED = "This run was already finished: nothing was trained. Choose another 'out' to train again."
 
 
@@ -114,6 +113,7 @@ class Server:
                     "Client '%s' has %.0f %% of all rows, so no aggregation can outvote it.",
                     client, 100 * weight,
                 )  # fmt: skip
+        self._warn_few_rows()
         if stored is None:
             self._start()
         else:
@@ -124,6 +124,21 @@ class Server:
         needs_validation = self.procedure.moment_head or self.procedure.blended
         if needs_validation and not self.state.has_validation:
             raise InputError(NO_VALIDATION.format(self.procedure.name), field="validation-fraction")
+
+    def _warn_few_rows(self) -> None:
+        """Warn of sums of features over so few rows that they can reveal these rows."""
+        few = [
+            name
+            for name, info in self.roster.clients.items()
+            if info.rows < info.width or 0 < info.validation_rows < info.width
+        ]
+        if few and self.procedure.moment_head:
+            log.warning(
+                "Fewer training or validation rows than features (%d) at %s: the sums that these clients "
+                "send can reveal rows to the server. Set secure = true in the run config.",
+                self.roster.clients[few[0]].width,
+                quote_list(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else ""),
+            )  # fmt: skip
 
     def _start(self) -> None:
         setup, config = self.roster.build_setup(), self.roster.config
@@ -347,14 +362,6 @@ class Server:
             aggregation = self.roster.config.aggregation
             self.limits[counted] = find_limit(self.expected, self.roster.names, counted, aggregation)
         return self.limits[counted]
-
-
-def describe_choice(chosen: Mapping[str, Any]) -> str:
-    """State what validation rows chose for all clients; None is a site effect that is off."""
-    common = {name: chosen[name] for name in VALIDATED if not isinstance(chosen.get(name, []), list)}
-    values = {name: "off" if each is None else f"{each:.3g}" for name, each in common.items()}
-    shown = ", ".join(f"{name} {value}" for name, value in values.items())
-    return "Chosen on validation rows: " + (shown or "each client's own round") + "."
 
 
 def _arrays_of(replies: Mapping[str, Payload]) -> dict[str, Mapping[str, Array]]:

@@ -21,12 +21,9 @@ Metric = Callable[[RunMeasurement], float]
 
 
 def _of_limit(metric: Metric) -> Metric:
-    """Return NaN instead of a metric of the averaged head for procedures without its limit."""
+    """Return NaN instead of a metric of the theory for procedures without a limit of averaged heads."""
     return lambda run: np.nan if run.setup.without_limit else metric(run)
 
-
-FIT_METRICS = ("objective gap", "test MSE")
-"""Metrics that every procedure has; those of the averaged head are NaN for procedures without its limit."""
 
 METRICS: dict[str, Metric] = {
     "error": _of_limit(lambda run: run.endpoint_error),
@@ -34,7 +31,7 @@ METRICS: dict[str, Metric] = {
     "measured gap": _of_limit(lambda run: float(run.error["centralized"][-1])),
     "trajectory": _of_limit(lambda run: run.median_trajectory_error),
     "delta": _of_limit(lambda run: run.last_delta),
-    "objective gap": lambda run: run.median_objective_gap,
+    "objective gap": _of_limit(lambda run: run.median_objective_gap),
     "test MSE": lambda run: run.last_mse[1],
 }
 """Metrics after the last round: e_F to the procedure's target; e_F to G_cen, predicted and measured; median
@@ -155,6 +152,13 @@ class Comparison(DisplayMethods):
     def limited(self) -> tuple[Group, ...]:
         """Procedures whose averaged head has a predicted limit."""
         return tuple(group for group in self.groups if not group.without_limit)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of METRICS that at least one procedure has; without test rows, none has a test MSE."""
+        return tuple(
+            name for name in METRICS if any(not np.isnan(group.spread(name).mean) for group in self.groups)
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:

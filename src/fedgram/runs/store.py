@@ -112,8 +112,8 @@ class Runs(DisplayMethods):
         if stored is not None and (different := stored.setup.differences(setup)):
             names = [each.split(" ")[0] for each in different]
             raise InputError(
-                f"Other settings made '{stored.folder}': {'; '.join(different)}. Choose another folder, or "
-                f"delete that one.{OWN_WEIGHTS if names == ['network'] else ''}",
+                f"'{stored.folder}' was made with other settings: {'; '.join(different)}. Choose another "
+                f"folder, or delete that one.{OWN_WEIGHTS if names == ['network'] else ''}",
                 field=names[0],
             )
         return stored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedgram.data.columns import check_present, is_missing, level_name, parse_co
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.problem import Problem
 from fedgram.data.site_problem import build_site_problem
+from fedgram.data.site_summary import is_number
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
@@ -96,7 +98,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         y : array, series or data frame (N,) or (N, C)
             Targets.
         sites : sequence (N,), optional
-            Site of each row. Without it, or with a single site, one model is trained on all rows.
+            Site of each row. Without it, or with a single site, one model is trained on all rows. A series
+            has the index of a data frame X.
         time : sequence (N,), optional
             Time of each row, as numbers, datetime64 or ISO dates. The latest rows of each site are then the
             validation rows, not random ones: pass it to predict later rows.
@@ -109,13 +112,14 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         Raises
         ------
         InputError
-            If values are missing, a row has no site or time, a target is constant, or the procedure is
-            unknown.
+            If values are missing, a row has no site or time, a target is text or constant, or the procedure
+            is unknown.
         """
         if y is None:
             raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
         inputs, targets = self._read_inputs(X, reset=True), self._read_targets(y)
         check_consistent_length(X, y)
+        _check_same_index(X, sites=sites, time=time)
         names, by_site = _divide_rows(sites, next(iter(targets.values())))
         if len(names) > 1:
             _check_variation(targets, by_site)
@@ -131,6 +135,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             time=clock,
             test_fraction=0.0,
             seed=seed,
+            on_warning=partial(warnings.warn, stacklevel=3),  # at the line that calls fit
         )
         has_validation = any(len(split) for split in problem.validation.values())
         if self.backbone is None and has_validation:
@@ -167,6 +172,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         """
         check_is_fitted(self)
         inputs = self._read_inputs(X, reset=False)
+        _check_same_index(X, sites=sites)
         rows = len(next(iter(inputs.values())))
         by_site: Mapping[Any, Array] = {None: np.arange(rows)} if sites is None else _group_rows(sites, rows)
         predicted = self._predictor.predict(inputs, by_site)
@@ -203,7 +209,14 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _read_targets(self, y: Any) -> dict[str, Array]:
         """Return targets (N,) by name."""
-        values = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
+        try:
+            values = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
+        except ValueError:
+            if (text := _find_text(y)) is not None:
+                raise InputError(
+                    f"The target y has text, first '{text[:40]}'. Pass numbers.", field="y"
+                ) from None
+            raise
         self._is_flat = values.ndim == 1
         values = values.reshape(len(values), -1)
         own = getattr(y, "columns", None)
@@ -243,6 +256,23 @@ def _to_array(column: Any) -> Array:
     if str(column.dtype) == "category":
         return np.array([level_name(value) for value in column], dtype=np.str_)
     return np.asarray(column)
+
+
+def _find_text(values: Any) -> str | None:
+    """Return the first value that is text but no number."""
+    found = np.asarray(values, dtype=object).ravel()
+    return next((value for value in found if isinstance(value, str) and not is_number(value)), None)
+
+
+def _check_same_index(X: Any, **given: Any) -> None:
+    """Reject series whose index is not that of the data frame X: rows are matched by position."""
+    for name, values in given.items():
+        if hasattr(X, "iloc") and hasattr(values, "iloc") and not X.index.equals(values.index):
+            raise InputError(
+                f"{name} and X have different indexes, but rows are matched by position. Pass "
+                f"{name}.loc[X.index], or {name}.to_numpy() if their order is the same.",
+                field=name,
+            )
 
 
 def _group_rows(sites: Any, rows: int) -> dict[str, Array]:

@@ -85,7 +85,7 @@ def train(
     Raises
     ------
     InputError
-        If an argument is invalid, memory is too small, or other settings made a run in the folder.
+        If an argument is invalid, memory is too small, or a run in the folder has other settings.
 
     Examples
     --------

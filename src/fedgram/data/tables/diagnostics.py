@@ -125,7 +125,8 @@ def not_numeric(table: SourceTable, name: str, kind: str) -> InputError:
 
 def _not_numeric(name: str, place: str, reason: str, value: str | None) -> InputError:
     has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", value or "")
-    advice = "Write decimals with a point" if has_decimal_comma else "Convert it, or choose another column"
+    advice = "Convert it to numbers in the same way at every site, or choose another column"
+    advice = "Write decimals with a point" if has_decimal_comma else advice
     return InputError(f"Column '{name}' of {place} is not numeric: {reason}. {advice}.", field=name)
 
 

@@ -107,7 +107,7 @@ def _check_file(file: str) -> None:
             field="source",
         )
     if os.path.getsize(file) == 0:
-        raise InputError(f"The file '{file}' is empty. Write it again, or drop it.", field="source")
+        raise InputError(f"The file '{file}' is empty. Export it again, or leave it out.", field="source")
 
 
 def _suffix(path: str) -> str:

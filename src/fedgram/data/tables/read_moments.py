@@ -109,7 +109,8 @@ def to_moments(
     if not sums.clients and table.where:
         raise InputError(f'No rows of {table} match the condition "{table.where}". Widen it.', field="where")
     if not sums.clients:
-        raise InputError(f"No rows with a client in {table}. Add some.", field="source")
+        what = "rows" if table.is_single else "rows with a client"
+        raise InputError(f"No {what} in {table}. Add some.", field="source")
     if sums.missing:
         on_warning(dropped_rows_message(sums.missing))
     if warning := same_but_for_case(sums.clients, "client"):

@@ -180,7 +180,7 @@ def check_several_clients(clients: Collection[str], spec: TableSpec, source: str
 def _check_clients(names: list[str | None], spec: TableSpec, table: SourceTable) -> None:
     if not names and spec.where:
         raise InputError(f'No rows of {table} match the condition "{spec.where}". Widen it.', field="where")
-    if not names and spec.client is None:
+    if not names:
         raise InputError(f"No rows in {table}. Add some.", field="source")
     if None in names and not spec.drop_missing:
         flag = " (--drop-missing)" if spec.targets else ""
@@ -200,10 +200,13 @@ def _check_numbers(values: Array, rows: Array, client: str, spec: TableSpec, pat
     value, name = values[row, column], spec.columns[column]
     which = f"Row {rows[row] + 1:,} that --where keeps" if spec.where else f"Data row {rows[row] + 1:,}"
     what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
-    has_flag = spec.client is not None and spec.targets and not spec.drop_missing
-    flag = " (missing values: --drop-missing)" if has_flag else ""
+    is_one_site = spec.client is None or spec.value is not None  # of a federation, or rows to predict
+    flag = "" if is_one_site or not spec.targets or spec.drop_missing else " (missing values: --drop-missing)"
+    remedy = "Correct it"
+    if is_one_site and spec.targets and np.isnan(value):
+        remedy = "Fill it in the same way at every site"
     raise InputError(
-        f"{which} of '{path}' (client '{client}') has {what}. Correct it, or drop the row{flag}.",
+        f"{which} of '{path}' (client '{client}') has {what}. {remedy}, or drop the row{flag}.",
         client=client,
         field=name,
     )

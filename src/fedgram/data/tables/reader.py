@@ -233,13 +233,18 @@ def _nan_as_missing(table: SourceTable) -> str:
 
 
 def _client_column(table: SourceTable) -> str:
-    """Return SQL for the client, with bytes decoded and times in UTC."""
-    column = sql_name(table.client)
+    """Return SQL for the client, with bytes decoded, times in UTC and '7.0' as '7' in columns of numbers."""
+    column, kind = sql_name(table.client), _column_types(table, "source")[table.client]
+    if kind == "VARCHAR" and (files := find_tables(source_paths(table.source))):
+        # Clients of text files are text, but pandas writes whole numbers as 7.0 if some are missing.
+        detected = _column_types(table, table.reader.select(files, {}))
+        if detected[table.client] == "DOUBLE":
+            return rf"regexp_replace({column}, '^(\s*[+-]?\d+)\.0+(\s*)$', '\1\2')"
     as_text = {
         "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # VARCHAR escapes what is not UTF-8
         "TIMESTAMP WITH TIME ZONE": f"{column} AT TIME ZONE 'UTC'",
     }
-    return as_text.get(_column_types(table, "source")[table.client], column)
+    return as_text.get(kind, column)
 
 
 def number_clients(table: SourceTable) -> None:

@@ -20,7 +20,7 @@ from fedgram.paper.networks.panels import label_log_axes
 from fedgram.paper.plots import SETTINGS, SVG_SETTINGS, label_powers, make_panels
 from fedgram.paper.report.story import Sentence
 from fedgram.paper.report.svg import FigureEmbedder
-from fedgram.runs.compare import FIT_METRICS, METRICS, Comparison, Group
+from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.procedure import BIAS_RULES
 
 ALL_SITES = "all sites"
@@ -64,7 +64,7 @@ def describe_explored(settings: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _describe_setting(setting: Comparison, errors: Errors, embed: FigureEmbedder) -> dict[str, Any]:
-    limit, metrics = (["target"], tuple(METRICS)) if setting.limited else ([], FIT_METRICS)
+    limit, metrics = ["target"] if setting.limited else [], setting.metrics
     rows = [
         [setting.label(group), *(group.target for _ in limit), *map(group.spread, metrics)]
         for group in setting.groups

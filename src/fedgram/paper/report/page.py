@@ -86,7 +86,11 @@ def write_report(out: Path, page: Path, runs: Path | None = None) -> str:
     stored = Runs(runs).require() if runs else []
     own = compare_runs(stored)
     if not chapters and not results and not own:
-        raise InputError(f"There are no results in '{out}'. Run 'fedgram reproduce ufm' first.", field="out")
+        raise InputError(
+            f"There are no results in '{out}'. For your own runs, use 'fedgram report --runs runs'; for the "
+            "paper's experiments, run 'fedgram reproduce ufm' first.",
+            field="out",
+        )
     explored = describe_explored(own) + _list_explored(out, results)
     paper = _describe_paper(chapters, results, embed) if chapters or results else None
     html = templates.get_template("page.html.j2").render(
