@@ -20,7 +20,6 @@ from fedgram.nets.model import default_name
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, POOLED, Advice, Alone, Errors
 from fedgram.runs.held_out import HeldOutErrors
 from fedgram.theory.own_heads import NOISE_RATIOS
-from fedgram.theory.site_effects import RIDGES, STRENGTHS
 from fedgram.training.advice_notes import write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
@@ -223,15 +222,14 @@ def _exchanged(procedure: str, trained: _Trained, problem: Problem) -> tuple[str
         return ()
     size, width = trained.parameters, trained.features
     targets = pluralize(trained.predicted[AUTO][0].shape[1], "target")
-    first, more = len(RIDGES) * len(STRENGTHS), 2 * len(STRENGTHS)
     return (
         f"once: {', '.join(_list_summary(problem.provenance))}",
         f"every round: the network's {size:,} parameters in both directions",
         f"every round: row count, sums and sums of products of {width} features and {targets}, over training "
         "and over validation rows",
-        f"every round: validation errors with {first} strengths, and of the model trained alone",
-        f"at the end: validation errors with {more} more strengths; for the model trained alone, "
-        f"{3 * len(NOISE_RATIOS)} sums over validation rows and {len(get_args(Alone))} over test rows",
+        "every round: validation error of the model trained alone",
+        f"at the end: {3 * len(NOISE_RATIOS)} sums over validation rows of the model trained alone, and "
+        f"{len(get_args(Alone))} sums over test rows of ways to work alone",
     )
 
 
