@@ -42,7 +42,7 @@ def fit_site_ridge(inputs: Any, targets: Any) -> SiteRidge:
     [[12.0], [200.8]]
     """
     x, y = (np.asarray(each, float) for each in (inputs, targets))
-    origin = x[0] + 0.0
+    origin = x[0]
     x = x - origin  # a column that is constant at the site becomes exactly 0
     scale = x.std(axis=0)
     scale[scale == 0] = 1.0

@@ -42,7 +42,7 @@ def write_notes(
 
 
 def _alone_notes(alone: Alone) -> tuple[str, ...]:
-    """Say if sites alone had better not use networks."""
+    """Name the method to work alone, if it is not the network."""
     if alone == "network":
         return ()
     return (f"'Alone' is {ALONE_LABELS[alone]}: over all test rows it has less error than networks.",)

@@ -228,8 +228,8 @@ def _exchanged(procedure: str, trained: _Trained, problem: Problem) -> tuple[str
         f"every round: row count, sums and sums of products of {width} features and {targets}, over training "
         "and over validation rows",
         "every round: validation error of the model trained alone",
-        f"at the end: {3 * len(NOISE_RATIOS)} sums over validation rows of the model trained alone, and "
-        f"{len(get_args(Alone))} sums over test rows of ways to work alone",
+        f"at the end: {3 * len(NOISE_RATIOS)} sums over validation rows that compare the model trained alone",
+        f"at the end: squared errors on test rows of {len(get_args(Alone))} ways to work alone",
     )
 
 

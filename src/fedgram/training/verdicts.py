@@ -43,8 +43,8 @@ def total_change(
 
 def recommend(change: tuple[float, float, float]) -> str:
     """Recommend joining, unless it clearly gains too little or its estimate is above the tolerated change."""
-    is_worthless = change[1] > -LEAST_GAIN
-    return AUTO if change[0] <= TOLERATED_CHANGE and not is_worthless else ALONE
+    gains_too_little = change[1] > -LEAST_GAIN
+    return AUTO if change[0] <= TOLERATED_CHANGE and not gains_too_little else ALONE
 
 
 def judge_sites(
