@@ -3,11 +3,11 @@
     python benchmarks/advice.py --data-dir DATA [--problems bdf,star]
     python benchmarks/advice.py --tables --docs docs/benchmarks.md
 
-Problems are those of `sites.py`, with a seed that it does not use. The verdicts of `advise` get the training
+Problems are those of `sites.py`, with seeds that it does not use. The verdicts of `advise` get the training
 and validation rows of every site (80 %; of Beijing those before its last year) and hold out a fifth of them.
 The recommended network is then trained on all these rows, as the last line of `fedgram advise` does, and
 compared with working alone on the test rows (20 %; Beijing's last year). Results are kept in a JSON file
-after every problem; a rerun computes only what is missing.
+after every problem; a rerun computes only what is missing. `advice_results.py` says what each seed tests.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 import site_problems
-from advice_results import STORED, tables, write
+from advice_results import SEEDS, STORED, tables, write
 from benchmark_pages import read_results, replace_between
 from fedgram._util.arrays import Array
 from fedgram.data.holdout import hold_out
@@ -35,9 +36,6 @@ from site_fedgram import to_problem
 from site_problems import PROBLEMS, Rows, SiteProblem
 from sites import new_parser, run_parsed, select
 
-SEED = 3
-"""Of the rows, their split and the networks; `sites.py` has 0 to 2."""
-
 
 def main() -> None:
     run_parsed(new_parser(__doc__, STORED), run)
@@ -45,29 +43,35 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> None:
     results = read_results(options.output) if options.output.exists() else {}
-    for name in () if options.tables else select(options.problems, PROBLEMS, "problem"):
-        if name not in results:
+    problems = () if options.tables else select(options.problems, PROBLEMS, "problem")
+    for seed, name in product(SEEDS, problems):
+        found = results.setdefault(seed, {})
+        if name not in found:
             started = time.perf_counter()
-            results[name] = measure(site_problems.load(name, SEED, options.data_dir))
+            found[name] = measure(site_problems.load(name, int(seed), options.data_dir), int(seed))
             write(results, options.output)
-            print(f"{name:16}{time.perf_counter() - started:8.0f} s", file=sys.stderr, flush=True)
+            seconds = time.perf_counter() - started
+            print(f"{name:16}seed {seed}{seconds:8.0f} s", file=sys.stderr, flush=True)
     for name, text in tables(results).items():
         print(f"{name}\n\n{text}")
         if options.docs:
             replace_between(options.docs, name, text)
 
 
-def measure(problem: SiteProblem) -> dict[str, Any]:
-    """Return the verdicts and, for every site, the errors on rows that they have not seen."""
-    visible, whole = visible_rows(problem), to_problem(problem)
-    trial = choose_plan(visible, AUTO, SEED)
+def measure(problem: SiteProblem, seed: int) -> dict[str, Any]:
+    """Return the verdicts and, for every site, the errors on rows that they have not seen.
+
+    The seed draws the split and the networks.
+    """
+    visible, whole = visible_rows(problem, seed), to_problem(problem)
+    trial = choose_plan(visible, AUTO, seed)
     targets = [split.targets for split in visible.test.values()]
     method = choose_alone(trial.predict_alone(AUTO), targets)
     alone, joined = square_errors(visible, trial, method)
     scale = np.ones(alone[0].shape[1])
     sites = judge_sites(visible, alone, joined, scale)
     change = total_change(visible, alone, joined)
-    unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], SEED), method)
+    unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], seed), method)
     return {
         "network": str(trial.plan.backbone),
         "alone": method,
@@ -86,10 +90,10 @@ def measure(problem: SiteProblem) -> dict[str, Any]:
     }
 
 
-def visible_rows(problem: SiteProblem) -> Problem:
+def visible_rows(problem: SiteProblem, seed: int) -> Problem:
     """Return the rows for the verdicts, divided as `fedgram advise` divides a table at random."""
     rows = {name: site.fitting for name, site in problem.sites.items()}
-    parts = hold_out({name: len(each.targets) for name, each in rows.items()}, seed=SEED)
+    parts = hold_out({name: len(each.targets) for name, each in rows.items()}, seed=seed)
 
     def take(each: Rows, index: Array) -> Split:
         return Split(each.inputs[index], each.targets[index])

@@ -17,14 +17,23 @@ from site_results import geometric_mean
 
 STORED = Path(__file__).with_name("advice_results.json")
 
+SEEDS = {
+    "3": "seen when the rules were set",
+    "4": "new to the rules",
+}
+"""Seeds of the rows, their split and the networks; `sites.py` has 0 to 2."""
+
 Results = Mapping[str, Mapping[str, Any]]
 """Verdicts and errors by problem, as `advice.measure` returns them."""
 
 
-def write(results: Results, path: Path) -> None:
-    """Write a JSON file with one line per problem."""
-    lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in results.items())
-    write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+def write(results: Mapping[str, Results], path: Path) -> None:
+    """Write a JSON file with one line per problem and seed."""
+    blocks = []
+    for seed, problems in results.items():
+        lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in problems.items())
+        blocks.append(f'"{seed}": {{\n' + ",\n".join(lines) + "\n}")
+    write_bytes(path, ("{\n" + ",\n".join(blocks) + "\n}\n").encode())
 
 
 def recommends_joining(result: Mapping[str, Any]) -> bool:
@@ -43,9 +52,13 @@ class Site(NamedTuple):
     joined: float
 
 
-def tables(results: Results) -> dict[str, str]:
-    """Return the tables by the name of their markers."""
-    return {"total advice": total_table(results), "site advice": site_table(results)}
+def tables(results: Mapping[str, Results]) -> dict[str, str]:
+    """Return the tables of every seed by the name of their markers."""
+
+    def of_seeds(table: Callable[[Results], str]) -> str:
+        return "\n".join(f"Seed {seed}, {SEEDS[seed]}:\n\n{table(each)}" for seed, each in results.items())
+
+    return {"total advice": of_seeds(total_table), "site advice": of_seeds(site_table)}
 
 
 def total_table(results: Results) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import advice_results
 import site_problems
-from benchmark_pages import read_results, replace_between
+from benchmark_pages import markdown_table, read_results, replace_between
 from fedgram import Penalty, explain, predict, read_moments
 from fedgram.display.prediction_figure import draw_prediction
 from fedgram.paper.networks.agreement import measure_agreement
@@ -51,14 +51,13 @@ def _sites() -> str:
 
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
-    results = read_results(advice_results.STORED)
-    joined = list(filter(advice_results.recommends_joining, results.values()))
-    fell = sum(each["unseen_change"][0] < 0 for each in joined)
-    return (
-        "| `advise`, one seed | |\n| --- | --- |\n"
-        f"| problems on which it recommends joining | {len(joined)} of {len(results)} |\n"
-        f"| of these, error on new rows fell | {fell} |\n"
-    )
+    rows = [("`advise` on new rows", "joining recommended", "error fell")]
+    for seed, results in read_results(advice_results.STORED).items():
+        joined = list(filter(advice_results.recommends_joining, results.values()))
+        fell = sum(each["unseen_change"][0] < 0 for each in joined)
+        label = f"seed {seed}, {advice_results.SEEDS[seed]}"
+        rows.append((label, f"{len(joined)} of {len(results)}", str(fell)))
+    return markdown_table(rows[0], rows[1:])
 
 
 def _paper() -> str:

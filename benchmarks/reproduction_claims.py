@@ -81,8 +81,8 @@ DISAGREEMENTS = {
     ),
     "final objective above its minimum, proximal weights 0.01 and 0.1": Disagreement(
         ("rho-0.01-objective", "rho-0.1-objective", "rho-objective-least"),
-        "four settings against ten; medians at 0, 1e-5 and 1e-4 agree, but the least is at 1e-5 (2.8e-5), not at "
-        "0 (3.5e-5)",
+        "four settings against ten; medians at 0, 1e-5 and 1e-4 agree, but the least is at 1e-5 (2.8e-5), "
+        "not at 0 (3.5e-5)",
         shown=2,
     ),
     "endpoint error at proximal weights 0.01 and 0.1": Disagreement(
