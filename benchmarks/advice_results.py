@@ -18,7 +18,7 @@ from site_results import geometric_mean
 STORED = Path(__file__).with_name("advice_results.json")
 
 SEEDS = {
-    "3": "seen when the rules were set",
+    "3": "known to the rules",
     "4": "new to the rules",
 }
 """Seeds of the rows, their split and the networks; `sites.py` has 0 to 2."""
