@@ -25,8 +25,8 @@ FIGURE = ROOT / "docs" / "figures" / "three_sites.png"
 EXAMPLE = "examples/three_sites.csv"
 TITLES = {
     "problems used to set its rules": ("tuned",),
-    "seen before its last change": ("held-out", "checked", "untouched", "added"),
-    "new since then": ("latest",),
+    "seen before its last change": ("held-out", "checked", "untouched", "added", "latest"),
+    "new since then": ("fresh",),
 }
 
 
@@ -51,7 +51,7 @@ def _sites() -> str:
 
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
-    rows = [("`advise`", "joining recommended", "error fell")]
+    rows = [("`advise` before that", "joining recommended", "error fell")]
     for seed, results in read_results(advice_results.STORED).items():
         joined = list(filter(advice_results.recommends_joining, results.values()))
         fell = sum(each["unseen_change"][0] < 0 for each in joined)

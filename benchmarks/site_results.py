@@ -82,8 +82,9 @@ class Results:
         }
 
     def mean(self, problem: str, row: str, field: str = "test_mse") -> float:
-        """Mean over seeds; NaN if the row was not run on this problem."""
-        values = [getattr(result, field) for result in self.seeds(problem, row).values()]
+        """Mean over the seeds that `auto` has; NaN if the row was not run with them."""
+        seeds, common = self.seeds(problem, row), self.seeds(problem, AUTO).keys()
+        values = [getattr(result, field) for seed, result in seeds.items() if seed in common]
         return float(np.mean(values)) if values else float("nan")
 
 
@@ -164,7 +165,7 @@ def markdown(results: Results, problems: Sequence[str]) -> str:
         errors = _add_relative(errors, results, problems)
     errors += _describe_auto(results, problems)
     kibibytes = _table(results, problems, "bytes_sent", lambda sent: f"{sent / 1024:,.1f}")
-    lines = ["Test MSE of standardized targets, mean over seeds:", "", *errors, ""]
+    lines = ["Test MSE of standardized targets, mean over the seeds of `auto`:", "", *errors, ""]
     lines += ["KiB that a site sends, mean over sites:", "", *kibibytes, ""]
     checks = [*check_targets(results, problems), *compare_with_flower(results, problems)]
     return "\n".join([*lines, *(f"- {check}" for check in checks)]) + "\n"

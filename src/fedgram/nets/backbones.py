@@ -38,16 +38,28 @@ class ResMLP(nn.Sequential):
         super().__init__(nn.Linear(inputs, width), *(MLPBlock(width) for _ in range(blocks)))
 
 
+STEPS = (-1.5, -0.75, 0.0, 0.75, 1.5)
+"""Where the soft steps of a standardized input are; 87 % of normal inputs lie between the outer two."""
+
+STEEPNESS = 2.0
+"""Of soft steps, such that neighbors overlap. Eight clamped ramps do as well: docs/benchmarks.md."""
+
+
 class WideAndDeep(nn.Module):
-    """x ↦ (ResMLP(x), x): the last layers also see the inputs, and linear regression is a special case."""
+    """x ↦ (ResMLP(x, s(x)), x), where s_t(x) = tanh(2 (x - t)) for every t in STEPS.
+
+    Soft steps let a small network bend along each input. The last layers also see the inputs, so linear
+    regression is a special case.
+    """
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.deep = ResMLP(inputs, width, blocks=2)
+        self.deep = ResMLP(inputs * (1 + len(STEPS)), width, blocks=2)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, inputs) -> (B, width + inputs)."""
-        return torch.cat([self.deep(x), x], dim=-1)
+        steps = [torch.tanh(STEEPNESS * (x - position)) for position in STEPS]
+        return torch.cat([self.deep(torch.cat([x, *steps], dim=-1)), x], dim=-1)
 
 
 class ConvBlock(nn.Module):
