@@ -16,7 +16,7 @@ have nothing to share. `checked` (REAL) was fixed after that change and looked a
 second one: heads that see the inputs and shrink toward the averaged head. `untouched` and then `added` (REAL)
 were fixed after it. For the third change, solved heads of networks that sites train alone, other draws of all
 these problems were in view; `latest` (REAL) was fixed after it. The fourth change, soft steps of inputs, was
-designed with seed 0 of 37 of these problems in view; `fresh` (REAL) was fixed before it and tried after it.
+designed with seed 0 of 38 of these problems in view; `fresh` (REAL) was fixed before it and tried after it.
 """
 
 from __future__ import annotations
