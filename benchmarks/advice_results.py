@@ -55,10 +55,10 @@ class Site(NamedTuple):
 def tables(results: Mapping[str, Results]) -> dict[str, str]:
     """Return the tables of every seed by the name of their markers."""
 
-    def of_seeds(table: Callable[[Results], str]) -> str:
+    def repeat_for_seeds(table: Callable[[Results], str]) -> str:
         return "\n".join(f"Seed {seed}, {SEEDS[seed]}:\n\n{table(each)}" for seed, each in results.items())
 
-    return {"total advice": of_seeds(total_table), "site advice": of_seeds(site_table)}
+    return {"total advice": repeat_for_seeds(total_table), "site advice": repeat_for_seeds(site_table)}
 
 
 def total_table(results: Results) -> str:

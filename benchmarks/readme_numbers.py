@@ -51,7 +51,7 @@ def _sites() -> str:
 
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
-    rows = [("`advise` before that", "joining recommended", "error fell")]
+    rows = [("`advise`, earlier networks", "joining recommended", "error fell")]
     for seed, results in read_results(advice_results.STORED).items():
         joined = list(filter(advice_results.recommends_joining, results.values()))
         fell = sum(each["unseen_change"][0] < 0 for each in joined)

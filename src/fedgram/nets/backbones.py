@@ -42,7 +42,7 @@ STEPS = (-1.5, -0.75, 0.0, 0.75, 1.5)
 """Where the soft steps of a standardized input are; 87 % of normal inputs lie between the outer two."""
 
 STEEPNESS = 2.0
-"""Of soft steps, such that neighbors overlap. Eight clamped ramps do as well: docs/benchmarks.md."""
+"""Slope of a soft step: neighboring steps overlap. Eight clamped ramps do as well (docs/benchmarks.md)."""
 
 
 class WideAndDeep(nn.Module):
