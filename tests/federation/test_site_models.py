@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedgram import InputError, Penalty, Problem, TrainConfig
+from fedgram.data.split import Split
 from fedgram.federation.alone import choose_alone, sum_squares
 from fedgram.federation.federation import Federation
 from fedgram.federation.returns import Layers
@@ -23,7 +24,7 @@ from fedgram.federation.site_models import (
 from fedgram.nets.backbones import ResMLP
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.theory.blend import BlendSums
+from fedgram.theory.blend import MARGIN, BlendSums
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 from fedgram.theory.own_heads import fit_own_heads
 from fedgram.theory.site_ridge import fit_site_ridge
@@ -60,6 +61,21 @@ def site_problem(rows=(60, 41, 23), seed=0, shift=2.0, slope=1.0):
         for x in [split.inputs]
     }
     return replace(problem, test=test).hold_out_validation(0.25)
+
+
+def far_away(parts):
+    """Rows whose inputs and targets are far outside those that a network was trained on."""
+    return {client: Split(5 * split.inputs, 5 * split.targets) for client, split in parts.items()}
+
+
+def clip_to_targets(predicted, *parts):
+    """Clip predictions (N_m, C) a margin beyond the targets of these parts, written out."""
+    clipped = []
+    for values, rows in zip(predicted, zip(*parts, strict=True), strict=True):
+        targets = np.concatenate([y.numpy() for _, y in rows])
+        low, high = targets.min(axis=0), targets.max(axis=0)
+        clipped.append(np.clip(values, low - MARGIN * (high - low), high + MARGIN * (high - low)))
+    return clipped
 
 
 def train(procedures, problem=None, config=CONFIG, seed=0, backbone=net):
@@ -197,8 +213,11 @@ def test_training_goes_on_without_the_validation_rows(monkeypatch):
     np.testing.assert_array_equal(*heads)
 
 
-def test_a_blended_run_mixes_in_the_local_model():
-    federation, records = train([FULL + "+blended", FULL])
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_blended_run_mixes_in_the_local_model(is_far):
+    problem = site_problem()
+    problem = replace(problem, test=far_away(problem.test)) if is_far else problem
+    federation, records = train([FULL + "+blended", FULL], problem)
     blended, plain = federation.recorded
     assert set(records[0]) == {blended, plain}  # the companion is not recorded
     assert federation.runs[2].procedure.local
@@ -208,8 +227,11 @@ def test_a_blended_run_mixes_in_the_local_model():
     ours = federation.predict(blended, models, "test")
     shared = federation.predict(plain, federation.site_models(plain), "test")
     local = federation.predict(federation.runs[2], replace(models, tensors=models.local, local={}), "test")
+    data = federation.clients.data
+    limited = clip_to_targets(local, data.train, data.validation)
+    assert np.array_equal(np.concatenate(limited), np.concatenate(local)) != is_far
     for m, share in enumerate(shares):
-        expected = share * local[m] + (1 - share) * shared[m]
+        expected = share * limited[m] + (1 - share) * shared[m]
         np.testing.assert_allclose(ours[m], expected, rtol=1e-10, atol=1e-10)
 
 
@@ -255,9 +277,12 @@ def test_images_alone_have_no_ridge_regression():
     assert set(federation.predict_alone(federation.recorded[0])) == {"network", "mean"}
 
 
-def test_shares_compare_models_that_have_not_seen_the_validation_rows():
+@pytest.mark.parametrize("is_far", [False, True])
+def test_shares_compare_models_that_have_not_seen_the_validation_rows(is_far):
     """A head that was fitted on these rows too would seem better, and get a larger share."""
-    federation, _ = train(["full-model+moment-head+blended"], site_problem(shift=0.0, slope=-0.1))
+    problem = site_problem(shift=0.0, slope=-0.1)
+    problem = replace(problem, validation=far_away(problem.validation)) if is_far else problem
+    federation, _ = train(["full-model+moment-head+blended"], problem)
     (blended,), clients = federation.recorded, federation.clients
     models = federation.site_models(blended)
     best = clients.of_run(federation.chosen.best.tensors, 0)
@@ -271,8 +296,12 @@ def test_shares_compare_models_that_have_not_seen_the_validation_rows():
     shared, optimistic_shared = (
         predict_part(clients, each, "validation", 0) for each in (unseen, models.tensors)
     )
-    honest = BlendSums.from_rows(own, shared, targets)
+    limited = clip_to_targets(own, clients.data.train)
+    assert np.array_equal(np.concatenate(limited), np.concatenate(own)) != is_far
+    honest = BlendSums.from_rows(limited, shared, targets)
     np.testing.assert_allclose(models.shares, honest.shares(), rtol=1e-10)
+    if is_far:
+        return
     assert BlendSums.from_rows(own, optimistic_shared, targets).prior().share < honest.prior().share
     assert BlendSums.from_rows(optimistic_own, shared, targets).prior().share > honest.prior().share
 

@@ -41,6 +41,7 @@ from fedgram.runs.measure import measure
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.tensor_files import write_arrays
 from fedgram.runs.train_config import TrainConfig
+from fedgram.theory.blend import UNLIMITED
 from fedgram.theory.moment_head import FeatureSums
 from fedgram.training import train
 from fedgram.training.inference import predict_rows
@@ -187,6 +188,21 @@ def assert_federation_matches(folder, reference) -> None:
 @pytest.mark.parametrize("procedure", QUICK)
 def test_federation_matches_stacked_trainer(tmp_path, references, procedure):
     assert_federation_matches(tmp_path, references[Procedure.parse(procedure)])
+
+
+def test_limits_of_networks_trained_alone_are_the_same_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgram.theory.blend.MARGIN", -0.3)  # so that many predictions reach them
+    (reference,) = train_stack(tmp_path / "stack", "full-model+blended")
+    assert_federation_matches(tmp_path, reference)
+    test = problem().test
+    found = predict_rows(reference, {name: split.inputs for name, split in test.items()}, network)
+    errors = [np.mean((found[name] - split.targets) ** 2) for name, split in test.items()]
+    np.testing.assert_allclose(errors, reference.account.chosen["test_mse"], rtol=1e-8)
+    model = type(reference).model
+    wide = {"local_limits": np.tile(UNLIMITED, (len(test), 1, 1))}
+    monkeypatch.setattr(type(reference), "model", lambda run: model(run) | wide)
+    unlimited = predict_rows(reference, {name: split.inputs for name, split in test.items()}, network)
+    assert all(not np.allclose(unlimited[name], found[name]) for name in test)
 
 
 @pytest.mark.slow

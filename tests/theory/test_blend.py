@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgram.theory.blend import PRIOR_ROWS, BlendSums
+from fedgram.theory.blend import MARGIN, PRIOR_ROWS, BlendSums, find_limits, mix
 
 
 def rows(count, own, shared, seed=0):
@@ -28,6 +28,15 @@ def test_with_few_rows_a_site_gets_the_share_of_all():
     )
     assert sums.shares()[1] == pytest.approx(expected)
     assert abs(sums.shares()[1] - common) < 0.2
+
+
+def test_own_predictions_end_a_margin_beyond_the_targets():
+    limits = find_limits(np.array([[0.0, 5.0], [10.0, 5.0], [4.0, 5.0]]))
+    np.testing.assert_allclose(limits, [[-10 * MARGIN, 5.0], [10 + 10 * MARGIN, 5.0]])
+    own = np.array([[-1e6, 5.0], [7.0, 4.0], [1e6, 6.0]])
+    np.testing.assert_allclose(mix(own, np.zeros((3, 2)), 1.0, limits), [limits[0], [7.0, 5.0], limits[1]])
+    shared = np.full((3, 2), 1e6)  # has no limits
+    np.testing.assert_allclose(mix(own, shared, 0.25, limits)[1], [0.25 * 7 + 0.75e6, 0.25 * 5 + 0.75e6])
 
 
 def test_shares_are_between_0_and_1_and_0_without_rows_or_difference():

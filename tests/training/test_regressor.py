@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import nn
 
 from fedgram import FederatedRegressor, InputError
+from fedgram.data.encoding import CLIP
 from fedgram.runs.advice import AUTO
 from fedgram.training import regressor, site_learning
 
@@ -111,7 +112,8 @@ def test_local_models_do_not_depend_on_other_sites(rows, few_rounds):
     "procedure",
     ["full-model", "ordinary", "centered+full-model", "centered+full-model+blended", "centralized"],
 )
-def test_predictions_equal_those_of_the_trained_federation(procedure, rows, few_rounds, monkeypatch):
+@pytest.mark.parametrize("far", [1.0, 30.0])
+def test_predictions_equal_those_of_the_trained_federation(procedure, far, rows, few_rounds, monkeypatch):
     X, y, sites = rows
     trained = []
     monkeypatch.setattr(
@@ -119,13 +121,18 @@ def test_predictions_equal_those_of_the_trained_federation(procedure, rows, few_
     )
     model = FederatedRegressor(procedure, SMALL).fit(X, y, sites=sites)
     (learned,) = trained
-    expected = np.concatenate(learned.predict(procedure, learned.models(procedure), "train"))
+    models, clients = learned.models(procedure), learned.federation.clients
+    clients.data = replace(
+        clients.data, train=tuple(((far * x).clip(-CLIP, CLIP), y) for x, y in clients.data.train)
+    )
+    expected = np.concatenate(learned.predict(procedure, models, "train"))
     inputs = torch.cat([inputs for inputs, _ in learned.federation.clients.data.train]).numpy()
     means = [(column.mean, column.scale) for column in model._predictor.encoding.inputs]
     rows = np.stack([inputs[:, d] * scale + mean for d, (mean, scale) in enumerate(means)], axis=1)
     owners = np.repeat(["site 0", "site 1", "site 2"], len(rows) // 3)
     predicted = model.predict(rows, sites=owners)
-    np.testing.assert_allclose(predicted, model._predictor.encoding.decode_targets(expected)[:, 0], atol=1e-5)
+    expected = model._predictor.encoding.decode_targets(expected)[:, 0]
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_unknown_sites_get_the_shared_model_with_one_warning(rows, few_rounds):

@@ -21,7 +21,7 @@ from fedgram.federation.returns import PARAMETERS, Layers
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
-from fedgram.theory.blend import BlendSums
+from fedgram.theory.blend import BlendSums, find_limits, mix
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 from fedgram.theory.own_heads import OwnHeads, fit_own_heads
 from fedgram.theory.site_effects import SiteHeads, fit_site_heads
@@ -163,20 +163,23 @@ class ChosenModels:
         """Add the local models with solved heads, and their shares.
 
         Shares compare models on validation rows that neither has seen, so the compared ones have heads of
-        training rows alone: heads that were fitted on these rows look better than they are.
+        training rows alone: heads that were fitted on these rows look better than they are. So do limits.
         """
         clients = self.clients
         companion = find_companion(clients, run)
         local = clients.of_run(self.common.tensors, companion)
         heads = fit_alone_heads(clients, local, companion, common=True)
+        own = predict_part(clients, with_heads(local, heads.unseen), "validation", companion)
         sums = BlendSums.from_rows(
-            predict_part(clients, with_heads(local, heads.unseen), "validation", companion),
+            [np.clip(f, *limits) for f, limits in zip(own, site_limits(clients, "train"), strict=True)],
             predict_part(clients, unseen, "validation", run),
             [y.cpu().numpy() for _, y in clients.data.validation],
         )
-        shares = sums.shares()
+        shares, limits = sums.shares(), site_limits(clients, "train", "validation")
         chosen = {**models.chosen, "local_ridge": float(heads.ratio[0]), "local_share": shares.tolist()}
-        return replace(models, local=with_heads(local, heads.sites), shares=shares, chosen=chosen)
+        return replace(
+            models, local=with_heads(local, heads.sites), shares=shares, limits=limits, chosen=chosen
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,14 +187,15 @@ class SiteModels:
     """Final models of a run.
 
     tensors (M, ...) by name: each site's; shared (...): with the shared moment head, for sites that did not
-    take part; local (M, ...) and shares (M,): second model of a blended run and its share; chosen: rounds,
-    strengths and shares, for the record.
+    take part; local (M, ...), shares (M,) and limits (M, 2, C): second model of a blended run, its share, and
+    the least and largest of its predictions; chosen: rounds, strengths and shares, for the record.
     """
 
     tensors: Tensors
     shared: Tensors = field(default_factory=dict)
     local: Tensors = field(default_factory=dict)
     shares: Array = field(default_factory=lambda: np.zeros(0))
+    limits: Array = field(default_factory=lambda: np.zeros((0, 2, 0)))
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def to_arrays(self, dtype: torch.dtype) -> dict[str, Array]:
@@ -205,7 +209,7 @@ class SiteModels:
             name: (value.to(dtype) if value.is_floating_point() else value).cpu().numpy()
             for name, value in named.items()
         }
-        return arrays | ({"local_share": self.shares} if self.local else {})
+        return arrays | ({"local_share": self.shares, "local_limits": self.limits} if self.local else {})
 
 
 def with_heads(tensors: Tensors, head: LinearHead) -> Tensors:
@@ -309,10 +313,16 @@ def predict_sites(clients: Clients, models: SiteModels, part: str, run: int) -> 
     if not models.local:
         return predicted
     local = predict_part(clients, models.local, part, find_companion(clients, run))
-    return [
-        share * own + (1 - share) * shared
-        for share, own, shared in zip(models.shares, local, predicted, strict=True)
-    ]
+    parts = zip(local, predicted, models.shares.tolist(), models.limits, strict=True)
+    return [mix(own, shared, share, limits) for own, shared, share, limits in parts]
+
+
+def site_limits(clients: Clients, *parts: str) -> Array:
+    """Limits (M, 2, C) of networks that sites train alone on these parts of their rows."""
+    by_site = zip(*(getattr(clients.data, part) for part in parts), strict=True)
+    return np.stack(
+        [find_limits(np.concatenate([targets.cpu().numpy() for _, targets in rows])) for rows in by_site]
+    )
 
 
 def mean_squares(predicted: list[Array], clients: Clients, part: str) -> Array:

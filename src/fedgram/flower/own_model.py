@@ -15,6 +15,7 @@ from fedgram.federation.site_models import (
     feature_sums,
     fit_alone_heads,
     predict_part,
+    site_limits,
     with_heads,
 )
 from fedgram.flower.messages import ALONE_ERRORS, BLENDS, METHODS, OWN_RATIO, PRIOR
@@ -71,12 +72,13 @@ def blend(request: Mapping[str, Array], clients: Clients, models: SiteModels, un
         with_heads(models.local, solve_for_ratios(sums)[ratio]) for sums in (training, training + validation)
     )
     shares = _blend_sums(clients, [unseen_local], unseen).shares(prior)
-    return replace(models, local=local, shares=shares)
+    return replace(models, local=local, shares=shares, limits=site_limits(clients, "train", "validation"))
 
 
 def _blend_sums(clients: Clients, own: Sequence[Tensors], unseen: Tensors) -> BlendSums:
     """Compare models trained alone with the shared one on validation rows, one after the other."""
     targets = [y.cpu().numpy() for _, y in clients.data.validation]
     shared = predict_part(clients, unseen, "validation", 0)
-    alone = [predict_part(clients, each, "validation", ALONE)[0] for each in own]
+    (limits,) = site_limits(clients, "train")
+    alone = [np.clip(predict_part(clients, each, "validation", ALONE)[0], *limits) for each in own]
     return BlendSums.from_rows(alone, shared * len(own), targets * len(own))

@@ -23,10 +23,11 @@ from fedgram.flower.client_state import BACKBONE, INPUTS, MODEL, SITE, TARGETS
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
 from fedgram.runs.tensor_files import read_arrays, read_metadata
+from fedgram.theory.blend import UNLIMITED, mix
 from fedgram.training.inference import PredictedTable
 
-LOCAL, SHARE = "local.", "local_share"
-"""Prefix of the network trained alone, and its share in a blended run."""
+LOCAL, SHARE, LIMITS = "local.", "local_share", "local_limits"
+"""Prefix of the network trained alone, its share in a blended run, and the limits of its predictions."""
 REMEDY = "Restore it from a backup, or train again"
 FILL = "Fill missing values as you did for training, or drop the rows."
 
@@ -89,11 +90,12 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     if scaling is not None:
         rows = scaling.encode_inputs(rows)
         arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}
-    share = float(arrays.pop(SHARE, np.zeros(())))
+    share, limits = float(arrays.pop(SHARE, np.zeros(()))), arrays.pop(LIMITS, UNLIMITED)
     own = {name: value for name, value in arrays.items() if not name.startswith(LOCAL)}
     local = {name.removeprefix(LOCAL): value for name, value in arrays.items() if name.startswith(LOCAL)}
-    shared = (1 - share) * _predict(own, rows, backbone)
-    predicted = shared + share * _predict(local, rows, backbone) if local else shared
+    predicted = _predict(own, rows, backbone)
+    if local:
+        predicted = mix(_predict(local, rows, backbone), predicted, share, limits)
     return predicted if scaling is None else scaling.decode_targets(predicted)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_inpu
 from fedgram.nets.stack import ROWS_AT_ONCE
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
+from fedgram.theory.blend import UNLIMITED, mix
 from fedgram.theory.validation import key_by_client
 
 
@@ -88,27 +90,38 @@ def predict_rows(
         check_image_dtype(values, input_type, "the run was trained on", client)
         shift = mean[m] if run.setup.procedure.centered and m is not None else 0.0
         networks = _networks_of(arrays, m, run.setup.data.train_rows)
-        parts = [share * _predict(run, own, values, backbone) for share, own in networks if share]
-        # The network that a client trained alone predicts targets that are not centered.
-        standardized = np.sum(parts, axis=0) + networks[0][0] * shift
+        standardized = _predict(run, networks.joined, values, backbone) + shift
+        if networks.share:  # the network that a client trained alone predicts targets that are not centered
+            own = _predict(run, networks.own, values, backbone)
+            standardized = mix(own, standardized, networks.share, networks.limits)
         predicted[client] = encoding.decode_targets(standardized) if encoding else standardized
         _check_predictions(predicted[client], client)
     return predicted
 
 
-def _networks_of(
-    arrays: Mapping[str, Array], m: int | None, rows: Sequence[int]
-) -> list[tuple[float, dict[str, Array]]]:
-    """Return the networks of client m with their shares; None is a client that did not take part."""
+class _Networks(NamedTuple):
+    """The joined network of a client; in a blended run also its own, with its share and limits (2, C)."""
+
+    joined: Mapping[str, Array]
+    own: Mapping[str, Array] = MappingProxyType({})
+    share: float = 0.0
+    limits: Array = UNLIMITED
+
+
+def _networks_of(arrays: Mapping[str, Array], m: int | None, rows: Sequence[int]) -> _Networks:
+    """Return the networks of client m; None is a client that did not take part."""
     parts: dict[str, dict[str, Array]] = {"": {}, "shared.": {}, "local.": {}}
     for name, value in arrays.items():
         prefix = next((each for each in ("shared.", "local.") if name.startswith(each)), "")
         parts[prefix][name.removeprefix(prefix)] = value
-    own_share = parts[""].pop("local_share", None)
+    shares, limits = (parts[""].pop(f"local_{name}", None) for name in ("share", "limits"))
     if m is None:
-        return [(1.0, parts["shared."] or average_networks(parts[""], rows))]
-    share = 0.0 if own_share is None else float(own_share[m])
-    return [(1.0 - share, _select(parts[""], m)), (share, _select(parts["local."], m))]
+        return _Networks(parts["shared."] or average_networks(parts[""], rows))
+    joined = _select(parts[""], m)
+    if shares is None:
+        return _Networks(joined)
+    own_limits = UNLIMITED if limits is None else limits[m]
+    return _Networks(joined, _select(parts["local."], m), float(shares[m]), own_limits)
 
 
 def average_networks(arrays: Mapping[str, Array], client_weights: Any) -> dict[str, Array]:

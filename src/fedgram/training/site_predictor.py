@@ -20,6 +20,7 @@ from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, Model, draw
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
 from fedgram.runs.procedure import Procedure
+from fedgram.theory.blend import mix
 from fedgram.training.inference import average_networks
 from fedgram.training.site_learning import Learned
 
@@ -32,8 +33,9 @@ class SitePredictor:
     """Models of M sites, in standardized units.
 
     own (M, ...): each site's model; empty after centralized training. shared (...): for other rows; empty if
-    sites keep their own backbones. local (M, ...) and shares (M,): second model of a blended procedure, and
-    its share. offset (M, C): added to predictions of `own`.
+    sites keep their own backbones. local (M, ...), shares (M,), and limits (M, 2, C): second model of a
+    blended procedure, its share, and the least and largest of its predictions. offset (M, C): added to
+    predictions of `own`.
     """
 
     procedure: str
@@ -45,6 +47,7 @@ class SitePredictor:
     shared: Arrays
     local: Arrays
     shares: Array
+    limits: Array
     offset: Array
 
     @classmethod
@@ -67,6 +70,7 @@ class SitePredictor:
             shared=_shared_model(models, options, client_weights),
             local=_to_arrays(models.local),
             shares=models.shares * is_validated if models.local else np.zeros(len(sites)),
+            limits=models.limits,
             offset=mean if options.centered else np.zeros_like(mean),
         )
 
@@ -102,7 +106,8 @@ class SitePredictor:
         m = self.sites.index(site)
         share, predicted = self.shares[m], _evaluate(model, _select(self.own, m), inputs) + self.offset[m]
         if share > 0:
-            predicted = share * _evaluate(model, _select(self.local, m), inputs) + (1 - share) * predicted
+            own = _evaluate(model, _select(self.local, m), inputs)
+            predicted = mix(own, predicted, share, self.limits[m])
         return predicted
 
     def _check_sites(self, sites: Mapping[str | None, Array]) -> None:
