@@ -36,9 +36,25 @@ def write(results: Mapping[str, Results], path: Path) -> None:
     write_bytes(path, ("{\n" + ",\n".join(blocks) + "\n}\n").encode())
 
 
+def expected_change(result: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return the change that the advice expects, with its interval: NaN with too few test rows."""
+    mean, low, high = (np.nan if each is None else each for each in result["change"])
+    return mean, low, high
+
+
 def recommends_joining(result: Mapping[str, Any]) -> bool:
     """Whether `advise` recommends joining on a problem."""
-    return recommend(tuple(result["change"])) == AUTO
+    return recommend(expected_change(result)) == AUTO
+
+
+def gains_clearly(result: Mapping[str, Any]) -> bool:
+    """Whether the interval of the expected change shows a gain."""
+    return expected_change(result)[2] < 0
+
+
+def loses_clearly(result: Mapping[str, Any]) -> bool:
+    """Whether the interval of the expected change shows a loss."""
+    return expected_change(result)[1] > 0
 
 
 class Site(NamedTuple):
@@ -64,14 +80,14 @@ def tables(results: Mapping[str, Results]) -> dict[str, str]:
 def total_table(results: Results) -> str:
     """Answers for all sites of a problem, and what joining then changed on unseen rows."""
     answers: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-        "federate (clear gain)": lambda each: recommends_joining(each) and each["change"][2] < 0,
+        "federate (clear gain)": lambda each: recommends_joining(each) and gains_clearly(each),
         "no clear difference, joining recommended": lambda each: (
-            recommends_joining(each) and each["change"][2] >= 0
+            recommends_joining(each) and not gains_clearly(each)
         ),
         "no clear difference, working alone recommended": lambda each: (
-            not recommends_joining(each) and each["change"][1] <= 0
+            not recommends_joining(each) and not loses_clearly(each)
         ),
-        "stay alone (clear loss)": lambda each: each["change"][1] > 0,
+        "stay alone (clear loss)": loses_clearly,
     }
     rows = []
     for label, applies in answers.items():
