@@ -40,7 +40,7 @@ def test_without_privacy_the_bounds_are_those_of_the_medians():
 def test_few_rows_are_refused_before_anything_is_released(monkeypatch):
     monkeypatch.setattr(module, "draw_median", None)
     rows = np.random.default_rng(0).standard_normal((400, 2))
-    with pytest.raises(InputError, match=r"2 targets need 947 rows with their part 0\.2 of epsilon"):
+    with pytest.raises(InputError, match=r"2 targets need 948 rows with their part 0\.2 of epsilon"):
         private_moments({"oslo": rows}, bounds="private", epsilon=EPSILON, delta=1e-6)
 
 

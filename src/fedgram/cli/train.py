@@ -93,7 +93,7 @@ def train(
         float | None,
         typer.Option(
             help="Fraction of training rows that choose round and strengths. Default: none, or 0.2 "
-            "with moment-head."
+            "with moment-head or blended."
         ),
     ] = None,
     where: options.Where = None,

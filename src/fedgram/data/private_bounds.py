@@ -63,10 +63,10 @@ def private_bounds(rows: Array, epsilon: float) -> Array:
     """
     count, targets = rows.shape
     share, bounds = epsilon / (2 * targets), []
-    needed = 4 * np.log(len(list_candidates()) / MISSED) / share
+    needed = int(np.ceil(4 * np.log(len(list_candidates()) / MISSED) / share))
     if count < needed:  # both numbers are public
         raise InputError(
-            f"Private bounds of {pluralize(targets, 'target')} need {needed:,.0f} rows with their part "
+            f"Private bounds of {pluralize(targets, 'target')} need {needed:,} rows with their part "
             f"{epsilon:g} of epsilon, but there are {count:,}. Pass bounds (--bounds LOW:HIGH), or raise "
             "epsilon.",
             field="bounds",

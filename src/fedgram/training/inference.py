@@ -1,4 +1,4 @@
-"""Predict new rows with the last networks of a run.
+"""Predict new rows with the networks of a run.
 
 `predict_rows` takes arrays by client; `predict_table` takes a table with a client column.
 """
@@ -41,7 +41,7 @@ from fedgram.theory.validation import key_by_client
 def predict_rows(
     run: StoredRun, inputs: Mapping[str, Any], backbone: Backbone | None = None
 ) -> dict[str, Array]:
-    """Predict targets with the clients' last networks.
+    """Predict targets with the clients' networks.
 
     Parameters
     ----------

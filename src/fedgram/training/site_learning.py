@@ -166,7 +166,7 @@ def choose_plan(
     device: str = "cpu",
     on_progress: Progress = lambda what, fraction: None,
 ) -> Learned:
-    """Train larger networks as long as the validation error falls; return the best.
+    """Train the next larger network as long as each clearly lowers the validation error; return the best.
 
     Above LARGE training rows, only the smallest is tried.
     """

@@ -71,7 +71,7 @@ def train(
     backbone_name : str, optional
         Folder name of the backbone; by default its own name.
     keep_models : bool
-        Save the clients' last networks, which `predict_rows` needs.
+        Save the networks that clients predict with, which `predict_rows` needs.
     on_epoch : function of Status, optional
         Called after every epoch. By default progress is shown in a terminal or notebook.
     on_warning : function of str
