@@ -1,13 +1,15 @@
 """Claims about networks: what exact theory gives holds, what contradicts it misses, and parts are said."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedgram.paper.claims import judge_all, load_claims
-from fedgram.paper.networks import cohorts
+from fedgram.paper.networks import cohorts, metrics
 from fedgram.paper.networks.agreement import Agreement, measure_agreement
 from fedgram.paper.networks.comparable import ComparableRuns
 from fedgram.paper.networks.results import Result, Results
@@ -360,7 +362,10 @@ def test_medians_over_budgets_are_over_the_settings_that_all_budgets_have():
         run for run in results if run.setting == "hopper" or (run.setting == "walker" and run.epochs == 400)
     )
     found = verdicts("dnn-epochs", some)["epochs-400"]
-    assert (found.ours, found.reason) == ("0.5", "3 of 30 runs; disagrees so far")  # the paper: 0.176
+    assert (found.ours, found.possible) == ("0.5", (0.0, np.inf))  # the paper: 0.176
+    assert (
+        found.reason == "3 of 30 runs; disagrees so far; the missing runs can still give the paper's number"
+    )
 
 
 def test_mean_changes_of_the_test_error_range_over_settings():
@@ -375,6 +380,51 @@ def test_mean_changes_of_the_test_error_range_over_settings():
     moved["3dshapes"] = 1.02
     results = changed(results, lambda run: True, test_mse=changed_by)
     assert verdicts("dnn-prediction", results)["prediction-corrected-test-range"].verdict == "miss"
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_no_outcome_of_missing_runs_leaves_the_bounds_of_a_median(by_setting, data):
+    """Both bounds are reached, and every completion lies between them."""
+    number = st.floats(0, 1e3)
+    cohort = replace(cohorts.MAIN, settings=("beijing", "hopper", "walker"), seeds=(0, 1, 2))
+    runs = [Run(name, seed, data.draw(number)) for name in cohort.settings for seed in cohort.seeds]
+    known = data.draw(st.lists(st.sampled_from(runs), min_size=1, unique=True))
+    median = metrics.Median(lambda run: run.quantity, by_setting)
+    low, high = median.bound([(run,) for run in known], cohort)
+    assert low <= median([(run,) for run in runs]) <= high
+    for bound, missing in ((low, 0.0), (high, np.inf)):
+        whole = [run if run in known else replace(run, quantity=missing) for run in runs]
+        assert median([(run,) for run in whole]) == bound
+
+
+@dataclass(frozen=True)
+class Run:
+    setting: str
+    seed: int
+    quantity: float
+
+
+def test_missing_runs_that_cannot_bring_a_median_back_make_it_miss():
+    """Of 30 runs 20 end at four times the paper's number, so that the median does, whatever the others do."""
+
+    def moved(run):
+        factor = 4.0 if run.setting in ("beijing", "swimmer", "hopper", "halfcheetah") else 1.0
+        return {name: np.full_like(error, factor * 0.0186) for name, error in run.error.items()}
+
+    results = changed(
+        exact_results("dnn-alignment"), lambda run: run.procedure.name == "ordinary", error=moved
+    )
+    tables = Results(run for run in results if run.setting not in ("3dshapes", "cifar-geo"))
+    found = verdicts("dnn-alignment", tables)["alignment-ordinary-endpoint"]
+    assert (found.verdict, found.possible) == ("miss", (pytest.approx(0.0744), pytest.approx(0.0744)))
+    assert found.least_deviation == pytest.approx(4.0)
+    assert found.reason.endswith("at least a factor of 4 from the paper's, whatever the missing runs give")
+    one = Results(run for run in tables if run.setting == "hopper")
+    found = verdicts("dnn-alignment", one)["alignment-ordinary-endpoint"]
+    assert (found.verdict, found.possible, found.least_deviation) == ("partial", (0.0, np.inf), 1.0)
+    assert found.document()["possible"] == [0.0, None]
 
 
 def test_agreement_is_counted_at_several_factors():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -59,7 +60,8 @@ class Measurement:
     value: a number, (low, high), or whether a statement is true; NumPy's become Python's. redraws: for each
     number of a "draw", its values in further draws of ours at the paper's size. run, needed: runs at the
     paper's scale; fewer than needed make the verdict partial, none makes it not comparable. stand_ins: runs
-    on other data than the paper's. about: a remark.
+    on other data than the paper's. about: a remark. possible: smallest and largest value over all needed
+    runs, whatever the missing ones give; None if unknown.
     """
 
     value: Any
@@ -68,6 +70,7 @@ class Measurement:
     needed: int = 1
     stand_ins: int = 0
     about: str = ""
+    possible: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", _to_python(self.value))
@@ -184,6 +187,7 @@ class Judged:
 
     agrees: whether our runs agree with the paper so far; None if none can be compared. ratio: ours over the
     paper's, for one positive number that depends on training. deviation: see `measure_deviation`.
+    possible: see `Measurement`. least_deviation: deviation of the nearest of these numbers.
     """
 
     claim: Claim
@@ -193,6 +197,8 @@ class Judged:
     agrees: bool | None = None
     ratio: float | None = None
     deviation: float | None = None
+    possible: tuple[float, float] | None = None
+    least_deviation: float | None = None
 
     def document(self) -> dict[str, Any]:
         """Entry of `fedgram reproduce --json`."""
@@ -208,6 +214,8 @@ class Judged:
             "reason": self.reason,
             "agrees": self.agrees,
             "deviation": self.deviation,
+            "possible": self.possible and [each if isfinite(each) else None for each in self.possible],
+            "least_deviation": self.least_deviation,
         }
 
 
@@ -230,13 +238,14 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
         _stand_ins(measured),
         measured.about,
         _so_far(claim, holds, missed) if measured.partial and chance is None else "",
+        "" if holds else _describe_possible(claim, measured),
         "" if chance is None else f"{_likely(measured, holds)}p = {chance:.2g}",
         "" if measured.partial else claim.note,
     )
     ratio = _ratio(claim, measured.value)
     return Judged(
         claim, verdict, format_value(measured.value), "; ".join(filter(None, reasons)), holds, ratio,
-        measure_deviation(claim, measured.value),
+        measure_deviation(claim, measured.value), measured.possible, _least_deviation(claim, measured),
     )  # fmt: skip
 
 
@@ -265,10 +274,14 @@ def _is_true(claim: Claim, measured: Measurement) -> bool:
 def _decides_against(claim: Claim, measured: Measurement, holds: bool) -> bool:
     """Whether a part of the runs decides against the claim.
 
-    A counterexample in a part is one in the whole. Medians may still move: only far ones decide.
+    A counterexample in a part is one in the whole. Medians may still move: only far ones decide, and those
+    that the missing runs cannot bring close enough.
     """
     if claim.comparison == "overall":
         return False
+    nearest = _nearest_possible(claim, measured)
+    if nearest is not None and not COMPARISONS[claim.comparison](claim, nearest):
+        return True
     far = replace(claim, tolerance=FAR * claim.tolerance, factor=ORDER * claim.factor)
     return not holds and (claim.comparison == "draw" or not _is_true(far, measured))
 
@@ -293,6 +306,28 @@ def measure_deviation(claim: Claim, ours: Any) -> float | None:
         below = min(paper) / min(mine) if claim.comparison == "range" else 1.0
         return float(max(1.0, below, max(mine) / max(paper)))
     return float(max(max(a / b, b / a) for a, b in zip(paper, mine, strict=True)))
+
+
+def _nearest_possible(claim: Claim, measured: Measurement) -> float | None:
+    """Number nearest to the paper's that all runs can give, whatever the missing ones give."""
+    if measured.possible is None or not isinstance(claim.value, float | int):
+        return None
+    return float(np.clip(claim.value, *measured.possible))
+
+
+def _least_deviation(claim: Claim, measured: Measurement) -> float | None:
+    nearest = _nearest_possible(claim, measured) if measured.partial else measured.value
+    return None if nearest is None else measure_deviation(claim, nearest)
+
+
+def _describe_possible(claim: Claim, measured: Measurement) -> str:
+    """What the missing runs can still change."""
+    least = _least_deviation(claim, measured) if measured.partial else None
+    if least is None:
+        return ""
+    if least == 1:
+        return "the missing runs can still give the paper's number"
+    return f"at least a factor of {least:.3g} from the paper's, whatever the missing runs give"
 
 
 def _stand_ins(measured: Measurement) -> str:

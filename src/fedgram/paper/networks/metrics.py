@@ -42,22 +42,24 @@ class Findings:
 
     def median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
         """Median of a quantity over the runs of a condition."""
-        return self.over((condition,), _median(metric))
+        return self.over((condition,), Median(metric))
 
     def fair_median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
         """Median over runs that are comparable with those of the other conditions."""
-        return self.fair(condition, _median(metric))
+        return self.fair(condition, Median(metric))
 
     def fair(self, condition: Condition | str, value: Value) -> Measurement | None:
         """Value over all runs of a condition; if some are missing, over those that all conditions share.
 
-        In the paper, all rows of a table cover the same settings and seeds.
+        In the paper, all rows of a table cover the same settings and seeds. What the missing runs can still
+        give depends on all runs of the condition.
         """
         own = self.over((condition,), value)
         if own is None or not own.partial:
             return own
         matched = self.shown.matched(self.cohort.conditions, self.cohort)
-        return replace(self, shown=matched).over((condition,), value)
+        shared = replace(self, shown=matched).over((condition,), value)
+        return shared and replace(shared, possible=own.possible)
 
     def always(self, holds: Callable[..., bool], *conditions: Condition | str) -> Measurement | None:
         """Whether a statement is true for every setting and seed."""
@@ -81,11 +83,42 @@ class Findings:
         if self.shown.scale != SCALES["paper"]:
             return Measurement(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
         run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
-        return Measurement(value(rows), run=run, needed=needed, stand_ins=stand_ins)
+        possible = value.bound(rows, self.cohort) if isinstance(value, Median) else None
+        return Measurement(value(rows), run=run, needed=needed, stand_ins=stand_ins, possible=possible)
 
 
-def _median(metric: Metric) -> Value:
-    return lambda rows: float(np.median([metric(run) for (run,) in rows]))
+@dataclass(frozen=True)
+class Median:
+    """Median of a nonnegative quantity over single runs, or over settings of the median over seeds."""
+
+    metric: Metric
+    by_setting: bool = False
+
+    def __call__(self, rows: list[Row]) -> float:
+        """Median over rows of one run each."""
+        groups = by_setting(rows) if self.by_setting else [rows]
+        return _median_of_medians([self._values(group) for group in groups])
+
+    def bound(self, rows: list[Row], cohort: Cohort) -> tuple[float, float]:
+        """Smallest and largest median over the whole cohort, whatever its missing runs give."""
+        if self.by_setting:
+            groups = [[row for row in rows if row[0].setting == name] for name in cohort.settings]
+            size = len(cohort.seeds)
+        else:
+            groups, size = [rows], len(cohort.settings) * len(cohort.seeds)
+        found = [self._values(group) for group in groups]
+
+        def fill(missing: float) -> float:
+            return _median_of_medians([[*known, *[missing] * (size - len(known))] for known in found])
+
+        return fill(0.0), fill(float("inf"))
+
+    def _values(self, rows: list[Row]) -> list[float]:
+        return [self.metric(run) for (run,) in rows]
+
+
+def _median_of_medians(groups: list[list[float]]) -> float:
+    return float(np.median([np.median(group) for group in groups]))
 
 
 def _stand_ins(rows: list[Row], as_one: bool) -> int:

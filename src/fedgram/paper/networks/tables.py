@@ -159,6 +159,8 @@ class PerRun:
 
     def over_rows(self, statistic: Callable[[Array], float]) -> Value:
         """Return the function from rows of single runs to a statistic of the quantity."""
+        if statistic is np.median:
+            return metrics.Median(self.metric)
         return lambda rows: float(statistic(metrics.values([run for (run,) in rows], self.metric)))
 
 

@@ -27,6 +27,7 @@ AXES: dict[Against, str] = {
     "epochs": "local epochs $E$ in a round",
     "seconds": "a run's share of its stack's time, seconds",
 }
+TYPICAL_DIRECTION = metrics.Median(metrics.direction("barycenter"), by_setting=True)
 LOOK = panels.Look(panels.REFERENCE_COLORS["barycenter"], "o")
 OBSERVED = panels.Look(INK, "o")
 
@@ -54,7 +55,7 @@ def measure_epochs(shown: ComparableRuns) -> Found:
     """Measure endpoints against local epochs, Appendix F.3."""
     found = Findings(cohorts.EPOCHS, shown)
     budgets: Found = {
-        f"epochs-{budget}": found.fair(Condition("ordinary", budget), _median_of_settings)
+        f"epochs-{budget}": found.fair(Condition("ordinary", budget), TYPICAL_DIRECTION)
         for budget in (50, 400, 1000, 4000)
     }
     firsts: Found = {
@@ -65,14 +66,8 @@ def measure_epochs(shown: ComparableRuns) -> Found:
 
 def _falls_with_epochs(rows: list[Row]) -> bool:
     """Whether the median over settings of the median direction error falls with every larger budget."""
-    medians = (_median_of_settings([(run,) for run in runs]) for runs in zip(*rows, strict=True))
+    medians = (TYPICAL_DIRECTION([(run,) for run in runs]) for runs in zip(*rows, strict=True))
     return all(a > b for a, b in pairwise(medians))
-
-
-def _median_of_settings(rows: list[Row]) -> float:
-    """Median over settings of the median over seeds of the direction error to G_⋆."""
-    turned = metrics.direction("barycenter")
-    return float(np.median([metrics.medians(group, turned)[0] for group in metrics.by_setting(rows)]))
 
 
 def _first_budget(rows: list[Row]) -> float:
