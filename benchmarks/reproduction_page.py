@@ -130,10 +130,10 @@ def possible(claims: Mapping[str, Any]) -> str:
         for claim in claims.values()
         if _count_claimed(claim) != "all" and claim["possible"] and claim["possible"][1] is not None
     )
-    beyond = ", ".join(_format(factor) for factor in least if factor > 1)
+    same, beyond = least.count(1.0), ", ".join(_format(factor) for factor in least if factor > 1)
     return (
-        f"Of {len(least)} medians that have more than half of their runs, {least.count(1.0)} can still become "
-        f"equal to the paper's.\nThe others stay away by at least these factors: {beyond}.\n"
+        f"Of {len(least)} medians that have more than half of their runs, {same} can still become equal to "
+        f"the paper's.\nThe others stay away by at least these factors: {beyond}.\n"
     )
 
 
