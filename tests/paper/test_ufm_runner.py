@@ -23,6 +23,7 @@ from fedgram.paper.claims import (
     judge,
     judge_all,
     load_claims,
+    resolution,
 )
 from fedgram.paper.registry import GROUPS, MODULES, expand_name
 from fedgram.paper.storage import digest, read_table, write_table
@@ -84,10 +85,12 @@ def claim(comparison, value=None, tolerance=0.0, **fields):
         (claim("rounding"), -9e-15, "match"),
         (claim("rounding"), 2e-14, "miss"),
         (claim("rounding"), (1e-15, -2e-14), "miss"),
-        (claim("rounding", 3e-16), 9e-15, "match"),
-        (claim("rounding", 3e-16), 2e-14, "miss"),
+        (claim("rounding", 3e-16), 2.9e-15, "match"),
+        (claim("rounding", 3e-16), 3.1e-15, "miss"),
         (claim("rounding", -8e-15), 7e-14, "match"),
         (claim("rounding", -8e-15), 9e-14, "miss"),
+        (claim("limit", tolerance=1e-10), -9e-11, "match"),
+        (claim("limit", tolerance=1e-10), (0.0, -2e-10), "miss"),
         (claim("always"), True, "match"),
         (claim("always"), False, "miss"),
         (claim("overall"), False, "miss"),
@@ -185,12 +188,33 @@ def test_a_part_of_the_runs_can_miss(stated, ours, verdict):
     assert (found.verdict, found.agrees) == (verdict, False)
 
 
-def test_a_partial_value_is_no_draw_but_the_papers_is_compared():
-    part = Measurement(100.0, (draws(0),), run=4, needed=96)  # an extreme of fewer instances, say
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(2.5, "partial"), (0.4, "partial"), (5.0, "miss"), (0.2, "miss")]
+)
+def test_a_partial_value_may_differ_by_a_further_factor(ours, verdict):
+    """An extreme of fewer instances is another one, but an error of a factor 10 is none of chance."""
+    part = Measurement(ours, (draws(0),), run=4, needed=96)
     found = judge(claim("draw", 1.05), part)
-    assert found.verdict == "partial"
-    assert "4 of 96 runs; the paper's number is compatible with further draws, p = 0." in found.reason
+    assert found.verdict == verdict
+    words = "compatible with further draws" if verdict == "partial" else "incompatible"
+    assert found.reason.startswith(f"4 of 96 runs; {words}, p = ")
     assert judge(claim("draw", 2.0), part).verdict == "miss"
+
+
+def test_a_draw_notices_factors_above_its_resolution():
+    redraws = draws(3, 9)
+    typical = float(np.exp(np.log(redraws).mean()))
+    found = resolution(Measurement(typical, (redraws,)))
+    assert 1.2 < found < 2.0
+    for factor in (found, 1 / found):
+        just, above = typical * factor**0.999, typical * factor**1.001
+        assert judge(claim("draw", just), Measurement(typical, (redraws,))).verdict == "compatible"
+        assert judge(claim("draw", above), Measurement(typical, (redraws,))).verdict == "miss"
+    two = (redraws, tuple(np.square(redraws)))
+    assert resolution(Measurement((1.0, 1.0), two)) > found**2  # of the less sensitive number
+    assert resolution(Measurement(1.0, ((-1.0, 2.0, 3.0),))) == np.inf
+    reason = judge(claim("draw", typical), Measurement(typical, (redraws,))).reason
+    assert reason.endswith(f"notices factors above {found:.2g}")
 
 
 def test_incomplete_and_missing_measurements():
@@ -238,7 +262,7 @@ def test_claims_are_complete_and_well_formed():
     assert len({each.id for each in claims}) == len(claims) >= 60
     assert {each.experiment for each in claims} == {*GROUPS["ufm"], *GROUPS["dnn"]}
     for each in claims:
-        assert each.value is not None or each.comparison in ("always", "overall", "rounding")
+        assert each.value is not None or each.comparison in ("always", "overall", "rounding", "limit")
         assert each.value is None or each.comparison not in ("always", "overall")
         assert each.where
         assert each.says

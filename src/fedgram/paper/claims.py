@@ -11,9 +11,9 @@ from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
-ROUNDING = 1e-14  # larger numbers are not zero up to rounding, unless the paper's own is nearly as large
+ROUNDING = 1e-14  # larger numbers are not zero up to rounding, where the paper prints none
 SLACK = 10.0  # rounding may be this many times the paper's: it depends on the order of additions
 ORDER = 10**0.5  # numbers within this factor have the same order
 FACTORS = (1.25, 1.5, 2.0, ORDER)
@@ -27,9 +27,9 @@ Numbers = tuple[float, ...]
 class Claim:
     """One number or statement of the paper, and how to compare ours with it.
 
-    value: a number, (low, high) for a range, or None for a statement; tolerance: relative; factor: of
-    "order"; data: 'tabular' or 'images' if the paper says it of these settings alone; note: why the
-    comparison differs from the one that the claim suggests.
+    value: a number, (low, high) for a range, or None for a statement; tolerance: relative, or the limit
+    itself of "limit"; factor: of "order"; data: 'tabular' or 'images' if the paper says it of these settings
+    alone; note: why the comparison differs from the one that the claim suggests.
     """
 
     id: str
@@ -141,8 +141,12 @@ def _order(claim: Claim, ours: Any) -> bool:
 
 
 def _rounding(claim: Claim, ours: Any) -> bool:
-    printed = 0.0 if claim.value is None else abs(_numbers(claim.value)[0])
-    return bool(max(abs(number) for number in _numbers(ours)) <= max(ROUNDING, SLACK * printed))
+    limit = ROUNDING if claim.value is None else SLACK * abs(_numbers(claim.value)[0])
+    return bool(max(abs(number) for number in _numbers(ours)) <= limit)
+
+
+def _limit(claim: Claim, ours: Any) -> bool:
+    return bool(max(abs(number) for number in _numbers(ours)) <= claim.tolerance)
 
 
 def _always(claim: Claim, ours: Any) -> bool:
@@ -158,13 +162,34 @@ def compatibility(claim: Claim, measured: Measurement) -> float:
 
     Each number has the two-sided p-value of Student's t against K redraws, t = (x - mean) / (s √(1 + 1/K)),
     of logarithms if all numbers are positive, after the claim's tolerance. The smallest of n counts as
-    1 - (1 - p)^n. A partial value of ours is not of the paper's size, and only the paper's is compared.
+    1 - (1 - p)^n. The redraws have the paper's size. A partial value of ours varies more, so it may be
+    further away by a factor of √10.
     """
     found = []
     for (paper, ours), redraws in zip(_pairs(claim, measured.value), measured.redraws, strict=True):
-        tested = (paper,) if measured.partial else (paper, ours)
-        found += [_p_value(number, np.array(redraws), claim.tolerance) for number in tested]
+        slack = claim.tolerance + (ORDER - 1) * measured.partial
+        found += [
+            _p_value(number, np.array(redraws), tolerance)
+            for number, tolerance in ((paper, claim.tolerance), (ours, slack))
+        ]
     return float(1 - (1 - np.min(found)) ** len(found))  # NaN stays NaN
+
+
+def resolution(measured: Measurement) -> float:
+    """Smallest factor between a number and the typical redraw that a "draw" is certain to notice.
+
+    It is that of the least sensitive number, without the claim's tolerance; infinite for numbers of both
+    signs.
+    """
+    samples = [np.array(redraws) for redraws in measured.redraws]
+    found, alpha = [], 1 - (1 - FALSE_ALARMS) ** (1 / (2 * len(samples)))
+    for redraws in samples:
+        if not (redraws > 0).all():
+            return float("inf")
+        count = len(redraws)
+        unit = np.log(redraws).std(ddof=1) * np.sqrt(1 + 1 / count)
+        found.append(-stdtrit(count - 1, alpha / 2) * unit)
+    return float(np.exp(max(found)))
 
 
 def _p_value(number: float, redraws: Any, tolerance: float) -> float:
@@ -239,7 +264,9 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
         measured.about,
         _so_far(claim, holds, missed) if measured.partial and chance is None else "",
         "" if holds else _describe_possible(claim, measured),
-        "" if chance is None else f"{_likely(measured, holds)}p = {chance:.2g}",
+        ""
+        if chance is None
+        else f"{_likely(measured, holds)}p = {chance:.2g}{_describe_resolution(measured)}",
         "" if measured.partial else claim.note,
     )
     ratio = _ratio(claim, measured.value)
@@ -340,7 +367,12 @@ def _stand_ins(measured: Measurement) -> str:
 def _likely(measured: Measurement, holds: bool) -> str:
     if not holds:
         return "incompatible, "
-    return "the paper's number is compatible with further draws, " if measured.partial else ""
+    return "compatible with further draws, " if measured.partial else ""
+
+
+def _describe_resolution(measured: Measurement) -> str:
+    factor = resolution(measured)
+    return f", notices factors above {factor:.2g}" if isfinite(factor) else ""
 
 
 def _so_far(claim: Claim, holds: bool, missed: bool) -> str:
@@ -360,6 +392,7 @@ COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
     "bound": _bound,
     "order": _order,
     "rounding": _rounding,
+    "limit": _limit,
     "always": _always,
     "overall": _always,
 }
@@ -372,7 +405,8 @@ MEANINGS = {
     "range": "inside the paper's range",
     "bound": "at most the paper's number",
     "order": "within a factor of the paper's number: √10, or less for quantities that are bounded",
-    "rounding": f"zero up to rounding: at most {ROUNDING:g}, or {SLACK:g} times the paper's",
+    "rounding": f"zero up to rounding: at most {SLACK:g} times the paper's number, or {ROUNDING:g}",
+    "limit": "at most a limit that we set, because the paper prints no number",
     "always": "a statement that must be true of every run",
     "overall": "a statement about medians over all runs that must be true",
 }
