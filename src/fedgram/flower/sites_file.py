@@ -13,8 +13,6 @@ column = "town"
 
 from __future__ import annotations
 
-import csv
-import io
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list
+from fedgram._util.text import join_names, quote_list
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
@@ -54,7 +52,9 @@ class SitesConfig:
         sites = document.pop("sites", {})
         shared = {key: document.pop(key) for key in SITE_KEYS if key in document}
         _check_keys(document, KEYS, f"'{path}'")
-        run_config = {key: _to_run_value(value) for key, value in document.items()}
+        run_config = {  # a run config has no lists
+            key: join_names(value) if isinstance(value, list) else value for key, value in document.items()
+        }
         if not sites and "dataset" in document:
             found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
             return replace(found, run_config=found.run_config | run_config)
@@ -116,7 +116,7 @@ def load_clients(dataset: str, clients: int | None = None) -> Problem:
         Split.concatenate(part.values()) for part in (problem.train, problem.test or problem.train)
     )
     splits = split_by_projection(train, test if problem.test else test.take(slice(0)), clients)
-    return replace(problem, train=splits[0], test=splits[1], validation={})
+    return replace(problem, train=splits[0], test=splits[1])
 
 
 def _find_node_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,12 +186,3 @@ def _build_node(own: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]
     places = {key: str(path.absolute().parent / own[key]) for key in ("table", "folder") if key in own}
     value = {"value": client_name(own.get("value", name))} if "column" in own else {}
     return {**own, **places, **value}
-
-
-def _to_run_value(value: Any) -> Any:
-    """Join a list of names with commas, as a run config has it."""
-    if not isinstance(value, list):
-        return value
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(value)
-    return line.getvalue()
