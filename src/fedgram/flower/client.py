@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.version import __version__
-from fedgram.data.split import Split
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients, check_independent_starts
 from fedgram.federation.evaluation import OutputRows
@@ -33,11 +31,9 @@ from fedgram.flower.client_state import (
     SITE,
     TARGETS,
     ClientStore,
-    folder_name,
     hash_request,
 )
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import (
     BLEND,
     EVALUATE,
@@ -105,7 +101,7 @@ class Client:
         answer = ANSWERS[kind](self.standardize(request), request)
         if answer.error:
             return answer
-        site, key = self.site, SiteKey.load(Path(self.site.folder, f"{folder_name(self.site.name)}.key"))
+        site, key = self.site, self.site.load_key()
         identity = {
             "client": site.name,
             "key": key.public,
@@ -128,8 +124,8 @@ class Client:
         moments = site.moments
         metadata = {
             "version": __version__,
-            "test_rows": _count(site.test),
-            "validation_rows": _count(site.validation),
+            "test_rows": site.test_rows,
+            "validation_rows": site.validation_rows,
             "targets": list(moments.targets),
             "parameters": model.size,
             "network": fingerprint(model, inputs),
@@ -237,7 +233,7 @@ class Client:
 
         With secure sums, nobody else knows it.
         """
-        names, rows = ("test_mse", *JOINING), _count(self.site.test)
+        names, rows = ("test_mse", *JOINING), self.site.test_rows
         chosen = {name: [float(arrays[name])] for name in names}
         if joining := Joining.from_chosen(chosen, [self.site.name], [rows]):
             scale = self.scaling.target_scale if self.scaling else 1.0
@@ -318,8 +314,7 @@ class Client:
 
     def _store(self, request: Payload) -> ClientStore:
         name, federation_id = safe_name(self.config.name), safe_name(str(request.metadata["federation"]))
-        own = Path(self.site.folder, folder_name(self.site.name))
-        return ClientStore(own / name / self.config.run.name / federation_id)
+        return ClientStore(self.site.own_folder / name / self.config.run.name / federation_id)
 
     def _build_network(self, arrays: Mapping[str, Array], stored: Arrays | None) -> SiteNetwork:
         """Build the networks after a stored round, or the initial ones if there is none."""
@@ -340,7 +335,7 @@ class Client:
         error = network.local_error()
         stored[f"{REPLY}local_error"] = np.full(len(self.runs), error)
         # a site without validation rows keeps its last round
-        return stored, error if _count(self.site.validation) else -float(number)
+        return stored, error if self.site.validation_rows else -float(number)
 
     def _write_model(self, request: Payload, clients: Clients, models: SiteModels) -> None:
         """Write the network that the site predicts with, and the one trained alone with its share."""
@@ -378,7 +373,3 @@ def _read_trial(values: Array) -> Trial:
 
 def _first_model(values: Tensor) -> Array:
     return values[0].double().cpu().numpy()
-
-
-def _count(rows: Split | None) -> int:
-    return 0 if rows is None else len(rows)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
 from fedgram.federation.secure_sums import NUMBER_BYTES, Number, Participant, default_threshold, to_bytes
-from fedgram.flower.client_state import folder_name
-from fedgram.flower.identity import SiteKey
 from fedgram.flower.messages import ALONE_ERRORS, BLENDS, EVALUATE, Payload, averaged_arrays, reply_format
 from fedgram.flower.scaling import measure_columns
 from fedgram.flower.secure_chooser import error_numbers, tested_names
@@ -63,7 +60,7 @@ class SecureSession:
 
     def __init__(self, client: Client, request: Payload) -> None:
         site, session = client.site, str(request.metadata["session"])
-        self.folder = Path(site.folder, folder_name(site.name), "secure")
+        self.folder = site.own_folder / "secure"
         federation = self.folder / safe_name(str(request.metadata["federation"]))
         self.path = federation / f"{safe_name(session)}.json"
         if self.path.exists():
@@ -137,8 +134,8 @@ def send_keys(client: Client, request: Payload) -> Payload:
     session = SecureSession(client, request)
     session.answer_once("keys", request)
     keys = session.participant.public_keys(sums)
-    identity = SiteKey.load(Path(client.site.folder, f"{folder_name(client.site.name)}.key"))
-    signature = identity.key.sign(_key_statement(session.participant, client.site.name, keys))
+    statement = _key_statement(session.participant, client.site.name, keys)
+    signature = client.site.load_key().key.sign(statement)
     arrays = {"keys": to_words(keys), "keys_signature": to_words([signature])[0]}
     return Payload(arrays, request.round)
 
@@ -229,13 +226,13 @@ def _sum_trained(client: Client, request: Payload) -> list[Number]:
 
 def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
     """N_m and N_m times training errors, test rows and them times test errors, then sums over rows."""
-    reply, test = client.evaluate(request), client.site.test
+    reply = client.evaluate(request)
     if reply.error:
         raise InputError(reply.error, field="round")
     names = ("objective", "train_mse")
     numbers = weighted_numbers(len(client.site.train), reply.arrays, names)
-    rows = 0 if test is None else len(test)
-    numbers += weighted_numbers(rows, {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}, ("test_mse",))
+    tested = {"test_mse": np.nan_to_num(reply.arrays["test_mse"])}
+    numbers += weighted_numbers(client.site.test_rows, tested, tested)
     sums = summed_names(client.config.run.procedure)
     return numbers + [value for name in sums for value in np.ravel(reply.arrays[name]).tolist()]
 
@@ -251,8 +248,7 @@ def _sum_tried(client: Client, request: Payload) -> list[Number]:
 
 def _sum_blended(client: Client, request: Payload) -> list[Number]:
     """Validation rows, and sums over them that compare the shared model with the one trained alone."""
-    arrays, validation = client.blend(request).arrays, client.site.validation
-    rows = 0 if validation is None else len(validation)
+    arrays, rows = client.blend(request).arrays, client.site.validation_rows
     scaled = {name: arrays[name] / _unit(request) for name in ("errors", ALONE_ERRORS)}
     sums = {**arrays, **scaled}
     return [float(rows), *np.concatenate([sums[name] for name in (*BLENDS, ALONE_ERRORS)]).tolist()]
@@ -265,8 +261,8 @@ def _unit(request: Payload) -> float:
 
 def _sum_finished(client: Client, request: Payload) -> list[Number]:
     """Test rows, and them times the test errors of the chosen model and of the one trained alone."""
-    reply, test = client.finish(request), client.site.test
-    rows, chosen = (0, 0.0) if test is None else (len(test), float(reply.arrays["test_mse"]))
+    reply, rows = client.finish(request), client.site.test_rows
+    chosen = float(reply.arrays["test_mse"]) if rows else 0.0
     # a network alone that diverged counts as one that joining does not change
     errors = {
         name: np.nan_to_num(reply.arrays[name], nan=chosen)

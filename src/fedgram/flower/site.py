@@ -15,7 +15,9 @@ from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, read_splits
 from fedgram.data.validation import check_finite, client_name
+from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import read_number, read_standardize
+from fedgram.flower.identity import SiteKey
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
 
@@ -116,6 +118,25 @@ class Site:
         rows, targets = self.train.targets.shape
         train, validation = map(self.train.take, draw_validation_rows(self.name, rows, targets, fraction))
         return replace(self, train=train, validation=validation)
+
+    @property
+    def test_rows(self) -> int:
+        """Number of test rows."""
+        return 0 if self.test is None else len(self.test)
+
+    @property
+    def validation_rows(self) -> int:
+        """Number of validation rows."""
+        return 0 if self.validation is None else len(self.validation)
+
+    @property
+    def own_folder(self) -> Path:
+        """The site's own part of its private folder, which sites on one machine may share."""
+        return Path(self.folder, folder_name(self.name))
+
+    def load_key(self) -> SiteKey:
+        """Read the site's key, or create it if there is none."""
+        return SiteKey.load(self.own_folder.with_name(f"{self.own_folder.name}.key"))
 
     @property
     def moments(self) -> Moments:
