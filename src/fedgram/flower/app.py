@@ -14,7 +14,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import escape_text
 from fedgram.flower.client import Client
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import KINDS, GridTransport, Payload
+from fedgram.flower.messages import KINDS, GridTransport, Payload, log
 from fedgram.flower.secure_messages import SECURE_KINDS
 from fedgram.flower.secure_server import run_secure_server
 from fedgram.flower.server import run_server
@@ -27,8 +27,6 @@ STARTED = "The server app has started."
 """First line of the server app's log; Flower's own lines end here."""
 LONGEST_LOG = 5000
 """Characters of the longest message in a log."""
-
-log = logging.getLogger("flwr")  # `flwr run --stream` shows this logger
 
 
 def server_app() -> ServerApp:

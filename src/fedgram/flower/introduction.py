@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from fedgram import __version__
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.version import __version__
 from fedgram.flower.messages import Payload, RejectedReplyError
 from fedgram.flower.scaling import ColumnMoments, Scaling
 from fedgram.theory.moments import Moments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from fedgram.flower.messages import (
     GridTransport,
     Payload,
     RejectedReplyError,
+    log,
     read_reply,
     reply_format,
 )
@@ -49,8 +49,6 @@ Compare = Callable[[Mapping[str, Payload]], Mapping[str, str]]
 
 CHANGED = "it changed its {} after the start. Undo the change or start a new run"
 WRONG_KEY = "another key than at the first exchange"
-
-log = logging.getLogger("flwr")
 
 
 class ReportedError(Exception):

@@ -6,7 +6,6 @@ same command resumes a run after its last finished round.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
@@ -29,6 +28,7 @@ from fedgram.flower.messages import (
     GridTransport,
     averaged_arrays,
     complete_axes,
+    log,
     read_sums,
     reply_format,
 )
@@ -37,7 +37,7 @@ from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
-from fedgram.flower.server import ALREADY_FINISHED, NO_VALIDATION
+from fedgram.flower.server import ALREADY_FINISHED, HEAD_AND_BIAS, NO_VALIDATION
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.choice import describe_choice
@@ -46,10 +46,6 @@ from fedgram.runs.procedure import Procedure
 from fedgram.runs.secure_record import SecureRecord
 from fedgram.theory.geometry import psd
 from fedgram.theory.sum_prediction import SumPrediction, Total, predict_from_sums
-
-HEAD_AND_BIAS = ("head", "bias")
-
-log = logging.getLogger("flwr")
 
 
 def run_secure_server(transport: GridTransport, config: FederationConfig) -> SecureRecord:

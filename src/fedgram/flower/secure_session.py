@@ -5,7 +5,6 @@ After a client drops out, the next sum starts a new session with the clients tha
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from fedgram.federation.secure_sums import (
 )
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.identity import verify_signature
-from fedgram.flower.messages import GridTransport, Payload, RejectedReplyError, read_reply
+from fedgram.flower.messages import GridTransport, Payload, RejectedReplyError, log, read_reply
 from fedgram.flower.roster import POLL_INTERVAL, RETRY_INTERVAL, WRONG_KEY
 from fedgram.flower.secure_messages import (
     FIXED_AXES,
@@ -50,8 +49,6 @@ TAG_BYTES = 16
 """Bytes that authenticated encryption adds."""
 SAME = ("version", "targets", "inputs", "parameters", "network", "width", "backbone_size")
 """Metadata that all clients must share, if they have it."""
-
-log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import time
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from fedgram.flower.chooser import Chooser
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
 from fedgram.flower.limits import Limit, find_limit
-from fedgram.flower.messages import BACKBONE, EVALUATE, TRAIN, GridTransport, Payload, averaged_arrays
+from fedgram.flower.messages import BACKBONE, EVALUATE, TRAIN, GridTransport, Payload, averaged_arrays, log
 from fedgram.flower.roster import Check, Compare, Roster
 from fedgram.flower.server_state import SHARED, ServerState
 from fedgram.runs import Account, Runs, StoredRun
@@ -42,7 +41,6 @@ from fedgram.runs.record import Round
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import predict
 
-log = logging.getLogger("flwr")
 HEAD_AND_BIAS = ("head", "bias")
 NO_VALIDATION = (
     "Procedure '{}' chooses strengths on validation rows, but no client has any. Set 'validation-fraction' "
