@@ -531,10 +531,10 @@ def test_what_is_missing_is_said(tmp_path):
 def test_a_full_disk_exits_with_2_and_is_resumed(tmp_path, monkeypatch):
     real = os.replace
 
-    def full(draft, path):
+    def full(temporary, path):
         if "stack-" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(draft, path)
+        real(temporary, path)
 
     arguments = ["train", "gaussian", *TINY, "--out", tmp_path]
     with monkeypatch.context() as patch:

@@ -340,11 +340,11 @@ def test_results_are_the_same_after_an_interruption(tmp_path, request, monkeypat
     assert not list((tmp_path / "a" / "full" / "toy").glob(".*"))
 
 
-def test_only_drafts_of_killed_runs_are_removed(tmp_path):
+def test_only_temporary_files_of_killed_runs_are_removed(tmp_path):
     run([toy(tmp_path / "log")], tmp_path, "full")
     folder = tmp_path / "full" / "toy"
-    kept = [folder / name for name in (".gitignore", ".notes.draft", ".two.parquet.swp")]
-    for path in (*kept, folder / ".two.parquet.0123abcd.draft", folder / ".figure.png.89abcdef.draft"):
+    kept = [folder / name for name in (".gitignore", ".notes.tmp", ".two.parquet.swp")]
+    for path in (*kept, folder / ".two.parquet.0123abcd.tmp", folder / ".figure.png.89abcdef.draft"):
         path.touch()
     run([toy(tmp_path / "log")], tmp_path, "full")
     assert sorted(folder.glob(".*")) == sorted(kept)

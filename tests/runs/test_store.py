@@ -55,10 +55,10 @@ def replacing(monkeypatch, *, stop_at, problem):
     """Let the process meet a problem instead of finishing file number `stop_at`; count all files."""
     finished, real = [], os.replace
 
-    def replace_file(draft, path):
+    def replace_file(temporary, path):
         if len(finished) == stop_at:
             raise problem
-        real(draft, path)
+        real(temporary, path)
         finished.append(path)
 
     monkeypatch.setattr(os, "replace", replace_file)
@@ -149,12 +149,12 @@ folder = Path(sys.argv[1], moment)
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 real = os.replace
 
-def replaced(draft, path):
+def replaced(temporary, path):
     if moment == "before the checkpoint" and "stack-" in path.name and (folder / "seen").exists():
         die()
     if "stack-" in path.name:
         (folder / "seen").touch()
-    real(draft, path)
+    real(temporary, path)
 
 os.replace = replaced
 in_a_round = lambda now: moment == "in a round" and (now.round, now.epoch) == (2, 1)
@@ -184,15 +184,15 @@ def test_a_process_that_is_killed_goes_on_bit_for_bit(whole, killed, moment):
     folder = killed / moment
     (folder / "seen").unlink()
     assert list(folder.rglob("stack-*.safetensors"))
-    drafts = list(folder.rglob("*.draft"))
-    assert len(drafts) == (moment == "before the checkpoint")
+    temporary = list(folder.rglob("*.tmp"))
+    assert len(temporary) == (moment == "before the checkpoint")
     stored = [run.account.rounds for run in Runs(folder)]
     assert stored == ([1] * 4 if moment == "in a round" else [2] * 4)
     said = []
     trained(folder, on_warning=said.append)
     assert said == ["Resuming 4 runs after round 1."]
     assert_same_contents(whole, folder)
-    assert not list(folder.rglob("*.draft")), "temporary files of a killed process are removed"
+    assert not list(folder.rglob("*.tmp")), "temporary files of a killed process are removed"
 
 
 def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole_of_seed_0, tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_a_full_disk_stops_with_a_sentence_and_spoils_nothing(whole_of_seed_0, t
             replacing(patch, stop_at=stop_at, problem=OSError(errno.ENOSPC, "No space left on device"))
             with pytest.raises(InputError, match=r"Cannot write .*No space left.*repeat the command"):
                 trained(folder, seeds=[0])
-        assert not list(folder.rglob("*.draft"))
+        assert not list(folder.rglob("*.tmp"))
         for run in Runs(folder):
             assert len(run.rounds()) == run.account.rounds
         trained(folder, seeds=[0])
@@ -274,12 +274,12 @@ def test_strides_do_not_matter(tmp_path):
     assert read["scalar"].shape == ()
 
 
-def test_drafts_of_other_files_are_left_to_their_writers(tmp_path):
-    left = [tmp_path / f".{name}.0123abcd.draft" for name in ("a[1]", "a1", "b")]
-    for draft in left:
-        draft.touch()
+def test_temporary_files_of_other_files_are_left_to_their_writers(tmp_path):
+    left = [tmp_path / f".{name}.0123abcd.tmp" for name in ("a[1]", "a1", "b")]
+    for path in left:
+        path.touch()
     tensor_files.write_arrays(tmp_path / "a[1]", {"a": np.zeros(1)})
-    assert [draft.exists() for draft in left] == [False, True, True]
+    assert [path.exists() for path in left] == [False, True, True]
 
 
 def test_documents_hold_only_numbers_that_json_has(tmp_path):

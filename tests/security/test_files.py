@@ -107,10 +107,11 @@ def test_server_does_not_resume_from_damaged_state(tmp_path):
         grid.serve()
 
 
-def test_server_removes_what_a_killed_one_left(tmp_path):
+@pytest.mark.parametrize("suffix", ["tmp", "draft"])  # earlier versions wrote .draft
+def test_server_removes_what_a_killed_one_left(tmp_path, suffix):
     grid = ScriptedGrid(tmp_path, rounds=1)
     folder = grid.serve().folder
-    left = folder / ".round-07.safetensors.0123abcd.draft"
+    left = folder / f".round-07.safetensors.0123abcd.{suffix}"
     left.write_bytes(b"half")
     assert any("temporary file of a killed process" in note for note in check_folder(folder).notes)
     grid.serve()

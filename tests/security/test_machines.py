@@ -29,10 +29,10 @@ def fill_disk(monkeypatch, is_full):
     """Let renames to a path fail, as they do on a full disk, where `is_full(path)`."""
     real = os.replace
 
-    def replace(draft, path):
+    def replace(temporary, path):
         if is_full(Path(path)):
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(draft, path)
+        real(temporary, path)
 
     monkeypatch.setattr(os, "replace", replace)
 
@@ -80,7 +80,7 @@ def test_full_disk_at_a_site_leaves_it_absent(tmp_path, monkeypatch, caplog):
     assert run.complete
     assert "No space left on device" in caplog.text  # in the site's log
     assert "Client 'ridge' did not reply in round 2; using its last head." in caplog.text
-    assert not list((tmp_path / "private").rglob(".*.draft"))
+    assert not list((tmp_path / "private").rglob(".*.tmp"))
 
 
 @pytest.mark.parametrize("command", [("data", "list"), ("--help",)], ids=" ".join)

@@ -15,6 +15,9 @@ from typing import Any
 from fedgram._util.errors import InputError
 from fedgram._util.text import escape_text
 
+TEMPORARY_ENDINGS = tuple(f".{'[0-9a-f]' * 8}{suffix}" for suffix in (".tmp", ".draft"))
+"""Globs of the ends of temporary names; earlier versions wrote the second."""
+
 
 @contextmanager
 def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
@@ -23,18 +26,18 @@ def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
     Each temporary file has a random name, because two processes may write the same path at a time. A private
     file has mode 0600 from its first byte on.
     """
-    draft = path.parent / f".{path.name}.{secrets.token_hex(4)}.draft"
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         if private:
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        yield draft
-        _flush_to_disk(draft)
-        os.replace(draft, path)
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        yield temporary
+        _flush_to_disk(temporary)
+        os.replace(temporary, path)
         with suppress(OSError):  # some systems cannot open a folder
             _flush_to_disk(path.parent)
     finally:
         with suppress(OSError):
-            draft.unlink()
+            temporary.unlink()
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -49,8 +52,9 @@ def _flush_to_disk(path: Path) -> None:
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     """Remove temporary files of killed processes, of one file or of all; call it as the only writer."""
     pattern = "*" if name is None else glob.escape(name)
-    for path in folder.glob(f".{pattern}.{'[0-9a-f]' * 8}.draft"):
-        path.unlink(missing_ok=True)
+    for ending in TEMPORARY_ENDINGS:
+        for path in folder.glob(f".{pattern}{ending}"):
+            path.unlink(missing_ok=True)
 
 
 def check_folder_of(path: str | Path) -> None:
@@ -66,8 +70,8 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
-        with atomic_write(path.resolve()) as draft:
-            draft.write_bytes(content)
+        with atomic_write(path.resolve()) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise InputError(f"Cannot write '{path}': {error.strerror}.", field=str(path)) from None
 

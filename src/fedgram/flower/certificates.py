@@ -42,8 +42,8 @@ def write_certificate(folder: Path) -> KeyFiles:
     files = KeyFiles(folder / "server.pem", folder / "server.key")
     files.public.write_bytes(certificate.public_bytes(Encoding.PEM))
     form = Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-    with atomic_write(files.private, private=True) as draft:
-        draft.write_bytes(key.private_bytes(*form))
+    with atomic_write(files.private, private=True) as temporary:
+        temporary.write_bytes(key.private_bytes(*form))
     return files
 
 
@@ -53,6 +53,6 @@ def write_node_key(folder: Path, name: str) -> KeyFiles:
     files = KeyFiles(folder / f"{name}.node.pub", folder / f"{name}.node.key")
     files.public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     form = Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-    with atomic_write(files.private, private=True) as draft:
-        draft.write_bytes(key.private_bytes(*form))
+    with atomic_write(files.private, private=True) as temporary:
+        temporary.write_bytes(key.private_bytes(*form))
     return files

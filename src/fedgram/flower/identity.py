@@ -43,8 +43,8 @@ class SiteKey:
             if not path.exists():
                 created = Ed25519PrivateKey.generate()
                 form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-                with atomic_write(path, private=True) as draft:
-                    draft.write_bytes(created.private_bytes(*form))
+                with atomic_write(path, private=True) as temporary:
+                    temporary.write_bytes(created.private_bytes(*form))
         with suppress(ValueError):
             key = load_pem_private_key(path.read_bytes(), password=None)
             if isinstance(key, Ed25519PrivateKey):

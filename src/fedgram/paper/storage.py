@@ -63,8 +63,8 @@ def write_table(path: Path, table: Mapping[str, Any], settings: Mapping[str, Any
     options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
     options |= {"write_statistics": False, "store_schema": False, "write_page_checksum": True}
     with (
-        atomic_write(path) as draft,
-        pyarrow.parquet.ParquetWriter(draft, columns.schema, **options) as writer,
+        atomic_write(path) as temporary,
+        pyarrow.parquet.ParquetWriter(temporary, columns.schema, **options) as writer,
     ):
         writer.add_key_value_metadata({KEY: json.dumps(settings, sort_keys=True)})
         writer.write_table(columns)

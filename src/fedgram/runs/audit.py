@@ -180,8 +180,8 @@ def request_readmission(folder: Path, client: str, *, new_key: bool = False) -> 
     """
     path = folder / READMIT
     waiting = read_json(path) if path.exists() else {}
-    with atomic_write(path, private=True) as draft:
-        draft.write_text(json.dumps(waiting | {client: new_key}), encoding="utf-8")
+    with atomic_write(path, private=True) as temporary:
+        temporary.write_text(json.dumps(waiting | {client: new_key}), encoding="utf-8")
 
 
 def hash_line(line: bytes) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
+from fedgram._util.files import TEMPORARY_ENDINGS
 from fedgram.runs.audit import AUDIT, read_audit
 from fedgram.runs.secure_record import DOCUMENT, SecureRecord
 from fedgram.runs.store import MANIFEST, StoredRun, read_run
@@ -67,8 +68,9 @@ def check_folder(root: str | Path) -> FolderCheck:
     if not paths:
         raise InputError(f"No runs or arrays found in '{root}'. Check the path.", field="root")
     problems = [problem for path in paths for problem in _find_problems(path)]
-    drafts = [f"'{path}' is a temporary file of a killed process." for path in root.rglob(".*.draft")]
-    return FolderCheck(root, len(paths), tuple(dict.fromkeys(problems)), (*_find_open(paths), *drafts))
+    left = [path for ending in TEMPORARY_ENDINGS for path in root.rglob(f".*{ending}")]
+    temporary = [f"'{path}' is a temporary file of a killed process." for path in left]
+    return FolderCheck(root, len(paths), tuple(dict.fromkeys(problems)), (*_find_open(paths), *temporary))
 
 
 def read_anchor(audit: Path) -> str | None:

@@ -39,8 +39,8 @@ def _write_file(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_temporary_files(path.parent, path.name)
-        with atomic_write(path, private=True) as draft:
-            yield draft
+        with atomic_write(path, private=True) as temporary:
+            yield temporary
     except (OSError, _safetensors().SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).rpartition("error: ")[2]
         raise InputError(
@@ -55,9 +55,9 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     # safetensors ignores strides
     contiguous = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     others = dict(metadata or {})
-    with _write_file(path) as draft:
+    with _write_file(path) as temporary:
         checksum = {CHECKSUM: hash_arrays(contiguous, others)}
-        _safetensors().numpy.save_file(contiguous, draft, others | checksum)
+        _safetensors().numpy.save_file(contiguous, temporary, others | checksum)
 
 
 def read_arrays(path: Path, remedy: str = RESTORE, checksum: str | None = None) -> dict[str, Array]:
@@ -102,5 +102,5 @@ def _translate_read_errors(path: Path, remedy: str) -> Iterator[None]:
 
 def write_document(path: Path, document: Any) -> None:
     """Write a JSON document in full double precision."""
-    with _write_file(path) as draft:
-        draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    with _write_file(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

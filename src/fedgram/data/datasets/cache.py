@@ -112,7 +112,7 @@ def _write(path: Path, cached: CachedProblem) -> None:
     """Write a cache file; a folder without write permission has no cache."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+        with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             for name, array in _to_arrays(cached).items():
                 _write_array(archive, name, array)
     except OSError as error:
