@@ -141,9 +141,9 @@ def test_bad_problems_are_refused_in_a_sentence():
         Problem.from_arrays([inputs["site 0"]], [targets["site 0"]])
     train = Problem.from_arrays(inputs, targets).train
     for test in ({"site 0": train["site 0"]}, dict(reversed(train.items()))):
-        with pytest.raises(InputError, match="the same clients"):
+        with pytest.raises(InputError, match=r"Test rows have clients .* the same clients in the same order"):
             Problem("mine", "REAL", train, test)
-    with pytest.raises(InputError, match="There are 2 targets but 3 target names"):
+    with pytest.raises(InputError, match=r"2 targets but 3 target names\. Pass one name per target"):
         Problem.from_arrays(inputs, targets, target_names=("east", "north", "up"))
     targets["site 1"][7, 1] = np.nan
     with pytest.raises(InputError, match=r"'site 1' has a value in its targets .* row 8, column 2") as caught:
@@ -279,6 +279,10 @@ def test_names_of_datasets_are_text_or_numbers():
     ("change", "words"),
     [
         (lambda problem: hold_out(problem, 0.2, seed=-1), "A seed must be a whole number of at least 0"),
+        (
+            lambda problem: problem.hold_out_validation(0.2).hold_out_validation(0.2),
+            r"validation rows already\. Call with_validation_in_training\(\) first",
+        ),
         (lambda problem: problem.hold_out_validation(0.2, seed=-1), "A seed must be a whole number"),
         (lambda problem: problem.hold_out_validation("0.2"), "validation must be between 0 and 1, not 0.2"),
         (lambda problem: Problem.from_arrays({"": [[1.0]], "b": [[1.0]]}, {"": [[1.0]], "b": [[1.0]]}),

@@ -166,7 +166,7 @@ def test_a_site_never_reveals_seed_and_key_of_one_site():
 def test_shares_are_encrypted_for_their_receiver_and_authenticated():
     exchange = Exchange(3)
     sealed = {name: exchange.sealed[name]["site 1"] for name in exchange.names}  # those of another site
-    with pytest.raises(InputError, match="changed on the way"):
+    with pytest.raises(InputError, match=r"changed on the way\. Start a new run"):
         exchange.sites["site 0"].reveal(1, exchange.names, [], exchange.keys, sealed)
 
 

@@ -366,12 +366,14 @@ def test_a_site_refuses_another_request_for_a_sum_that_it_answered(site_client):
     }  # fmt: skip
     with pytest.raises(InputError, match="asked twice"):
         client.reply(SUM, Payload({"head": 2 * np.eye(2)}, metadata))
-    with pytest.raises(InputError, match="too few or unknown clients"):
+    with pytest.raises(InputError, match=r"Too few or unknown clients in a secure sum: 'coast'\. Start"):
         client.reply(SUM, Payload({"head": np.eye(2)}, metadata | {"number": 8, "clients": ["coast"]}))
     revealed = metadata | {"sent": list(SITES), "dropped": []}
+    with pytest.raises(InputError, match=r"Too few clients .* secure sum 2, .*: 'coast'\. Start a new run"):
+        client.reply(REVEAL, Payload(metadata=metadata | {"number": 2, "sent": ["coast"], "dropped": []}))
     for number in (-1, 0, 9):  # the secrets of other sums
         for kind, asked in ((SUM, metadata), (REVEAL, revealed)):
-            with pytest.raises(InputError, match=f"Sum {number} of a secure session of 8 sums"):
+            with pytest.raises(InputError, match=f"Unknown secure sum: {number}. The session has 1 to 8"):
                 client.reply(kind, Payload({"head": np.eye(2)}, asked | {"number": number}))
     assert path.stat().st_mode & 0o777 == 0o600
 

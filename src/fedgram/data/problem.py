@@ -13,7 +13,7 @@ from fedgram._util.arrays import as_float
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
-from fedgram._util.text import as_names, escape_text, pluralize
+from fedgram._util.text import as_names, escape_text, pluralize, quote_list
 from fedgram.data.equal_inputs import average_equal_inputs
 from fedgram.data.holdout import draw_validation_rows
 from fedgram.data.split import Split
@@ -80,9 +80,12 @@ class Problem(DisplayMethods):
             )
         check_names(self.clients, len(self.train), "client")
         for part in ("test", "validation"):
-            if getattr(self, part) and list(getattr(self, part)) != list(self.train):
+            given = tuple(getattr(self, part))
+            if given and given != self.clients:
                 raise InputError(
-                    f"{part.capitalize()} rows and training rows must name the same clients.", field=part
+                    f"{part.capitalize()} rows have clients {quote_list(given)}, but training rows have "
+                    f"{quote_list(self.clients)}. Pass the same clients in the same order.",
+                    field=part,
                 )
         first = next(iter(self.train.values()))
         for what in ("inputs", "targets"):
@@ -92,7 +95,10 @@ class Problem(DisplayMethods):
         object.__setattr__(self, "target_names", as_names(self.target_names))
         if self.target_names and len(self.target_names) != width:
             names = len(self.target_names)
-            raise InputError(f"There are {width} targets but {names} target names.", field="targets")
+            raise InputError(
+                f"There are {width} targets but {names} target names. Pass one name per target.",
+                field="targets",
+            )
         for client, split in self._all_splits():
             check_image_dtype(split.inputs, str(first.inputs.dtype), "the first client has", client)
             for what in ("inputs", "targets"):
@@ -307,7 +313,10 @@ class Problem(DisplayMethods):
         if not 0 < as_float(fraction) < 1:
             raise InputError(f"validation must be between 0 and 1, not {fraction}.", field="validation")
         if self.validation:
-            raise InputError("The problem has validation rows already.", field="validation")
+            raise InputError(
+                "The problem has validation rows already. Call with_validation_in_training() first.",
+                field="validation",
+            )
         train, validation = {}, {}
         for client, split in self.train.items():
             rows, targets = split.targets.shape

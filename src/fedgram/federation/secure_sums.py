@@ -160,7 +160,7 @@ class Participant:
             return self._cipher(key, sender, self.name).decrypt(bytes(12), data, None)
         except InvalidTag:
             raise InputError(
-                f"The shares of site '{sender}' were changed on the way.", field="secure"
+                f"The shares of site '{sender}' were changed on the way. Start a new run.", field="secure"
             ) from None
 
     def _cipher(self, key: bytes, sender: str, receiver: str) -> ChaCha20Poly1305:

@@ -18,6 +18,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import read_json
+from fedgram._util.text import quote_list
 from fedgram.federation.secure_sums import NUMBER_BYTES, Number, Participant, default_threshold, to_bytes
 from fedgram.flower.messages import ALONE_ERRORS, BLENDS, EVALUATE, Payload, averaged_arrays, reply_format
 from fedgram.flower.scaling import measure_columns
@@ -83,7 +84,7 @@ class SecureSession:
         sums = len(next(iter(self.keys.values()))) - 1
         if not 1 <= number <= sums:
             raise InputError(
-                f"Sum {number} of a secure session of {sums} sums. Start a new run.", field="secure"
+                f"Unknown secure sum: {number}. The session has 1 to {sums}; start a new run.", field="secure"
             )
 
     def check_peers(self, keys: dict[str, list[bytes]], request: Payload) -> None:
@@ -93,7 +94,11 @@ class SecureSession:
         for name, signature in signatures:
             statement = _key_statement(self.participant, name, keys[name])
             if not is_signed(identities[name], statement.hex(), signature.hex()):
-                raise InputError(f"Site '{name}' did not sign the keys that the server sent.", field="secure")
+                raise InputError(
+                    f"Site '{name}' did not sign the keys that the server sent. Ask the server's operator "
+                    "why, then start a new run.",
+                    field="secure",
+                )
         path = self.folder / PEERS
         known: dict[str, str] = read_json(path) if path.exists() else {}
         if changed := [name for name in identities if known.get(name, identities[name]) != identities[name]]:
@@ -130,7 +135,9 @@ def send_keys(client: Client, request: Payload) -> Payload:
     """Send a public key for encryption and one for each sum of the session."""
     sums = int(request.metadata["sums"])
     if not 1 <= sums <= MOST_SUMS:
-        raise InputError(f"A secure session of {sums} sums. Use 1 to {MOST_SUMS}.", field="secure")
+        raise InputError(
+            f"Invalid number of sums in a secure session: {sums}. Use 1 to {MOST_SUMS}.", field="secure"
+        )
     session = SecureSession(client, request)
     session.answer_once("keys", request)
     keys = session.participant.public_keys(sums)
@@ -150,8 +157,8 @@ def send_shares(client: Client, request: Payload) -> Payload:
         raise InputError("The server sent other keys than this site's. Start a new run.", field="secure")
     if len(set(names)) < 2 or threshold < default_threshold(len(names)):
         raise InputError(
-            f"A secure session of {len(names)} clients with threshold {threshold}. Use at least two clients "
-            "and more than half of them as the threshold.",
+            f"Invalid secure session: {len(names)} clients with threshold {threshold}. Use at least two "
+            "clients and a threshold above half of them.",
             field="secure",
         )
     session.check_peers(keys, request)
@@ -176,7 +183,10 @@ def send_masked(client: Client, request: Payload) -> Payload:
     session.check_number(number)
     is_known = set(names) <= keys.keys() and client.site.name in names
     if not is_known or len(set(names)) < max(2, session.state["threshold"]):
-        raise InputError("A secure sum over too few or unknown clients. Start a new run.", field="secure")
+        raise InputError(
+            f"Too few or unknown clients in a secure sum: {quote_list(names)}. Start a new run.",
+            field="secure",
+        )
     values = TASKS[str(request.metadata["task"])](client, request)
     session.answer_once(f"sum {number}", request)
     masked = to_bytes(session.participant.mask(number, values, keys, names))
@@ -193,7 +203,9 @@ def send_revealed(client: Client, request: Payload) -> Payload:
     sent, dropped = ([str(name) for name in request.metadata.get(part, [])] for part in ("sent", "dropped"))
     if set(sent) & set(dropped) or len(set(sent)) < max(2, session.state["threshold"]):
         raise InputError(
-            "A secure sum that too few clients sent numbers for. Start a new run.", field="secure"
+            f"Too few clients sent numbers for secure sum {number}, or some also dropped out: "
+            f"{quote_list(sent)}. Start a new run.",
+            field="secure",
         )
     session.answer_once(f"shares of sum {number}", request)
     sealed = dict(zip(sorted(keys), read_sealed(request), strict=True))
