@@ -51,7 +51,7 @@ class Chooser:
     def choose_round(
         self, number: int, average: Arrays, replies: Mapping[str, Payload], measured: Mapping[str, Payload]
     ) -> Arrays:
-        """Compare a round with the best so far; return what training goes on from instead of the average.
+        """Compare a round with the best so far; return arrays that replace the average in the next broadcast.
 
         A client that did not report counts with its last error.
         """

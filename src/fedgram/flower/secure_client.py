@@ -109,8 +109,8 @@ class SecureSession:
             )
         write_document(path, known | identities)
 
-    def answer_once(self, what: str, request: Payload) -> None:
-        """Remember the request that a step was answered for; raise InputError if it was another one."""
+    def record_request(self, what: str, request: Payload) -> None:
+        """Record the request for a step; raise InputError if another one was recorded."""
         unsigned = {name: value for name, value in request.metadata.items() if name != "nonce"}
         digest = replace(request, metadata=unsigned).digest()
         if self.state["answered"].setdefault(what, digest) != digest:
@@ -139,7 +139,7 @@ def send_keys(client: Client, request: Payload) -> Payload:
             f"Invalid number of sums in a secure session: {sums}. Use 1 to {MOST_SUMS}.", field="secure"
         )
     session = SecureSession(client, request)
-    session.answer_once("keys", request)
+    session.record_request("keys", request)
     keys = session.participant.public_keys(sums)
     statement = _key_statement(session.participant, client.site.name, keys)
     signature = client.site.load_key().key.sign(statement)
@@ -162,7 +162,7 @@ def send_shares(client: Client, request: Payload) -> Payload:
             field="secure",
         )
     session.check_peers(keys, request)
-    session.answer_once("shares", request)
+    session.record_request("shares", request)
     if "sealed" not in session.state:  # shares are random: a repeated request gets the same ones
         sealed = session.participant.share_secrets(keys, threshold)
         session.state |= {
@@ -188,7 +188,7 @@ def send_masked(client: Client, request: Payload) -> Payload:
             field="secure",
         )
     values = TASKS[str(request.metadata["task"])](client, request)
-    session.answer_once(f"sum {number}", request)
+    session.record_request(f"sum {number}", request)
     masked = to_bytes(session.participant.mask(number, values, keys, names))
     starts = range(0, len(masked), NUMBER_BYTES)
     words = to_words(masked[start : start + NUMBER_BYTES] for start in starts)
@@ -207,7 +207,7 @@ def send_revealed(client: Client, request: Payload) -> Payload:
             f"{quote_list(sent)}. Start a new run.",
             field="secure",
         )
-    session.answer_once(f"shares of sum {number}", request)
+    session.record_request(f"shares of sum {number}", request)
     sealed = dict(zip(sorted(keys), read_sealed(request), strict=True))
     shares = session.participant.reveal(number, sent, dropped, keys, sealed)
     return Payload({"shares": to_words(shares[name] for name in (*sent, *dropped))}, request.round)

@@ -334,7 +334,7 @@ class Server:
         )  # fmt: skip
 
     def _log_progress(self, replies: Mapping[str, Payload]) -> None:
-        """Tell how far the first round came toward the heads that the prediction assumes."""
+        """Log how far the first round came toward the heads that the prediction assumes."""
         broadcast, _ = self.record.initial
         grams = dict(zip(self.roster.names, self.expected.grams, strict=True))
         returned = np.stack([reply.arrays["head"] for reply in replies.values()])

@@ -51,7 +51,7 @@ class BestRound:
     error: float = math.inf
 
     def update(self, number: int, error: float) -> bool:
-        """Take a round whose error is less; return whether it was."""
+        """Keep the round if its error is the least so far; return whether it was kept."""
         if is_better := error < self.error:
             self.round, self.error = number, error
         return is_better
