@@ -26,7 +26,7 @@ from fedgram.federation.clients import Clients
 from fedgram.flower import Site, client_app, predict_at_site, server_app
 from fedgram.flower.client import Client
 from fedgram.flower.client_state import folder_name
-from fedgram.flower.config import FederationConfig
+from fedgram.flower.config import AggregationConfig, FederationConfig
 from fedgram.flower.initial_head import draw_initial_head
 from fedgram.flower.introduction import ClientInfo
 from fedgram.flower.messages import HEAD, GridTransport, Payload
@@ -257,7 +257,7 @@ def test_last_returns_keep_the_limit_at_the_barycenter():
             if has_reply:
                 last.update(client, dict.fromkeys(HEAD, closest_factor(head, gram)))
         if last.arrays:
-            head = last.average(weights)["head"]
+            head = last.average(weights, AggregationConfig())["head"]
         if replied.any():
             heads = np.stack([closest_factor(renormalized, gram) for gram in prediction.grams[replied]])
             own = prediction.moments.client_weights[replied]

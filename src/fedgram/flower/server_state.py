@@ -120,11 +120,9 @@ class ServerState:
         """Last returns of the clients that are not suspended."""
         return {client: each for client, each in self.arrays.items() if not self.is_suspended(client)}
 
-    def average(
-        self, client_weights: Mapping[str, float], config: AggregationConfig | None = None
-    ) -> dict[str, Array]:
+    def average(self, client_weights: Mapping[str, float], config: AggregationConfig) -> dict[str, Array]:
         """Aggregate the counted returns, with weights normalized over their clients."""
-        config, counted = config or AggregationConfig(), self.counted
+        counted = self.counted
         weights = np.array([client_weights[client] for client in counted])
         averages = {}
         for name in next(iter(counted.values())):
