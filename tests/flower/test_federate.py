@@ -234,7 +234,7 @@ def test_rows_are_split_over_another_number_of_sites():
     original = load_clients("swimmer-mini")
     assert sum(len(site.test) for site in sites) == sum(map(len, original.test.values()))
     assert sites[0].targets == original.target_names
-    with pytest.raises(InputError, match="'swimmer-mini' has no client 'oslo', only 'client 1', "):
+    with pytest.raises(InputError, match=r"the dataset 'swimmer-mini': 'oslo'\. Use one of 'client 1', "):
         read_site({"site": "oslo"}, own.run_config)
 
 

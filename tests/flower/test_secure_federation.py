@@ -341,7 +341,7 @@ def test_a_site_that_is_away_for_one_sum_comes_back(tmp_path):
 @pytest.mark.usefixtures("short_sessions")
 def test_too_few_sites_are_refused(tmp_path):
     silent = lambda site, kind, n: site in ("ridge", "tide", "valley") and kind == SUM  # noqa: E731
-    with pytest.raises(InputError, match="Only 1 clients replied in a secure sum"):
+    with pytest.raises(InputError, match="Only 1 client replied in a secure sum"):
         serve(build_grid(tmp_path, silent))
 
 

@@ -116,7 +116,7 @@ EVALUATE_TEST_ROWS = {
     "test MSE -5": (set_array("test_mse", np.full(3, -5.0)), "'test_mse' is not a mean of squares"),
 }
 EVALUATE = {
-    "test MSE without test rows": (set_array("test_mse", np.ones(3)), "'test_mse' has values although"),
+    "test MSE without test rows": (set_array("test_mse", np.ones(3)), "'test_mse' has values, but"),
     "train MSE NaN": (set_array("train_mse", NAN), "'train_mse' has a value that is not finite"),
     "train MSE negative": (set_array("train_mse", np.full(3, -5.0)), "'train_mse' is not a mean of squares"),
     "train MSE of another shape": (set_array("train_mse", np.ones(4)), "'train_mse' is not a float64 array"),

@@ -49,7 +49,7 @@ def server_app() -> ServerApp:
 
 
 def _shorten_input_error(record: logging.LogRecord) -> bool:
-    """Log an InputError as its sentence: Flower logs what ends a server app with its traceback."""
+    """Log an InputError as its sentence; Flower would log its traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, InputError):
         record.msg, record.args = escape_text(error.message, LONGEST_LOG), ()

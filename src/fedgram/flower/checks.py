@@ -219,7 +219,7 @@ def check_mean_squares(name: str, errors: Array, rows: int) -> None:
     if rows and not (errors >= 0).all():
         raise RejectedReplyError(f"'{name}' is not a mean of squares")
     if not rows and not np.isnan(errors).all():
-        raise RejectedReplyError(f"'{name}' has values although it has no such rows")
+        raise RejectedReplyError(f"'{name}' has values, but the client has no such rows")
 
 
 def check_validation_errors(errors: Array, info: ClientInfo) -> None:

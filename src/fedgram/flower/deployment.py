@@ -130,7 +130,7 @@ class LocalFederation:
         )  # fmt: skip
 
     def _restart_ended_nodes(self, restarts: Counter[str], on_line: OnLine) -> None:
-        """Start SuperNodes again that ended; their old key would be refused until heartbeats are missed."""
+        """Restart ended SuperNodes with new keys: Flower refuses an old one until heartbeats are missed."""
         for site in self.node_configs:
             name = _program_name(site)
             if name not in self.processes.running or not self.processes.has_ended(name):

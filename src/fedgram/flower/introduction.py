@@ -1,4 +1,4 @@
-"""What a client says of itself before training: its rows, targets and network."""
+"""Read and compare what clients report before training: rows, targets and network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ClientInfo:
         return replace(self, own_mean=mean, own_covariance=covariance)
 
     def find_change(self, other: ClientInfo) -> str | None:
-        """Compare with a later description."""
+        """Return what differs in a later description: rows, targets or network; None if nothing does."""
         same_mean = np.array_equal(self.own_mean, other.own_mean)
         if self.rows != other.rows or not same_mean or (self.own_covariance != other.own_covariance).any():
             return "rows"

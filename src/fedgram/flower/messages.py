@@ -303,7 +303,7 @@ class GridTransport:
     def _exchange(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Send messages and yield the replies that arrive in time.
 
-        `Grid.send_and_receive` looks for replies every three seconds, which many replies do not take.
+        `Grid.send_and_receive` looks for replies every three seconds, but many replies take less.
         """
         waiting, started = dict.fromkeys(self.grid.push_messages(messages)), time.monotonic()
         while True:

@@ -170,7 +170,7 @@ class Roster:
         self.is_closed = True
 
     def _check_refusals(self) -> None:
-        """Stop if all clients of the run are connected and none can take part: asking again is no use."""
+        """Stop if all clients of the run are connected and none can take part; asking again is useless."""
         refused = self.refused_nodes.keys() & set(self.transport.node_ids())
         if not self.clients and len(refused) >= self.config.clients:
             raise InputError(

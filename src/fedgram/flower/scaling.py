@@ -87,7 +87,7 @@ class Scaling:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Scaling | None:
-        """Find a scaling among other arrays; None without."""
+        """Find a scaling among other arrays; None if there is none."""
         names = [each.name for each in fields(cls)]
         if not all(PREFIX + name in arrays for name in names):
             return None

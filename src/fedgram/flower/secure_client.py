@@ -1,8 +1,8 @@
 """The client's part of secure sums: answer each message once, from keys in its private folder.
 
-A session's secret, the public keys of all clients and what was answered are in one file (mode 0600), which
-the next session of the federation deletes. A repeated request gets the same answer. Another request for the
-same sum is refused: two answers under one mask would show their difference.
+A session's secret, the public keys of all clients and hashes of the answered requests are in one file (mode
+0600), which the next session of the federation deletes. A repeated request gets the same answer. Another
+request for the same sum is refused: two answers under one mask would show their difference.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SecureSession:
         self.write()
 
     def write(self) -> None:
-        """Write the file; an answer must not leave the site before."""
+        """Write the file; call it before the answer leaves the site."""
         write_document(self.path, self.state)
 
 
@@ -226,7 +226,7 @@ def _sum_moments(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_trained(client: Client, request: Payload) -> list[Number]:
-    """N_m, N_m times what the client returns after training, and the error of a model trained alone."""
+    """Return N_m, N_m times the arrays of a trained reply, and the error of a model trained alone."""
     reply = client.train(request)
     if reply.arrays["diverged"]:
         raise InputError(f"The network of site '{client.site.name}' diverged. Lower the learning rate.")
@@ -237,7 +237,7 @@ def _sum_trained(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
-    """N_m and N_m times training errors, test rows and them times test errors, then sums over rows."""
+    """Return N_m, N_m times training errors, test rows n, n times test errors, and sums over rows."""
     reply = client.evaluate(request)
     if reply.error:
         raise InputError(reply.error, field="round")
@@ -250,16 +250,17 @@ def _sum_evaluated(client: Client, request: Payload) -> list[Number]:
 
 
 def _sum_tried(client: Client, request: Payload) -> list[Number]:
-    """Errors of trials on validation rows, and their products for a standard error over clients.
+    """Return errors of trials on validation rows, and their products for a standard error over clients.
 
-    They are divided by tr Σ_cen: the choice does not depend on units, and secure sums have no large numbers.
+    Errors are divided by tr Σ_cen: the choice does not depend on units, and secure sums have no large
+    numbers.
     """
     errors = client.try_strengths(request).arrays["errors"] / _unit(request)
     return [*error_numbers(errors, has_scatter=bool(request.metadata["has_scatter"]))]
 
 
 def _sum_blended(client: Client, request: Payload) -> list[Number]:
-    """Validation rows, and sums over them that compare the shared model with the one trained alone."""
+    """Return validation rows, and sums over them that compare the shared model with the one trained alone."""
     arrays, rows = client.blend(request).arrays, client.site.validation_rows
     scaled = {name: arrays[name] / _unit(request) for name in ("errors", ALONE_ERRORS)}
     sums = {**arrays, **scaled}
@@ -272,7 +273,7 @@ def _unit(request: Payload) -> float:
 
 
 def _sum_finished(client: Client, request: Payload) -> list[Number]:
-    """Test rows, and them times the test errors of the chosen model and of the one trained alone."""
+    """Return test rows n, and n times the test errors of the chosen model and of the one trained alone."""
     reply, rows = client.finish(request), client.site.test_rows
     chosen = float(reply.arrays["test_mse"]) if rows else 0.0
     # a network alone that diverged counts as one that joining does not change
@@ -301,7 +302,7 @@ def summed_names(procedure: Procedure) -> tuple[str, ...]:
 
 
 def _key_statement(participant: Participant, name: str, keys: Iterable[bytes]) -> bytes:
-    """What a site signs: that these are its public keys in this session."""
+    """Hash the statement that these are a site's public keys in this session."""
     content = sha256(f"fedgram secure keys {participant.session} {name!r} ".encode())
     for key in keys:
         content.update(key)

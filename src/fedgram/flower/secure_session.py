@@ -16,6 +16,7 @@ from flwr.app import RecordDict
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import pluralize
 from fedgram._util.version import __version__
 from fedgram.federation.secure_sums import (
     SEED_BYTES,
@@ -233,8 +234,8 @@ class SecureSums:
         needed = max(2, self.threshold if self.keys else 0)
         if len(names) < needed:
             raise InputError(
-                f"Only {len(names)} clients replied in a secure sum ({', '.join(names) or 'none'}); it needs "
-                f"{needed}. Wait for the others and run again.",
+                f"Only {pluralize(len(names), 'client')} replied in a secure sum "
+                f"({', '.join(names) or 'none'}); it needs {needed}. Wait for the others and run again.",
                 field="clients",
             )
 

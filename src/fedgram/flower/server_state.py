@@ -88,7 +88,7 @@ class ServerState:
         self.arrays[client] = dict(arrays)
 
     def share(self, number: int, arrays: Mapping[str, Array]) -> None:
-        """Keep what the server broadcasts after a round; a crash may repeat the round before."""
+        """Keep the broadcasts after a round and the round before, which a crash may repeat."""
         self.own = {key: each for key, each in self.own.items() if key[0] != SHARED or key[1] >= number - 1}
         self.own[SHARED, number] = dict(arrays)
 

@@ -26,7 +26,7 @@ from fedgram.theory.moments import Moments
 class Site:
     """One client of a federation.
 
-    `targets` are the target names, and `inputs` the names of the input columns, if they have some. `folder`
+    `targets` are the target names, and `inputs` the names of the input columns, if they have names. `folder`
     is private and must survive restarts. `backbone` and `device` are as in `fedgram.training.train`.
     `validation` rows choose the round and all strengths; they are not trained on.
     """
@@ -111,7 +111,7 @@ class Site:
     def hold_out_validation(self, fraction: float) -> Site:
         """Move a fraction of the training rows to the validation rows, unless the site has some already.
 
-        They are those of `Problem.hold_out_validation`.
+        `Problem.hold_out_validation` draws the same rows.
         """
         if not fraction or self.validation is not None:
             return self

@@ -76,7 +76,7 @@ class SitesConfig:
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Any]) -> SitesConfig | None:
-        """Find the sites that a run config names with 'sites' (a file) or 'dataset'; None without both."""
+        """Find the sites of a run config by its key 'sites' (a file) or 'dataset'; None without both."""
         if path := run_config.get("sites"):
             return cls.read(str(path))
         if dataset := run_config.get("dataset"):
@@ -139,7 +139,7 @@ def _read_dataset_site(dataset: str, node_config: Mapping[str, Any], run_config:
     problem, name = load_clients(dataset, run_config.get("clients")), str(node_config.get("site"))
     if name not in problem.train:
         raise InputError(
-            f"The dataset '{dataset}' has no client '{name}', only {quote_list(problem.clients)}.",
+            f"Unknown client of the dataset '{dataset}': '{name}'. Use one of {quote_list(problem.clients)}.",
             field="site",
         )
     return Site(
