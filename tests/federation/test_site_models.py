@@ -85,6 +85,19 @@ def train(procedures, problem=None, config=CONFIG, seed=0, backbone=net):
     return federation, records
 
 
+@pytest.mark.parametrize("procedure", ["local", "full-model"])
+def test_a_validation_row_that_overflows_is_never_an_error_of_zero(procedure):
+    problem = site_problem()
+    problem.validation["client 1"].inputs[0] = 3e38
+    federation, _ = train([procedure], problem, replace(CONFIG, precision="fp32"))
+    (reason,) = federation.stopped.values()
+    assert reason == "client 'client 1' diverged in round 1"
+    chosen = federation.chosen.best
+    assert chosen.error[0] == np.inf
+    assert chosen.round[0] == 1
+    assert chosen.error[1:].isfinite().all() == (procedure == "local")
+
+
 def test_moment_head_is_the_ridge_head_of_the_pooled_rows():
     federation, _ = train(["full-model+moment-head"])
     clients = federation.clients

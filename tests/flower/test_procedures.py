@@ -407,9 +407,38 @@ def test_a_site_draws_the_validation_rows_that_a_problem_of_all_sites_draws():
             np.testing.assert_array_equal(split.targets, divided.validation[name].targets)
 
 
+class Square(nn.Module):
+    """A backbone that overflows for rows of 3e38."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 6)
+
+    def forward(self, x):
+        return self.layer(x) ** 2
+
+
+def test_a_network_that_overflows_on_a_validation_row_has_diverged(tmp_path):
+    coast, ridge = problem().validation.values()
+    extreme = {"coast": Split(np.full_like(coast.inputs, 3e38), coast.targets), "ridge": ridge}
+    settings, reason = SETTINGS | {"precision": "fp32"}, "diverged in round 1"
+    together = replace(problem(), validation=extreme)
+    config = TrainConfig(**settings)
+    (run,) = train(together, Square, ["local"], [0], config, folder=tmp_path / "stack", device="cpu")
+    assert run.account.stopped == f"client 'coast' {reason}"
+
+    def change(site):
+        return replace(site, backbone=Square, validation=extreme[site.name])
+
+    serve(grid_of(tmp_path, "local", change=change, precision="fp32"))
+    (run,) = Runs(tmp_path / "server")
+    assert read_audit(run.folder / "audit.jsonl").suspended == {"coast": f"its network {reason}"}
+    assert np.isfinite(run.account.chosen["test_mse"][1])
+
+
 def test_store_keeps_the_best_rounds(tmp_path):
     store = ClientStore(tmp_path)
-    for number, error in enumerate((np.nan, 1.0, 2.0, np.nan, 5.0), start=1):  # NaN after divergence
+    for number, error in enumerate((np.inf, 1.0, 2.0, np.inf, 5.0), start=1):  # infinite after divergence
         store.write_round(number, "request", {"x": np.zeros(1)}, error, keep=(1,))
     assert store.find_best_round() == 2
     assert sorted(path.stem for path in tmp_path.iterdir()) == [f"round-0{n}" for n in (1, 2, 4, 5)]

@@ -86,11 +86,11 @@ class Federation:
         for number in range(self.finished + 1, self.config.rounds + 1):
             is_measured = measured and self.config.is_measured(number)
             returned = self.clients.round(number, self.head, self.bias, on_epoch, measured=is_measured)
-            self._mark_diverged(number, returned)
+            self._mark_diverged(number, returned.diverged)
             self.head, self.bias = self.average(returned.layers.head), self.average(returned.layers.bias)
             self.deployed, self.finished = self._average_backbones(returned.layers), number
             if self.chosen:
-                self.chosen.update(number, self._current_models())
+                self._mark_diverged(number, self.chosen.update(number, self._current_models()))
             records = self._record(number, returned, is_measured) if measured else {}
             self._go_on_from_moment_heads(number)
             yield records
@@ -195,9 +195,9 @@ class Federation:
             layer_bias=torch.where(models[:, None], averaged.layer_bias, layers.layer_bias),
         )
 
-    def _mark_diverged(self, number: int, returned: Returned) -> None:
-        """Mark runs with a model that is not finite; they record nothing from now on."""
-        for m, r in self._by_client(returned.diverged).nonzero().tolist():
+    def _mark_diverged(self, number: int, diverged: Tensor) -> None:
+        """Mark runs with a diverged model (K,); they record nothing from now on."""
+        for m, r in self._by_client(diverged).nonzero().tolist():
             if not self.diverged[r, 1]:
                 self.diverged[r] = torch.tensor([m, number])
 

@@ -69,8 +69,8 @@ class BestModels:
         return cls(copies, error, torch.zeros(count, dtype=torch.int64))
 
     def update(self, number: int, error: Tensor, tensors: Tensors) -> None:
-        """Keep the models of this round whose error (K,) is less than before."""
-        better = error < self.error
+        """Keep the models of this round whose error (K,) is less than before, and any of the first round."""
+        better = (error < self.error) | (self.round == 0)
         self.error = torch.where(better, error, self.error)
         self.round = torch.where(better, number, self.round)
         models = better.nonzero()[:, 0].to(tensors["head.weight"].device)
@@ -103,29 +103,37 @@ class ChosenModels:
         self.blended = any(run.procedure.blended for run in clients.runs)
         self.common = BestModels.from_tensors(clients.stack.tensors) if self.blended else self.best
 
-    def update(self, number: int, tensors: Tensors) -> None:
-        """Compare the models of a round (K, ...) with the best so far."""
-        own, common = self._errors(number, tensors)
+    def update(self, number: int, tensors: Tensors) -> Tensor:
+        """Compare the models of a round (K, ...) with the best so far; return diverged models (K,).
+
+        A model diverged if its error on validation rows is infinite.
+        """
+        squares = self._squared_errors(tensors)
+        own, common = self._mean_errors(number, squares)
         self.best.update(number, own, tensors)
         if self.blended:
             self.common.update(number, common, tensors)
+        return torch.from_numpy(np.isinf(squares).reshape(-1))
 
-    def _errors(self, number: int, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """Return validation errors (K,): of each site alone for local runs, and over all sites."""
-        runs, data = self.clients.runs, self.clients.data
-        rows = np.array([len(y) for _, y in data.validation], dtype=np.float64)
-        own, common = np.empty((len(data), len(runs))), np.empty((len(data), len(runs)))
-        for r, run in enumerate(runs):
-            models = self.clients.of_run(tensors, r)
+    def _squared_errors(self, tensors: Tensors) -> Array:
+        """Return the squared errors (M, R) of sites on their validation rows; infinite if not finite."""
+        clients, by_run = self.clients, []
+        for r, run in enumerate(clients.runs):
+            models = clients.of_run(tensors, r)
             if run.procedure.moment_head:
-                squares = fit_heads(self.clients, models, r, deviations=False).validation_error
-                squares = squares / data.mean.shape[1]
+                squares = fit_heads(clients, models, r, deviations=False).validation_error
+                by_run.append(infinite_unless_finite(squares / clients.data.mean.shape[1]))
             else:
-                squares = squared_errors(self.clients, models, r)
-            common[:, r] = own[:, r] = squares.sum() / rows.sum()
-            if run.procedure.local:
-                # a site without validation rows keeps its last round
-                own[:, r] = np.where(rows > 0, squares / np.maximum(rows, 1), -number)
+                by_run.append(squared_errors(clients, models, r))
+        return np.stack(by_run, axis=1)
+
+    def _mean_errors(self, number: int, squares: Array) -> tuple[Tensor, Tensor]:
+        """Return validation errors (K,): of each site alone for local runs, and over all sites."""
+        rows = np.array([[len(y)] for _, y in self.clients.data.validation], dtype=np.float64)
+        common = np.full_like(squares, squares.sum(axis=0) / rows.sum())
+        # a site without validation rows keeps its last round
+        alone = np.where(rows > 0, squares / np.maximum(rows, 1), -number)
+        own = np.where([run.procedure.local for run in self.clients.runs], alone, common)
         return torch.from_numpy(own.reshape(-1)), torch.from_numpy(common.reshape(-1))
 
     def state(self) -> Tensors:
@@ -334,7 +342,16 @@ def mean_squares(predicted: list[Array], clients: Clients, part: str) -> Array:
 
 
 def squared_errors(clients: Clients, tensors: Tensors, run: int) -> Array:
-    """Squared error of each site on its validation rows, summed over rows and averaged over targets, (M,)."""
+    """Squared error of each site on its validation rows, summed over rows and averaged over targets, (M,).
+
+    It is infinite if a prediction is not finite.
+    """
     predicted = predict_part(clients, tensors, "validation", run)
-    rows = np.array([len(targets) for _, targets in clients.data.validation])
-    return rows * np.nan_to_num(mean_squares(predicted, clients, "validation"))
+    rows = [y.cpu().numpy() for _, y in clients.data.validation]
+    errors = [((f - y) ** 2).sum() / y.shape[1] for f, y in zip(predicted, rows, strict=True)]
+    return infinite_unless_finite(np.array(errors))
+
+
+def infinite_unless_finite(errors: Array) -> Array:
+    """Replace NaN by infinity: no round with such an error is better than another."""
+    return np.where(np.isfinite(errors), errors, np.inf)

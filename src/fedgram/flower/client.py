@@ -333,7 +333,10 @@ class Client:
         if not network.is_local.any():
             return stored, -float(number)
         error = network.local_error()
-        stored[f"{REPLY}local_error"] = np.full(len(self.runs), error)
+        has_diverged = np.isinf(error)
+        stored[f"{REPLY}diverged"] = np.maximum(stored[f"{REPLY}diverged"], has_diverged)
+        # the server reads no error of a network that diverged, and accepts no infinite number
+        stored[f"{REPLY}local_error"] = np.full(len(self.runs), 0.0 if has_diverged else error)
         # a site without validation rows keeps its last round
         return stored, error if self.site.validation_rows else -float(number)
 

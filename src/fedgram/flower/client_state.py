@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +60,11 @@ class ClientStore:
         return max((each for each in self._rounds if each < number), default=0)
 
     def find_best_round(self) -> int:
-        """Return the stored round with the least validation error, the first of equals; 0 without any.
-
-        A network that diverged has no error, and its round comes last.
-        """
+        """Return the stored round with the least validation error, the first of equals; 0 without any."""
         errors = {
             each: float(read_metadata(self._path(each), REMEDY).get(ERROR, "inf")) for each in self._rounds
         }
-        return min(errors, key=lambda each: (isnan(errors[each]), errors[each], each), default=0)
+        return min(errors, key=lambda each: (errors[each], each), default=0)
 
     @property
     def _rounds(self) -> list[int]:
