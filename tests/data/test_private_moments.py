@@ -118,6 +118,36 @@ def test_without_noise_the_moments_are_those_of_the_rows(monkeypatch):
     np.testing.assert_allclose(found.covariance, exact.covariance, atol=0.05)
 
 
+ROWS = np.random.default_rng(0).uniform(-1, 1, (50, 2))
+
+
+@pytest.mark.parametrize(
+    ("targets", "names", "message"),
+    [
+        ({}, (), "There are no clients"),
+        ({"a": ROWS[:, 0]}, (), r"Targets of client 'a' must have shape \(rows, targets\), not \(50,\)"),
+        ({"a": ROWS, "b": ROWS[:, :1]}, (), "All clients must have the same number of targets"),
+        (
+            {"a": np.where(ROWS[3, 1] == ROWS, np.nan, ROWS)},
+            (),
+            "'a' has a target that is not finite, in row 4",
+        ),
+        ({"a": ROWS, " a": ROWS}, (), "client names"),
+        ({"a": ROWS}, "dose", "There are 2 targets but 1 target names"),
+    ],
+)
+def test_rows_are_checked_before_anything_is_released(monkeypatch, targets, names, message):
+    monkeypatch.setattr(module, "_release", None)
+    with pytest.raises(InputError, match=message):
+        private_moments(targets, bounds=(-1, 1), epsilon=1.0, delta=1e-6, target_names=names)
+
+
+def test_one_target_may_be_named_by_a_text():
+    rows = {"a": ROWS[:, :1]}
+    released = private_moments(rows, bounds=(-1, 1), epsilon=1.0, delta=1e-6, target_names="dose")
+    assert released.targets == ("dose",)
+
+
 def test_released_covariances_are_semidefinite_and_every_release_differs():
     rows = normal_sites(30)
     first, second = release(rows), release(rows)

@@ -21,6 +21,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram._util.frames import align_columns
 from fedgram.data.private_bounds import private_bounds
 from fedgram.theory import validation
 from fedgram.theory.geometry import psd
@@ -72,7 +73,7 @@ def calibrate_noise(epsilon: float, delta: float, targets: int) -> float:
 
 
 def private_moments(
-    targets: Mapping[str, Any],
+    targets: Mapping[str, Any] | Sequence[Any],
     *,
     bounds: Any,
     epsilon: float,
@@ -87,14 +88,14 @@ def private_moments(
     Parameters
     ----------
     targets
-        One (N_m, C) array per client, by client name.
+        One (N_m, C) array or data frame per client, as in `Moments.from_arrays`.
     bounds
         Low and high bound of each target, (C, 2), or of all targets, (2,). They must not come from the rows,
         but 'private' estimates them from each client's rows with a fifth of ε.
     epsilon, delta
         Privacy loss; δ should be far below one over the number of rows.
     target_names
-        Names of the C targets.
+        Names of the C targets; those of the first data frame by default.
 
     Returns
     -------
@@ -104,7 +105,7 @@ def private_moments(
     Raises
     ------
     InputError
-        If bounds, ε or δ are not valid, or a client has too few rows.
+        If targets are not finite, if bounds, ε or δ are not valid, or if a client has too few rows.
 
     Examples
     --------
@@ -115,27 +116,31 @@ def private_moments(
     >>> bool(abs(moments.covariance[0, 0, 0] - 1 / 3) < 0.05), moments.privacy[0].epsilon
     (True, 1.0)
     """
-    rows = {str(name): np.atleast_2d(np.asarray(values, np.float64)) for name, values in targets.items()}
-    size = next(iter(rows.values())).shape[1]
-    count = np.array([len(values) for values in rows.values()], np.float64)
+    by_client = validation.key_by_client(targets, "targets")
+    aligned, names = align_columns(by_client, target_names, "targets")
+    arrays, clients = validation.check_targets(aligned), tuple(aligned)
+    size = arrays[0].shape[1]
+    names = names or tuple(f"target {c + 1}" for c in range(size))
+    validation.check_names(names, size, "target")
+    count = np.array([len(values) for values in arrays], np.float64)
     is_estimated = isinstance(bounds, str) and bounds == PRIVATE
     given = np.tile([-1.0, 1.0], (size, 1)) if is_estimated else _check_bounds(bounds, size)
     Privacy(epsilon, delta, given, 0.0)  # refuses what is not valid before anything is released
-    validation.check_counts(count, tuple(rows), size)
+    validation.check_counts(count, clients, size)
     spent = BOUNDS_SHARE * epsilon if is_estimated else 0.0
-    limits = [private_bounds(values, spent) if is_estimated else given for values in rows.values()]
+    limits = [private_bounds(values, spent) if is_estimated else given for values in arrays]
     noise = calibrate_noise(epsilon - spent, delta, size)
     privacy = tuple(Privacy(epsilon, delta, each, noise) for each in limits)
-    released = [_release(values, each) for values, each in zip(rows.values(), privacy, strict=True)]
+    released = [_release(values, each) for values, each in zip(arrays, privacy, strict=True)]
     if is_estimated:
-        for client, moments, each in zip(rows, released, privacy, strict=True):
+        for client, moments, each in zip(clients, released, privacy, strict=True):
             _check_estimated_bounds(client, *moments, each)
     return Moments(
         count=count,
         mean=np.array([mean for mean, _ in released]),
         covariance=np.array([covariance for _, covariance in released]),
-        clients=tuple(rows),
-        targets=tuple(target_names),
+        clients=clients,
+        targets=names,
         privacy=privacy,
     )
 

@@ -170,12 +170,11 @@ class Moments(DisplayMethods):
         by_client = validation.key_by_client(targets, "targets")
         values, names = frames.align_columns(by_client, target_names, "targets")
         clients = tuple(values)
-        arrays = [validation.check_targets(each, client, names) for client, each in values.items()]
-        widths = {array.shape[1] for array in arrays}
-        if len(widths) > 1:
-            raise InputError("All clients must have the same number of targets.", field="targets")
+        arrays = validation.check_targets(values)
+        for client, array in zip(clients, arrays, strict=True):
+            validation.check_variation(array, client, names)
         count = np.array([len(array) for array in arrays], dtype=np.float64)
-        validation.check_counts(count, clients, max(widths, default=0))  # before the means: no rows have none
+        validation.check_counts(count, clients, arrays[0].shape[1])  # before the means: no rows have none
         pairs = [mean_and_covariance(array) for array in arrays]
         validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
         return cls(

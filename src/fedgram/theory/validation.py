@@ -40,8 +40,17 @@ def key_by_client(values: Any, what: str) -> dict[str, Any]:
         raise InputError(message, field=what) from None
 
 
-def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
-    """Return one client's targets as finite float64 (N, C); `names` may be empty."""
+def check_targets(values: Mapping[str, Any]) -> list[Array]:
+    """Return the targets of clients as finite float64 (N_m, C)."""
+    if not values:
+        raise InputError("There are no clients. Pass the targets of at least one.", field="targets")
+    arrays = [_check_client_targets(each, client) for client, each in values.items()]
+    if len({array.shape[1] for array in arrays}) > 1:
+        raise InputError("All clients must have the same number of targets.", field="targets")
+    return arrays
+
+
+def _check_client_targets(values: Any, client: str) -> Array:
     array = as_float_array(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
         raise InputError(
@@ -57,12 +66,16 @@ def check_targets(values: Any, client: str, names: Sequence[str]) -> Array:
             client=client,
             field="targets",
         )
-    constant = np.flatnonzero((array == array[:1]).all(axis=0)) if len(array) > 1 else np.array([])
+    return array
+
+
+def check_variation(targets: Array, client: str, names: Sequence[str]) -> None:
+    """Reject a target of a client's rows (N, C) that is constant; `names` may be empty."""
+    constant = np.flatnonzero((targets == targets[:1]).all(axis=0)) if len(targets) > 1 else np.array([])
     if constant.size:
         raise constant_target_error(
             client, dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}")
         )
-    return array
 
 
 def check_names(names: tuple[str, ...], expected: int, kind: str, place: str = "") -> None:
