@@ -262,6 +262,11 @@ def test_the_help_tells_how_training_differs_from_advise():
         (("--dataset", "swimmer-mimi"), "did you mean 'swimmer-mini'?"),
         (("--dataset", "swimmer-mini", "--procedure", "proximall"), "procedure"),
         (("--dataset", "swimmer-mini", "--rounds", "0"), "rounds must be positive"),
+        (("--dataset", "swimmer-mini", "--clients", "0"), "The number of clients must be at least 1, not 0."),
+        (
+            ("--dataset", "swimmer-mini", "--clients", "-1"),
+            "The number of clients must be at least 1, not -1",
+        ),
     ],
 )
 def test_mistakes_in_the_command_start_nothing(arguments, words, monkeypatch):

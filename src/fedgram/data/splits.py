@@ -105,6 +105,8 @@ def partition_by_projection(targets: Array, clients: int) -> Projection:
 
     The last N mod M rows of the order belong to no client.
     """
+    if clients < 1:
+        raise InputError(f"The number of clients must be at least 1, not {clients}.", field="clients")
     size = len(targets) // clients
     if size == 0:
         raise InputError(f"Cannot split {len(targets)} rows over {clients} clients.", field="clients")
