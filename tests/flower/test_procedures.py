@@ -505,6 +505,20 @@ def test_inputs_that_are_not_finite_numbers_are_refused_at_a_site(model_file, in
         predict_at_site(model_file, inputs, network)
 
 
+def test_a_prediction_that_overflows_is_refused_at_a_site(tmp_path):
+    state = draw(Square, torch.zeros(2, 3), 5, 2, 0, None).state_dict()
+    write_arrays(tmp_path / "model.safetensors", {name: value.numpy() for name, value in state.items()})
+    with pytest.raises(InputError, match=r"row 2 is not finite: its inputs are too large for the network"):
+        predict_at_site(tmp_path, np.array([[1.0] * 3, [3e38] * 3]), Square)
+
+
+def test_a_site_predicts_rows_in_parts(model_file, monkeypatch):
+    rows = np.random.default_rng(0).standard_normal((9, 3))
+    expected = predict_at_site(model_file, rows, network)
+    monkeypatch.setattr("fedgram.nets.stored_model.ROWS_AT_ONCE", 4)
+    np.testing.assert_allclose(predict_at_site(model_file, rows, network), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_folder_of_a_model_predicts_like_its_file(model_file, tmp_path):
     expected = predict_at_site(model_file, np.eye(3), network)
     np.testing.assert_array_equal(predict_at_site(str(tmp_path), np.eye(3), network), expected)

@@ -89,9 +89,22 @@ def test_columns_of_data_frames_are_taken_by_name(framed):
 def test_any_number_of_rows_is_predicted(framed, monkeypatch):
     run, rows = framed
     expected = predict_rows(run, {"a": rows})["a"]
-    monkeypatch.setattr("fedgram.training.inference.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("fedgram.nets.stored_model.ROWS_AT_ONCE", 7)
     np.testing.assert_allclose(predict_rows(run, {"a": rows})["a"], expected, rtol=1e-5, atol=1e-6)
     assert predict_rows(run, {"a": rows[:0]})["a"].shape == (0, 2)
+
+
+def test_the_model_is_built_once_for_all_clients(folder):
+    run = next(run for run in Runs(folder) if not run.setup.procedure.centralized)
+    built = []
+
+    def counted():
+        built.append(net())
+        return built[-1]
+
+    rows = {client: split.inputs for client, split in small_problem().test.items()}
+    predict_rows(run, rows, counted)
+    assert len(rows) > len(built) == 1
 
 
 def test_rows_that_cannot_be_predicted_are_named(framed):

@@ -22,6 +22,7 @@ from fedgram.data.tables.read_text import read_as_text
 from fedgram.flower.client_state import BACKBONE, INPUTS, MODEL, SITE, TARGETS
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
+from fedgram.nets.stored_model import Arrays, check_predictions, fits, predict_stored
 from fedgram.runs.tensor_files import read_arrays, read_metadata
 from fedgram.theory.blend import UNLIMITED, mix
 from fedgram.training.inference import PredictedTable
@@ -55,7 +56,7 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     ------
     InputError
         If the file is damaged or missing, or belongs to another backbone; if a column or a value is missing,
-        or a value is not a finite number.
+        or a value or prediction is not a finite number.
 
     Warns
     -----
@@ -93,10 +94,14 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     share, limits = float(arrays.pop(SHARE, np.zeros(()))), arrays.pop(LIMITS, UNLIMITED)
     own = {name: value for name, value in arrays.items() if not name.startswith(LOCAL)}
     local = {name.removeprefix(LOCAL): value for name, value in arrays.items() if name.startswith(LOCAL)}
-    predicted = _predict(own, rows, backbone)
+    given = to_model_input(torch.as_tensor(rows), torch.tensor(own["head.weight"]).dtype)
+    model = _build_model(backbone, given, [own, local] if local else [own])
+    predicted = predict_stored(model, own, given)
     if local:
-        predicted = mix(_predict(local, rows, backbone), predicted, share, limits)
-    return predicted if scaling is None else scaling.decode_targets(predicted)
+        predicted = mix(predict_stored(model, local, given), predicted, share, limits)
+    predicted = predicted if scaling is None else scaling.decode_targets(predicted)
+    check_predictions(predicted)
+    return predicted
 
 
 def predict_site_table(path: Path, data: str) -> PredictedTable:
@@ -194,25 +199,13 @@ def _read_columns(columns: Mapping[str, Any]) -> Array:
     return np.column_stack(list(numbers.values()))
 
 
-def _predict(arrays: Mapping[str, Array], inputs: Array, backbone: Backbone) -> Array:
-    head = torch.from_numpy(arrays["head.weight"])
-    rows = to_model_input(torch.as_tensor(inputs), head.dtype)
-    targets, features = head.shape
-    model = draw(backbone, rows[:2].float(), features, targets, 0, None).to(head.dtype)
-    _load(model, arrays)
-    with torch.no_grad():
-        predicted = model.eval()(rows)[1]
-    return np.asarray(predicted.double().numpy())
-
-
-def _load(model: Model, arrays: Mapping[str, Array]) -> None:
-    """Load all tensors, also those that state_dict omits."""
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    if own.keys() != arrays.keys() or any(own[name].shape != arrays[name].shape for name in own):
+def _build_model(backbone: Backbone, rows: Tensor, networks: Sequence[Arrays]) -> Model:
+    """Build the model of a site's networks for model inputs (N, ...) like these rows."""
+    targets, features = networks[0]["head.weight"].shape
+    model = draw(backbone, rows[:2].float(), features, targets, 0, None)
+    if not all(fits(model, arrays) for arrays in networks):
         raise InputError(
             "The network of this site does not match the backbone and inputs. Pass those of its federation.",
             field="backbone",
         )
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(torch.from_numpy(arrays[name]))
+    return model.to(rows.dtype)

@@ -31,7 +31,7 @@ from fedgram.data.tables.read_text import read_as_text
 from fedgram.data.validation import check_finite, check_image_dtype, to_native_array, to_numeric_array
 from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_input
-from fedgram.nets.stack import ROWS_AT_ONCE
+from fedgram.nets.stored_model import check_predictions, fits, predict_stored, select_model
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.manifest import NOT_RECORDED
 from fedgram.theory.blend import UNLIMITED, mix
@@ -81,6 +81,8 @@ def predict_rows(
     encoding = Encoding.from_document(provenance["encoding"]) if "encoding" in provenance else None
     columns = encoding.input_names if encoding else provenance.get("inputs", ())
     by_client, _ = align_columns(key_by_client(inputs, "inputs"), columns, "inputs")
+    dtype = torch.tensor(arrays["head.weight"][:0]).dtype
+    models: dict[torch.Size, Model] = {}
     predicted = {}
     for client, rows in by_client.items():
         m = _index_of(run, client)
@@ -90,12 +92,15 @@ def predict_rows(
         check_image_dtype(values, input_type, "the run was trained on", client)
         shift = mean[m] if run.setup.procedure.centered and m is not None else 0.0
         networks = _networks_of(arrays, m, run.setup.data.train_rows)
-        standardized = _predict(run, networks.joined, values, backbone) + shift
+        rows = to_model_input(torch.tensor(values), dtype)
+        if (shape := rows.shape[1:]) not in models:
+            models[shape] = _build_model(run, networks.joined, rows[:2], backbone)
+        standardized = predict_stored(models[shape], networks.joined, rows) + shift
         if networks.share:  # the network that a client trained alone predicts targets that are not centered
-            own = _predict(run, networks.own, values, backbone)
+            own = predict_stored(models[shape], networks.own, rows)
             standardized = mix(own, standardized, networks.share, networks.limits)
         predicted[client] = encoding.decode_targets(standardized) if encoding else standardized
-        _check_predictions(predicted[client], client)
+        check_predictions(predicted[client], client)
     return predicted
 
 
@@ -117,11 +122,11 @@ def _networks_of(arrays: Mapping[str, Array], m: int | None, rows: Sequence[int]
     shares, limits = (parts[""].pop(f"local_{name}", None) for name in ("share", "limits"))
     if m is None:
         return _Networks(parts["shared."] or average_networks(parts[""], rows))
-    joined = _select(parts[""], m)
+    joined = select_model(parts[""], m)
     if shares is None:
         return _Networks(joined)
     own_limits = UNLIMITED if limits is None else limits[m]
-    return _Networks(joined, _select(parts["local."], m), float(shares[m]), own_limits)
+    return _Networks(joined, select_model(parts["local."], m), float(shares[m]), own_limits)
 
 
 def average_networks(arrays: Mapping[str, Array], client_weights: Any) -> dict[str, Array]:
@@ -130,22 +135,6 @@ def average_networks(arrays: Mapping[str, Array], client_weights: Any) -> dict[s
         name: np.asarray(np.average(each, axis=0, weights=client_weights), each.dtype)
         for name, each in arrays.items()
     }
-
-
-def _select(arrays: Mapping[str, Array], m: int) -> dict[str, Array]:
-    return {name: np.asarray(value[m]) for name, value in arrays.items()}  # an item may be a NumPy scalar
-
-
-def _check_predictions(predicted: Array, client: str) -> None:
-    """Reject predictions that overflowed, for inputs far outside what any network was trained on."""
-    finite = np.isfinite(predicted).all(axis=1)
-    if not finite.all():
-        raise InputError(
-            f"The prediction for row {int(np.argmin(finite)) + 1} of client '{client}' is not finite: its "
-            "inputs are too large for the network. Check their units.",
-            client=client,
-            field="inputs",
-        )
 
 
 def _index_of(run: StoredRun, client: str) -> int | None:
@@ -167,42 +156,21 @@ def _index_of(run: StoredRun, client: str) -> int | None:
     )
 
 
-def _predict(run: StoredRun, arrays: Mapping[str, Array], rows: Array, backbone: Backbone | None) -> Array:
-    """Predict rows (N, ...) with a network's parameters and buffers: (N, C)."""
-    state = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    inputs = to_model_input(torch.tensor(rows), state["head.weight"].dtype)
-    model = _build_model(run, state, inputs[:2], backbone).eval()
-    with torch.no_grad():
-        parts = [model(some)[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
-    return torch.cat(parts).double().numpy()
-
-
 def _build_model(
-    run: StoredRun, state: Mapping[str, Tensor], inputs: Tensor, backbone: Backbone | None
+    run: StoredRun, arrays: Mapping[str, Array], inputs: Tensor, backbone: Backbone | None
 ) -> Model:
+    """Build the model of a run for inputs (B, ...) like these; `arrays` are one of its networks."""
     setup, backbone = run.setup, _named_backbone(run) if backbone is None else backbone
     # float32 as in training: lazy layers draw values of the dtype that they receive
     model = draw(backbone, inputs.float(), setup.settings.features, len(setup.data.targets), 0, None)
-    is_same = _is_backbone_of(run, model, inputs, backbone)
-    if not (is_same and _load_state(model.to(inputs.dtype), state)):
+    if not (_is_backbone_of(run, model, inputs, backbone) and fits(model, arrays)):
         raise InputError(
             f"The networks of '{run.folder}' do not match this backbone for rows of shape "
             f"{tuple(inputs.shape[1:])}. Pass the inputs and the backbone of its training; a module may have "
             "any weights.",
             field="backbone",
         )
-    return model
-
-
-def _load_state(model: Model, state: Mapping[str, Tensor]) -> bool:
-    """Load all tensors, also those that state_dict omits; return False if names or shapes differ."""
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
-        return False
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(state[name])
-    return True
+    return model.to(inputs.dtype)
 
 
 def _named_backbone(run: StoredRun) -> str:
@@ -220,7 +188,7 @@ def _is_backbone_of(run: StoredRun, model: Model, inputs: Tensor, backbone: Back
     """Whether a function draws the run's network; names are trusted, and modules may have new weights."""
     if isinstance(backbone, (str, nn.Module)) or run.setup.network == NOT_RECORDED:
         return True
-    return run.setup.network == fingerprint(model.float(), torch.ones(2, *inputs.shape[1:]))
+    return run.setup.network == fingerprint(model, torch.ones(2, *inputs.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)

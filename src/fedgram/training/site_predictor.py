@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
@@ -18,14 +17,12 @@ from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
 from fedgram.federation.site_models import SiteModels
 from fedgram.nets.model import Backbone, Model, draw
-from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
+from fedgram.nets.stack import Tensors
+from fedgram.nets.stored_model import Arrays, check_predictions, predict_stored, select_model
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.blend import mix
 from fedgram.training.inference import average_networks
 from fedgram.training.site_learning import Learned
-
-Arrays = Mapping[str, Array]
-"""Parameters and buffers of a network by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,20 +90,21 @@ class SitePredictor:
         inputs = torch.from_numpy(self.encoding.encode_inputs(columns))
         # float32 as in training: lazy layers draw values of the dtype that they receive
         model = draw(self.backbone, inputs[:2].float(), self.features, len(self.encoding.targets), 0, None)
-        model = model.double().eval()
+        model = model.double()  # other rows of a call then have no effect
         values = np.empty((len(inputs), len(self.encoding.targets)))
         for site, rows in rows_by_site.items():
             values[rows] = self._predict_site(model, inputs[rows], site)
-        _check_finite(values)
+        check_predictions(values)
         return self.encoding.decode_targets(values)
 
     def _predict_site(self, model: Model, inputs: Tensor, site: str | None) -> Array:
         if site not in self.sites or not self.own:
-            return _evaluate(model, self.shared, inputs)
+            return predict_stored(model, self.shared, inputs)
         m = self.sites.index(site)
-        share, predicted = self.shares[m], _evaluate(model, _select(self.own, m), inputs) + self.offset[m]
+        share = self.shares[m]
+        predicted = predict_stored(model, select_model(self.own, m), inputs) + self.offset[m]
         if share > 0:
-            own = _evaluate(model, _select(self.local, m), inputs)
+            own = predict_stored(model, select_model(self.local, m), inputs)
             predicted = mix(own, predicted, share, self.limits[m])
         return predicted
 
@@ -137,26 +135,3 @@ def _shared_model(models: SiteModels, procedure: Procedure, client_weights: Arra
 
 def _to_arrays(tensors: Tensors) -> Arrays:
     return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
-
-
-def _select(arrays: Arrays, model: int) -> Arrays:
-    return {name: value[model] for name, value in arrays.items()}
-
-
-def _evaluate(model: Model, state: Arrays, inputs: Tensor) -> Array:
-    """Predict rows (N, D) in double precision, so that the other rows of a call have no effect: (N, C)."""
-    own = {name: torch.tensor(value) for name, value in state.items()}
-    own = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
-    with torch.no_grad():
-        parts = [functional_call(model, own, (some,))[1] for some in torch.split(inputs, ROWS_AT_ONCE)]
-    return torch.cat(parts).numpy()
-
-
-def _check_finite(predicted: Array) -> None:
-    is_finite = np.isfinite(predicted).all(axis=1)
-    if not is_finite.all():
-        raise InputError(
-            f"The prediction for row {int(np.argmin(is_finite)) + 1} is not finite: training diverged. Check "
-            "the data for outliers, or pass another backbone=.",
-            field="backbone",
-        )
