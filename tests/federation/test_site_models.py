@@ -276,6 +276,8 @@ def test_sites_alone_have_the_models_of_a_local_run_ridge_regression_and_their_m
     targets = [y.numpy() for _, y in data.test]
     errors = {method: sum_squares(rows, targets) for method, rows in predicted.items()}
     assert choose_alone(predicted, targets) == min(errors, key=errors.get)
+    diverged = [np.full_like(y, np.nan) for y in targets]
+    assert choose_alone({"network": diverged, "mean": predicted["mean"]}, targets) == "mean"
 
 
 def test_images_alone_have_no_ridge_regression():

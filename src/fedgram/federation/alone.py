@@ -51,7 +51,7 @@ def choose_alone(predicted: Mapping[Alone, Sequence[Array]], targets: Sequence[A
     'ridge regression'
     """
     errors = {method: sum_squares(rows, targets) for method, rows in predicted.items()}
-    return min(errors, key=lambda method: errors[method])
+    return min(errors, key=lambda method: np.fmin(errors[method], np.inf))  # NaN is infinite
 
 
 def sum_squares(predicted: Sequence[Array], targets: Sequence[Array]) -> float:
