@@ -9,7 +9,7 @@ import pytest
 from scipy.linalg import sqrtm
 
 from fedgram import InputError, Penalty, phi, predict
-from fedgram._util.text import describe_seeds, pluralize, split_names
+from fedgram._util.text import describe_seeds, format_bytes, pluralize, split_names
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.display.run_figure import draw_comparison
@@ -320,6 +320,7 @@ def test_seeds_are_shown_where_they_differ(several, figures, tmp_path):
 
 
 def test_counts_and_seeds_in_words():
+    assert [format_bytes(count) for count in (999, 999_499, 999_600)] == ["999 B", "999 kB", "1 MB"]
     assert [pluralize(number, "run") for number in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
     assert [describe_seeds(seeds) for seeds in ([4], (0, 1), {3, 0}, (1, 2, 3), (0, 1, 3))] == [
         "seed 4", "seeds 0, 1", "seeds 0, 3", "seeds 1 to 3", "seeds 0, 1, 3",

@@ -33,7 +33,7 @@ def format_bytes(count: int) -> str:
     """Format a number of bytes: 3.2 MB."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
-        if value < 1000:
+        if value < 999.5:  # three digits of more are 1e+03
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB"
