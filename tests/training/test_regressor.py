@@ -213,6 +213,19 @@ def test_frames_keep_index_columns_and_categories(rows, few_rounds):
         model.predict(frame[:1].assign(kind="r"), sites=sites[:1])
 
 
+def test_a_target_may_have_the_name_of_an_input(rows, few_rounds):
+    X, y, sites = rows
+    frame = pd.DataFrame(X, columns=["price", "b", "c"])
+    price = pd.Series(y, name="price")
+    series = FederatedRegressor(backbone=SMALL).fit(frame, price, sites=sites).predict(frame, sites=sites)
+    assert series.name == "price"
+    plain = FederatedRegressor(backbone=SMALL).fit(frame, y, sites=sites)
+    np.testing.assert_array_equal(series, plain.predict(frame, sites=sites))
+    both = pd.DataFrame({"other": -y, "price": y})
+    frames = FederatedRegressor(backbone=SMALL).fit(frame, both, sites=sites).predict(frame, sites=sites)
+    assert list(frames.columns) == ["other", "price"]
+
+
 # scikit-learn's tools
 
 

@@ -15,14 +15,13 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
-from fedgram.data.problem import Problem
 from fedgram.data.site_problem import build_site_problem
 from fedgram.data.site_summary import is_number
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.validation import check_names
-from fedgram.training.site_learning import Learned, Plan, choose_plan, learn
+from fedgram.training.site_learning import Plan, choose_plan, learn
 from fedgram.training.site_predictor import SitePredictor
 
 try:
@@ -124,6 +123,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         if len(names) > 1:
             _check_variation(targets, by_site)
         procedure, seed = self._choose_procedure(names, by_site), self._draw_seed()
+        self._target_names = list(targets)
+        targets = _rename_shared(targets, inputs)
         columns, clock = {**inputs, **targets}, None
         if time is not None:
             clock = max(columns, key=len) + " time"  # no other column has this name
@@ -141,7 +142,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         if self.backbone is None and has_validation:
             learned = choose_plan(problem, procedure, seed)
         else:
-            learned = self._learn_given(problem, procedure, seed)
+            learned = learn(problem, Plan.from_backbone(self.backbone), [procedure], seed)
         for sentence in learned.problems:
             warnings.warn(sentence, stacklevel=2)
         self._predictor = SitePredictor.from_learned(learned, procedure, encoding, names)
@@ -180,9 +181,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             return predicted[:, 0] if self._is_flat else predicted
         from pandas import DataFrame
 
-        names = list(self._predictor.encoding.target_names)
-        frame = DataFrame(predicted, index=X.index, columns=names)
-        return frame[names[0]] if self._is_flat else frame
+        frame = DataFrame(predicted, index=X.index, columns=self._target_names)
+        return frame.iloc[:, 0] if self._is_flat else frame
 
     def score(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> float:
         """Return R² of the predictions, averaged over targets; sample_weight (N,) weights rows."""
@@ -241,10 +241,6 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             )
         return procedure.name
 
-    def _learn_given(self, problem: Problem, procedure: str, seed: int) -> Learned:
-        """Train the given backbone with its plan, or with the smallest one's."""
-        return learn(problem, Plan.from_backbone(self.backbone), [procedure], seed)
-
     def _draw_seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
@@ -262,6 +258,12 @@ def _find_text(values: Any) -> str | None:
     """Return the first value that is text but no number."""
     found = np.asarray(values, dtype=object).ravel()
     return next((value for value in found if isinstance(value, str) and not is_number(value)), None)
+
+
+def _rename_shared(targets: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Rename targets that have the name of an input, as later values of a column do: one table has both."""
+    longest = max((*inputs, *targets), key=len)
+    return {f"{longest} target {name}" if name in inputs else name: each for name, each in targets.items()}
 
 
 def _check_same_index(X: Any, **given: Any) -> None:
