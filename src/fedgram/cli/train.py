@@ -17,6 +17,7 @@ from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, split_values
 from fedgram.data.problem import Kind, Problem
 from fedgram.runs import StoredRun
+from fedgram.runs.procedure import Procedure
 from fedgram.runs.train_config import PRECISIONS, TrainConfig
 from fedgram.theory.penalty import Penalty
 
@@ -130,7 +131,8 @@ def train(
         decay=decay,  # type: ignore[arg-type]
     )  # fmt: skip
     table = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute, kind)
-    needs_validation = any(word in "+".join(procedure) for word in ("moment-head", "blended"))
+    procedures = split_values(*procedure)
+    needs_validation = any(Procedure.parse(each).needs_validation for each in procedures)
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
     problem = load_problem(
         dataset, data_dir, Options(data_seed, variant, larger), table, standardize=standardize,
@@ -143,7 +145,7 @@ def train(
 
     with progress_bar(kept="finished rounds") as progress:
         runs = TRAINERS[check_engine(engine)](
-            problem, backbone or _default_backbone(problem), split_values(*procedure), parse_seeds(seeds),
+            problem, backbone or _default_backbone(problem), procedures, parse_seeds(seeds),
             config, folder=out, device=device, keep_models=keep_models, on_epoch=progress.on_epoch,
             on_warning=progress.log,
         )  # fmt: skip

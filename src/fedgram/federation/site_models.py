@@ -41,7 +41,7 @@ def find_companion(clients: Clients, run: int) -> int:
 def check_validation(runs: Sequence[Run], has_validation: bool) -> None:
     """Reject procedures that choose strengths on validation rows if there are none."""
     for run in runs:
-        if (run.procedure.moment_head or run.procedure.blended) and not has_validation:
+        if run.procedure.needs_validation and not has_validation:
             raise InputError(
                 f"'{run.procedure.name}' chooses strengths on validation rows. Hold some out with "
                 "--validation 0.2, or Problem.hold_out_validation(0.2).",

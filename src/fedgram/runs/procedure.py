@@ -142,6 +142,16 @@ class Procedure:
         return "its moment head replaces the averaged head" if self.moment_head else ""
 
     @property
+    def needs_validation(self) -> bool:
+        """Whether strengths or shares are chosen on validation rows."""
+        return bool(self.moment_head) or self.blended
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether every client trains a network without the others, alone or next to the shared one."""
+        return self.local or self.blended
+
+    @property
     def has_shared_network(self) -> bool:
         """Whether a run has a network for clients that did not take part."""
         # With centered targets, predictions lack a mean that only clients have.

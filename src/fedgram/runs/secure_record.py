@@ -105,7 +105,7 @@ class SecureRecord:
     def complete(self) -> bool:
         """Whether all rounds are finished, and models are chosen if the procedure has a choice."""
         procedure = self.procedure
-        has_choice = bool(procedure.moment_head) or procedure.blended or procedure.local
+        has_choice = procedure.needs_validation or procedure.trains_alone
         is_chosen = not has_choice or "chosen" in self.document
         return self.number == self.document["settings"]["rounds"] and is_chosen
 

@@ -231,7 +231,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         procedure = Procedure.parse(AUTO if self.procedure == "auto" else self.procedure)
         if len(sites) < 2:
             return POOLED
-        if (procedure.moment_head or procedure.blended) and not has_validation:
+        if procedure.needs_validation and not has_validation:
             if self.procedure == "auto":
                 return FEDAVG  # the only procedure with a shared model that chooses nothing
             raise InputError(
