@@ -182,7 +182,7 @@ class FeatureSums:
         scatter, toward = self.resolved_scatter(), np.broadcast_to(toward, shape)
         missing = self.cross_scatter - self.feature_scatter @ transpose(toward)
         weight = toward + transpose(solve_scaled(scatter, missing, strength))
-        return LinearHead(weight, self.target_mean - (weight @ self.feature_mean[..., None])[..., 0])
+        return LinearHead(weight, self.fit_bias(weight))
 
     def moment_head(self, noise_ratio: float, toward: Array | float = 0.0) -> LinearHead:
         """Solve the ridge head for a given ratio of the variance of the noise to that of the signal.
@@ -194,7 +194,7 @@ class FeatureSums:
 
     def resolved_scatter(self) -> Array:
         """Return the feature scatter, with variance 0 for features whose variance is a rounding error."""
-        scatter = self.feature_scatter.copy()
+        scatter = self.feature_scatter
         variance = np.einsum("...ii->...i", scatter)  # a view
         # n eps bounds the error of a sum of n squares; constant features had a quarter (5 to 100,000 rows)
         rounding = (
@@ -203,9 +203,13 @@ class FeatureSums:
         variance[variance <= rounding] = 0.0
         return scatter
 
+    def fit_bias(self, weight: Array) -> Array:
+        """Return the bias (..., C) with the least squared error for weight W (..., C, D): ȳ - W ū."""
+        return self.target_mean - (weight @ self.feature_mean[..., None])[..., 0]
+
     def residual_mean(self, head: LinearHead) -> Array:
         """Mean of y - W u - b, (..., C)."""
-        return self.target_mean - (head.weight @ self.feature_mean[..., None])[..., 0] - head.bias
+        return self.fit_bias(head.weight) - head.bias
 
     def squared_error(self, head: LinearHead) -> Array:
         """Σ(y - W u - b)² of each target, (..., C), from the sums alone."""

@@ -55,7 +55,7 @@ def solve_for_ratios(sums: FeatureSums) -> LinearHead:
     penalized = values + (np.array(NOISE_RATIOS)[:, None] * variance)[..., None]
     gains = np.divide(1.0, penalized, out=np.zeros_like(penalized), where=penalized > 0)
     weight = transpose(basis @ (gains[..., None] * (transpose(basis) @ sums.cross_scatter)))
-    return LinearHead(weight, sums.target_mean - (weight @ sums.feature_mean[..., None])[..., 0])
+    return LinearHead(weight, sums.fit_bias(weight))
 
 
 def ratio_errors(heads: LinearHead, validation: FeatureSums) -> Array:
