@@ -330,10 +330,7 @@ class Problem(DisplayMethods):
         if not self.validation:
             return self
         train = {
-            client: Split(
-                np.concatenate([split.inputs, self.validation[client].inputs]),
-                np.concatenate([split.targets, self.validation[client].targets]),
-            )
+            client: Split.concatenate([split, self.validation[client]])
             for client, split in self.train.items()
         }
         return replace(self, train=train, validation={})

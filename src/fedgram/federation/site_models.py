@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.federation.clients import Clients
-from fedgram.federation.returns import PARAMETERS, Layers
+from fedgram.federation.returns import PARAMETERS, Layers, multiply
 from fedgram.nets.stack import ROWS_AT_ONCE, Tensors
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
@@ -299,8 +299,7 @@ def absorb(layers: Layers, head: LinearHead) -> Layers:
     weight, bias = (torch.as_tensor(each).to(layers.head) for each in (head.weight, head.bias))
     missing = weight - layers.slope
     moved = layers.layer_weight + torch.linalg.pinv(layers.head) @ missing
-    constant = (layers.head @ layers.layer_bias[..., None])[..., 0]
-    return replace(layers, layer_weight=moved, bias=bias - constant)
+    return replace(layers, layer_weight=moved, bias=bias - multiply(layers.head, layers.layer_bias))
 
 
 def predict_part(clients: Clients, tensors: Tensors, part: str, run: int) -> list[Array]:
@@ -308,7 +307,7 @@ def predict_part(clients: Clients, tensors: Tensors, part: str, run: int) -> lis
     layers, shift = Layers.from_parameters(tensors), clients.shift[run :: len(clients.runs)]
     predicted = [torch.empty_like(targets) for _, targets in getattr(clients.data, part)]
     for sites, at, outputs in iterate_outputs(clients, tensors, part):
-        own = Layers(*(each[sites] for each in vars(layers).values()))
+        own = layers.select(torch.tensor(sites))
         values = own.features(outputs) @ own.head.mT + (own.bias + shift[sites])[:, None]
         for m, value in zip(sites, values, strict=True):
             predicted[m][at] = value[: len(predicted[m][at])]
