@@ -9,7 +9,7 @@ from typing import Any
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.tables.read_moments import Sums, check_arguments, sum_rows, to_moments
-from fedgram.data.tables.reader import number_clients, open_table, select_rows, stack_targets
+from fedgram.data.tables.reader import column_types, number_clients, open_table, select_rows, stack_targets
 from fedgram.data.tables.robust import (
     Outliers,
     find_outliers,
@@ -98,7 +98,7 @@ def _sum_without_outliers(table: SourceTable) -> Moments | None:
 
 def _order_by_time(table: SourceTable) -> str:
     """Return the SQL that sorts rows by the columns of times; empty without any."""
-    types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
+    types = column_types(table, "data")
     keys = []
     for number, name in enumerate(table.others):
         key = f"x{number}"

@@ -14,7 +14,13 @@ from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_co
 from fedgram.data.site_summary import FILL_TARGETS
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
-from fedgram.data.tables.reader import NUMERIC_TYPE, check_in_every_file, open_table, select_rows
+from fedgram.data.tables.reader import (
+    NUMERIC_TYPE,
+    check_in_every_file,
+    column_types,
+    open_table,
+    select_rows,
+)
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.times import NUMBER, TIME, TIME_TYPES, convert_time
 from fedgram.data.validation import check_unique_columns
@@ -27,7 +33,6 @@ _TEXT = "coalesce(trim({0}::VARCHAR), '')"
 def read_site_tables(
     source: Any,
     spec: TableSpec,
-    kinds: Mapping[str, ColumnKind] | None = None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, dict[str, Array]]:
     """Read the rows of every site, with categories as text.
@@ -40,9 +45,6 @@ def read_site_tables(
     spec : TableSpec
         Columns and rows. `drop_missing` drops rows without a site, time, target or input; with `impute` rows
         without an input stay. Otherwise a missing site or time is refused, and other missing values are kept.
-    kinds : dict, optional
-        Kinds of the inputs in training (`Encoding.kinds`). A category is then read as text, also where the
-        rows to predict have only numbers.
     on_warning : function of str
         Receives one sentence if rows are dropped.
 
@@ -66,7 +68,7 @@ def read_site_tables(
     >>> tables["a"]["sex"].tolist(), tables["a"]["dose"].tolist()
     (['F', 'M'], [1.0, 3.0])
     """
-    sites, site, columns = _read(source, spec, kinds or {})
+    sites, site, columns = _read(source, spec, {})
     tables = {
         name: {column: values[site == number] for column, values in columns.items()}
         for name, number in sites.items()
@@ -87,7 +89,11 @@ def read_site_tables(
 def read_columns(
     source: Any, spec: TableSpec, kinds: Mapping[str, ColumnKind] | None = None
 ) -> tuple[list[str], dict[str, Array]]:
-    """Read the site of every row (N,) and the columns (N,), all in the table's order; for predictions."""
+    """Read the site of every row (N,) and the columns (N,), all in the table's order; for predictions.
+
+    `kinds` are those of the inputs in training (`Encoding.kinds`): a category is read as text, also where the
+    rows have only numbers.
+    """
     sites, site, columns = _read(source, spec, kinds or {})
     names = {number: name for name, number in sites.items()}
     return [names[number] for number in site], columns
@@ -188,7 +194,7 @@ def _choose_conversions(
     table: SourceTable, spec: TableSpec, kinds: Mapping[str, ColumnKind]
 ) -> dict[str, str]:
     """Return the SQL of every column of the view `data`: y0, y1, ... are numbers already."""
-    types = {name: kind for name, kind, *_ in table.connection.execute("DESCRIBE data").fetchall()}
+    types = column_types(table, "data")
     inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
     texts = [key for key in inputs if types[key] == "VARCHAR"] if _has_text_files(table) else []
     fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])

@@ -98,7 +98,7 @@ def _create_view(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
             f"Unsupported source: {found}. Pass a path, a list of paths, or a pandas or pyarrow table.",
             field="source",
         )
-    return _column_types(table, "source")
+    return column_types(table, "source")
 
 
 def _with_positive_strides(source: Any) -> Any:
@@ -108,7 +108,8 @@ def _with_positive_strides(source: Any) -> Any:
     return source.copy() if any(values.strides[0] < 0 for values in arrays) else source
 
 
-def _column_types(table: SourceTable, rows: str) -> dict[str, str]:
+def column_types(table: SourceTable, rows: str) -> dict[str, str]:
+    """Return DuckDB's type of every column of a view or query."""
     return {name: kind for name, kind, *_ in table.connection.execute(f"DESCRIBE {rows}").fetchall()}
 
 
@@ -138,7 +139,7 @@ def _column_names(
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each file or table, its own column names, and DuckDB's names for them."""
     for file in files:
-        renamed = _column_types(table, table.reader.select([file], {}))
+        renamed = column_types(table, table.reader.select([file], {}))
         yield f"'{file}'", table.reader.read_header(file), list(renamed)
     if not files:
         # In pyarrow `columns` are arrays, not names.
@@ -151,7 +152,7 @@ def _check_folder_columns(table: SourceTable, files: list[str]) -> None:
     for same in split_by_kind(files):
         keys = [key for key in folder_keys(same) if _is_used(key, table)] if same else []
         rows = table.reader.select(same, {}, folders=False)
-        own = {name.lower() for name in _column_types(table, rows)} if keys else set()
+        own = {name.lower() for name in column_types(table, rows)} if keys else set()
         for key in keys:
             if key.lower() in own:
                 raise InputError(
@@ -172,7 +173,7 @@ def _check_client_types(table: SourceTable, files: list[str]) -> None:
         return  # in text files and folder names, all clients are text
     kinds: dict[str, str] = {}
     for file in files:
-        types = {} if is_text(file) else _column_types(table, table.reader.select([file], {}))
+        types = {} if is_text(file) else column_types(table, table.reader.select([file], {}))
         kind = "VARCHAR" if is_text(file) else types.get(table.client, "")
         kinds.setdefault(kind.partition("(")[0], file)
     if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
@@ -187,7 +188,7 @@ def _check_client_types(table: SourceTable, files: list[str]) -> None:
 def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
     """Reject a file that lacks a column of the others: DuckDB would read its rows as missing values."""
     for file in find_tables(source_paths(table.source)):
-        own = {name.lower() for name in _column_types(table, table.reader.select([file], {}))}
+        own = {name.lower() for name in column_types(table, table.reader.select([file], {}))}
         for name in columns:
             if name.lower() not in own:
                 raise InputError(
@@ -226,7 +227,7 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
 
 def _nan_as_missing(table: SourceTable) -> str:
     """Return SQL for all rows with NaN as NULL for the condition: DuckDB orders NaN above all numbers."""
-    kinds = _column_types(table, "source") if table.where else {}
+    kinds = column_types(table, "source") if table.where else {}
     numbers = [sql_name(name) for name, kind in kinds.items() if kind in ("FLOAT", "DOUBLE")]
     missing = ", ".join(f"CASE WHEN NOT isnan({name}) THEN {name} END AS {name}" for name in numbers)
     return f"SELECT * REPLACE ({missing}) FROM source" if numbers else "FROM source"
@@ -234,10 +235,10 @@ def _nan_as_missing(table: SourceTable) -> str:
 
 def _client_column(table: SourceTable) -> str:
     """Return SQL for the client, with bytes decoded, times in UTC and '7.0' as '7' in columns of numbers."""
-    column, kind = sql_name(table.client), _column_types(table, "source")[table.client]
+    column, kind = sql_name(table.client), column_types(table, "source")[table.client]
     if kind == "VARCHAR" and (files := find_tables(source_paths(table.source))):
         # Clients of text files are text, but pandas writes whole numbers as 7.0 if some are missing.
-        detected = _column_types(table, table.reader.select(files, {}))
+        detected = column_types(table, table.reader.select(files, {}))
         if detected[table.client] == "DOUBLE":
             return rf"regexp_replace({column}, '^(\s*[+-]?\d+)\.0+(\s*)$', '\1\2')"
     as_text = {
