@@ -63,6 +63,11 @@ def join_names(names: Iterable[str]) -> str:
     return line.getvalue()
 
 
+def number_targets(count: int) -> tuple[str, ...]:
+    """Name targets without a name: 'target 1', 'target 2', ..."""
+    return tuple(f"target {c + 1}" for c in range(count))
+
+
 def as_names(names: Any) -> tuple[str, ...]:
     """Convert one name or several, texts or numbers, to a tuple of texts."""
     is_single = isinstance(names, str) or not isinstance(names, Iterable)

@@ -22,6 +22,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
+from fedgram._util.text import number_targets
 from fedgram.data.private_bounds import private_bounds
 from fedgram.theory import validation
 from fedgram.theory.geometry import psd
@@ -120,7 +121,7 @@ def private_moments(
     aligned, names = align_columns(by_client, target_names, "targets")
     arrays, clients = validation.check_targets(aligned), tuple(aligned)
     size = arrays[0].shape[1]
-    names = names or tuple(f"target {c + 1}" for c in range(size))
+    names = names or number_targets(size)
     validation.check_names(names, size, "target")
     count = np.array([len(values) for values in arrays], np.float64)
     is_estimated = isinstance(bounds, str) and bounds == PRIVATE

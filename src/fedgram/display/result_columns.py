@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import number_targets
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.runs import Runs, StoredRun
@@ -36,11 +37,6 @@ def stack(tables: Iterable[Columns]) -> Columns:
     """Put tables with the same columns below each other."""
     tables = list(tables)
     return {name: np.concatenate([np.asarray(each[name]) for each in tables]) for name in tables[0]}
-
-
-def number_targets(count: int) -> tuple[str, ...]:
-    """Name targets without a name: 'target 1', 'target 2', ..."""
-    return tuple(f"target {c + 1}" for c in range(count))
 
 
 def moments_columns(moments: Moments) -> Columns:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import number_targets
 from fedgram.data.split import Split
 from fedgram.display.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, ellipse, escape_label, new_axes
 from fedgram.theory.correct import Correction
@@ -106,7 +107,7 @@ def plot_pooled(pooled: Pooled, ax: Any = None) -> Any:
     places = np.arange(len(total))
     ax.barh(places, within / total, color=GREY, height=0.6, label="within clients")
     ax.barh(places, between / total, left=within / total, color=BLUE, height=0.6, label="between means")
-    ax.set_yticks(places, [f"target {c + 1}" for c in places], fontsize=8)
+    ax.set_yticks(places, number_targets(len(total)), fontsize=8)
     ax.set(ylim=(len(total) - 0.5, -0.5), xlim=(0, 1))
     ax.set_xlabel("part of the pooled variance", fontsize=8)
     ax.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
@@ -144,7 +145,7 @@ def plot_head(head: Array, ax: Any = None) -> Any:
     limit = np.abs(head).max()
     image = ax.imshow(head, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax)
-    ax.set_yticks(np.arange(len(head)), [f"target {c + 1}" for c in range(len(head))], fontsize=8)
+    ax.set_yticks(np.arange(len(head)), number_targets(len(head)), fontsize=8)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("feature", fontsize=8)
     return ax
@@ -156,7 +157,7 @@ def plot_split(split: Split, ax: Any = None) -> Any:
     ax = new_axes(5, min(1.4 + 0.3 * targets, MAX_HEIGHT)) if ax is None else ax
     ax.boxplot(
         list(split.targets.T), orientation="horizontal", widths=0.5, showfliers=False,
-        tick_labels=[f"target {c + 1}" for c in range(targets)], medianprops={"color": ORANGE},
+        tick_labels=number_targets(targets), medianprops={"color": ORANGE},
     )  # fmt: skip
     ax.invert_yaxis()
     ax.set_xlabel(f"targets of {len(split):,} rows", fontsize=8)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import percent, pluralize
+from fedgram._util.text import number_targets, percent, pluralize
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.display import prediction_tables, run_sentences, sentences
@@ -142,7 +142,7 @@ def _describe_moments(moments: Moments) -> list[str]:
 
 
 def _describe_pooled(pooled: Pooled) -> list[str]:
-    return [sentences.mean_variance(pooled, columns.number_targets(len(pooled.mean)))]
+    return [sentences.mean_variance(pooled, number_targets(len(pooled.mean)))]
 
 
 def _describe_penalty(penalty: Penalty) -> list[str]:
@@ -164,7 +164,7 @@ def _describe_alignment(aligned: Alignment) -> list[str]:
 
 
 def _describe_solved(solved: SolvedReturn) -> list[str]:
-    variances = zip(np.diag(solved.explained), columns.number_targets(len(solved.explained)), strict=True)
+    variances = zip(np.diag(solved.explained), number_targets(len(solved.explained)), strict=True)
     explained = ", ".join(f"{value:.4g} of {name}" for value, name in variances)
     clipped = f"{pluralize(solved.clipped, 'inactive direction')} clipped." if solved.clipped else ""
     return [f"The inputs explain these variances: {explained}.", *([clipped] if clipped else [])]

@@ -16,7 +16,7 @@ from fedgram._util.arrays import Array, as_float_array, common_batch
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.files import write_json
-from fedgram._util.text import as_names, pluralize
+from fedgram._util.text import as_names, number_targets, pluralize
 from fedgram.theory import moments_file, validation
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average, normalize_weights, order_weights
@@ -95,7 +95,7 @@ class Moments(DisplayMethods):
         fill = {
             "count": as_float_array(self.count, "count"),
             "clients": as_names(self.clients) or tuple(f"client {m + 1}" for m in range(clients)),
-            "targets": as_names(self.targets) or tuple(f"target {c + 1}" for c in range(targets)),
+            "targets": as_names(self.targets) or number_targets(targets),
             "privacy": self.privacy or (None,) * clients,
             "scale": np.ones(targets) if self.scale is None else validation.check_scale(self.scale, targets),
         }

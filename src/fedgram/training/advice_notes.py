@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import number_targets, pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.runs.advice import ALONE, ALONE_LABELS, FEDAVG, HEAD, LABELS, Alone, Errors, SiteAdvice
@@ -63,7 +63,7 @@ def _skill_notes(problem: Problem, procedures: Sequence[Errors], recommended: st
     """Name targets that no procedure, or not the recommended one, predicts better than a constant."""
     best = np.max([each.r2 for each in procedures], axis=0)
     ours = next(each.r2 for each in procedures if each.name == recommended)
-    names = np.array(problem.target_names or [f"target {c + 1}" for c in range(len(best))])
+    names = np.array(problem.target_names or number_targets(len(best)))
     by_none, by_others = names[best <= 0].tolist(), names[(best > 0) & (ours <= 0)].tolist()
     notes = []
     if by_none:

@@ -11,7 +11,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.cluster import check_engine
 from fedgram._util.errors import InputError, check_type
-from fedgram._util.text import pluralize
+from fedgram._util.text import number_targets, pluralize
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
 from fedgram.data.target_scale import target_scale as noted_scale
@@ -107,7 +107,7 @@ def advise(
     method = choose_alone(alone, truth)
     joined = _average(trained.predicted for trained in every)
     average = {ALONE: alone[method], **{name: joined[name] for name in (HEAD, FEDAVG, AUTO, POOLED)}}
-    targets = problem.target_names or tuple(f"target {c + 1}" for c in range(truth[0].shape[1]))
+    targets = problem.target_names or number_targets(truth[0].shape[1])
     scale = noted_scale(problem.provenance, targets) if target_scale is None else np.asarray(target_scale)
     procedures = tuple(_errors(name, average[name], truth, scale) for name in average)
     squares = {name: _square_errors(rows, truth) for name, rows in average.items()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize
+from fedgram._util.text import number_targets, pluralize
 from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.site_problem import build_site_problem
@@ -220,9 +220,9 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         self._is_flat = values.ndim == 1
         values = values.reshape(len(values), -1)
         own = getattr(y, "columns", None)
-        names = [getattr(y, "name", None)] if own is None else list(own)
+        names: Sequence[Any] = [getattr(y, "name", None)] if own is None else list(own)
         if len(names) != values.shape[1] or None in names:
-            names = [f"target {c + 1}" for c in range(values.shape[1])]
+            names = number_targets(values.shape[1])
         return dict(zip(map(str, names), values.T, strict=True))
 
     def _choose_procedure(self, sites: Sequence[str], by_site: Mapping[str, Array]) -> str:
