@@ -260,7 +260,7 @@ def load_site_problem(dataset: str, data_dir: Path | None, spec: TableSpec, seed
     """Load a named dataset or a table with standardized columns, test rows and validation rows."""
     if _is_named_dataset(dataset, spec.flags):
         problem = registry.load(dataset, data_dir, Options(seed))
-        return problem if problem.validation else problem.hold_out_validation(VALIDATION_FRACTION, seed)
+        return problem.hold_out_validation(VALIDATION_FRACTION, seed)
     return _read_site_table(dataset, spec, seed)
 
 
