@@ -13,6 +13,7 @@ import typer
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
+from fedgram.cli import options
 from fedgram.cli.app import app, print_json, print_line
 from fedgram.cli.options import Client, Json, Site, output_option
 
@@ -100,9 +101,7 @@ def _name_damaged(run: StoredRun) -> Iterator[None]:
 @runs_app.command()
 def compare(
     root: Root = Path("runs"),
-    figure: Annotated[
-        Path | None, output_option(help="Write a figure to this .png, .svg or .pdf file.")
-    ] = None,
+    figure: options.Figure = None,
     as_json: Json = False,
 ) -> None:
     """Compare procedures with each other and with the prediction: mean ± standard deviation over seeds.
@@ -271,9 +270,9 @@ def readmit(
 ) -> None:
     """Let a suspended site back into a federation, before its next round."""
     from fedgram.runs.audit import AUDIT, request_readmission
-    from fedgram.runs.store import read_run
+    from fedgram.runs.store import MANIFEST, read_run
 
-    run = read_run(folder) if (folder / AUDIT).exists() and (folder / "manifest.json").exists() else None
+    run = read_run(folder) if (folder / AUDIT).exists() and (folder / MANIFEST).exists() else None
     if run is None:
         raise InputError(f"'{folder}' is not the folder of a Flower run. Check the path.", field="folder")
     if site not in run.setup.data.clients:

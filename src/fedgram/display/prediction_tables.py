@@ -185,7 +185,7 @@ def _list_causes(analysis: Analysis) -> Listing:
     gap, found, scale = analysis.gap, analysis.intervals, float(analysis.gap.scale)
     heading = ["trace", *([f"{found.level:.0%} interval"] if found else []), "share"]
     table = _table("Cause", *heading, *analysis.moments.clients)
-    shares = sentences.parts_of_gap(gap, gap.traces) if gap.one_sided else "---"
+    shares = sentences.parts_of_gap(gap, gap.traces) if gap.one_sided else ["-"] * 3
     for i, (cause, trace, share) in enumerate(zip(sentences.CAUSES, gap.traces, shares, strict=True)):
         interval = [sentences.span(found.traces[i], scale)] if found else []
         by_client = (sentences.number(part, scale) for part in gap.by_client[i])
