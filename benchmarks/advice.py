@@ -25,7 +25,7 @@ import site_problems
 from advice_results import SEEDS, STORED, tables, write
 from benchmark_pages import read_results, replace_between
 from fedgram._util.arrays import Array
-from fedgram.data.holdout import hold_out
+from fedgram.data.holdout import divide_rows
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.federation.alone import choose_alone
@@ -93,7 +93,7 @@ def measure(problem: SiteProblem, seed: int) -> dict[str, Any]:
 def visible_rows(problem: SiteProblem, seed: int) -> Problem:
     """Return the rows for the verdicts, divided as `fedgram advise` divides a table at random."""
     rows = {name: site.fitting for name, site in problem.sites.items()}
-    parts = hold_out({name: len(each.targets) for name, each in rows.items()}, seed=seed)
+    parts = divide_rows({name: len(each.targets) for name, each in rows.items()}, seed=seed)
 
     def take(each: Rows, index: Array) -> Split:
         return Split(each.inputs[index], each.targets[index])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InputError
-from fedgram.data.holdout import MIN_SITE_ROWS, VALIDATION_FRACTION, hold_out, hold_out_where
+from fedgram.data.holdout import MIN_SITE_ROWS, VALIDATION_FRACTION, divide_rows, divide_rows_where
 
 COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 200), min_size=1, max_size=4)
 
@@ -21,7 +21,7 @@ def same(one, other):
 @given(counts=COUNTS, fraction=st.floats(0, 0.99), seed=st.integers(0, 5), by_time=st.booleans())
 def test_every_row_has_one_part_of_the_right_size(counts, fraction, seed, by_time):
     order = {site: np.arange(count) % 7 for site, count in counts.items()} if by_time else None
-    for site, parts in hold_out(counts, fraction, seed, order).items():
+    for site, parts in divide_rows(counts, fraction, seed, order).items():
         count = counts[site]
         everything = np.concatenate([parts.train, parts.validation, parts.test])
         assert sorted(everything) == list(range(count))
@@ -35,7 +35,7 @@ def test_every_row_has_one_part_of_the_right_size(counts, fraction, seed, by_tim
 
 
 @pytest.mark.parametrize(
-    "divide", [hold_out, lambda rows: hold_out_where({k: np.arange(n) < 2 for k, n in rows.items()})]
+    "divide", [divide_rows, lambda rows: divide_rows_where({k: np.arange(n) < 2 for k, n in rows.items()})]
 )
 def test_small_sites_are_divided_if_no_site_is_large(divide):
     among_themselves, next_to_a_large_one = divide({"a": 8, "b": 4}), divide({"a": 8, "b": 4, "c": 10})
@@ -44,17 +44,17 @@ def test_small_sites_are_divided_if_no_site_is_large(divide):
 
 
 def test_a_site_keeps_its_rows_with_or_without_others():
-    alone, together = hold_out({"b": 50}), hold_out({"a": 30, "b": 50})
+    alone, together = divide_rows({"b": 50}), divide_rows({"a": 30, "b": 50})
     assert same(alone["b"], together["b"])
-    assert not same(hold_out({"b": 50}, seed=1)["b"], alone["b"])
-    assert not same(hold_out({"c": 50})["c"], alone["b"])
+    assert not same(divide_rows({"b": 50}, seed=1)["b"], alone["b"])
+    assert not same(divide_rows({"c": 50})["c"], alone["b"])
 
 
 @settings(max_examples=25, deadline=None)
 @given(times=st.lists(st.integers(0, 8), min_size=MIN_SITE_ROWS, max_size=60), as_dates=st.booleans())
 def test_with_times_the_latest_rows_are_held_out_and_ties_go_by_row(times, as_dates):
     array = np.array(times, "datetime64[D]") if as_dates else np.array(times)
-    parts = hold_out({"a": len(times)}, 0.2, order={"a": array})["a"]
+    parts = divide_rows({"a": len(times)}, 0.2, order={"a": array})["a"]
     ranked = sorted(range(len(times)), key=lambda row: (times[row], row))
     assert [*parts.train, *parts.validation, *parts.test] == ranked
 
@@ -62,33 +62,33 @@ def test_with_times_the_latest_rows_are_held_out_and_ties_go_by_row(times, as_da
 def test_given_test_rows():
     times = np.arange("2016-02-20", "2016-03-11", dtype="datetime64[D]")
     is_test = times >= np.datetime64("2016-03-01")
-    parts = hold_out_where({"a": is_test}, order={"a": times})["a"]
+    parts = divide_rows_where({"a": is_test}, order={"a": times})["a"]
     assert times[parts.test].min() == np.datetime64("2016-03-01")
     assert times[parts.validation].min() > times[parts.train].max()
     assert (len(parts.train), len(parts.validation), len(parts.test)) == (8, 2, 10)
-    small = hold_out_where({"a": [True, False, False]})["a"]
+    small = divide_rows_where({"a": [True, False, False]})["a"]
     assert (list(small.train), list(small.validation), list(small.test)) == ([1, 2], [], [0])
 
 
 @pytest.mark.parametrize("fraction", [1.0, -0.1, float("nan"), "0.2"])
 def test_a_fraction_out_of_range_is_refused(fraction):
     with pytest.raises(InputError, match="test fraction must be at least 0 and below 1"):
-        hold_out({"a": 20}, fraction)
+        divide_rows({"a": 20}, fraction)
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.4, 0.99])
 def test_the_validation_fraction_is_that_of_the_other_rows(fraction):
-    parts = hold_out({"a": 50}, 0.2, validation_fraction=fraction)["a"]
+    parts = divide_rows({"a": 50}, 0.2, validation_fraction=fraction)["a"]
     assert len(parts.test) == 10
     assert len(parts.validation) == min(round(fraction * 40), 39)
-    same_test = hold_out({"a": 50}, 0.2)["a"].test
+    same_test = divide_rows({"a": 50}, 0.2)["a"].test
     np.testing.assert_array_equal(parts.test, same_test)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, 7, float("nan"), "0.2"])
 def test_a_validation_fraction_out_of_range_is_refused(fraction):
     with pytest.raises(InputError, match="validation fraction must be between 0 and 1") as caught:
-        hold_out({"a": 20}, 0.2, validation_fraction=fraction)
+        divide_rows({"a": 20}, 0.2, validation_fraction=fraction)
     assert caught.value.field == "validation"
 
 
@@ -103,13 +103,13 @@ def test_a_validation_fraction_out_of_range_is_refused(fraction):
 )
 def test_times_that_have_no_order_are_refused(times, words):
     with pytest.raises(InputError) as caught:
-        hold_out({"a": 20}, order={"a": times})
+        divide_rows({"a": 20}, order={"a": times})
     assert words in str(caught.value)
     assert caught.value.client == "a"
 
 
 def test_a_site_without_training_rows_is_refused():
     with pytest.raises(InputError) as caught:
-        hold_out_where({"a": [True, False], "b": [True, True]})
+        divide_rows_where({"a": [True, False], "b": [True, True]})
     expected = "All 2 rows of site 'b' are for testing. Leave some for training, or drop the site."
     assert str(caught.value) == expected

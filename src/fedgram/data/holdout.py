@@ -38,7 +38,7 @@ class RowParts:
         return np.sort(np.concatenate([self.train, self.validation]))
 
 
-def hold_out(
+def divide_rows(
     rows: Mapping[str, int],
     fraction: float = 0.2,
     seed: int = 0,
@@ -73,7 +73,7 @@ def hold_out(
 
     Examples
     --------
-    >>> parts = hold_out({"north": 10, "south": 3}, 0.2, order={"north": np.arange(10), "south": [1, 2, 3]})
+    >>> parts = divide_rows({"north": 10, "south": 3}, order={"north": np.arange(10), "south": [1, 2, 3]})
     >>> parts["north"].train, parts["north"].validation, parts["north"].test
     (array([0, 1, 2, 3, 4, 5]), array([6, 7]), array([8, 9]))
     >>> parts["south"].train, parts["south"].test
@@ -110,7 +110,7 @@ def least_divided(counts: Iterable[int]) -> int:
     return MIN_SITE_ROWS if has_large_site else MIN_ROWS_OF_SMALL_SITES
 
 
-def hold_out_where(
+def divide_rows_where(
     is_test: Mapping[str, Any], seed: int = 0, order: Mapping[str, Any] | None = None
 ) -> dict[str, RowParts]:
     """Divide every site's rows where the test rows are given, such as those after a date.
@@ -120,7 +120,7 @@ def hold_out_where(
     is_test : dict of boolean arrays (N,)
         Which rows of each site are for testing.
     seed, order
-        See `hold_out`; they choose validation rows.
+        See `divide_rows`; they choose validation rows.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def hold_out_where(
 
     Examples
     --------
-    >>> hold_out_where({"north": np.arange(12) >= 10})["north"].test
+    >>> divide_rows_where({"north": np.arange(12) >= 10})["north"].test
     array([10, 11])
     """
     parts, least = {}, least_divided(map(len, is_test.values()))

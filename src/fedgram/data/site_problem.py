@@ -10,7 +10,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram.data.columns import Columns
 from fedgram.data.encoding import Encoding
-from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, hold_out
+from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
@@ -74,7 +74,7 @@ def build_site_problem(
         check_complete(tables, inputs, FILL_INPUTS)
     counts = {site: len(table[targets[0]]) for site, table in tables.items()}
     order = {site: table[time] for site, table in tables.items()} if time else None
-    parts = hold_out(counts, test_fraction, seed, order, validation_fraction)
+    parts = divide_rows(counts, test_fraction, seed, order, validation_fraction)
     for site, rows in parts.items():
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
