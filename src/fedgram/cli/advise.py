@@ -79,6 +79,14 @@ def advise(
         print_json(advice.document())
         return
     print_advice(make_console(), advice, target_units, all_sites=show_all)
+    if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
+        method = f"--procedure {ALONE}" if advice.alone == "network" else ALONE_LABELS[advice.alone]
+        typer.echo(f"Sites that do better alone use {method}.")
+    if advice.recommended == ALONE and advice.alone != "network":
+        fit = ": fit it with scikit-learn's RidgeCV or the like" if advice.alone == "ridge regression" else ""
+        typer.echo(
+            f"The command below trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}."
+        )
     networks = len(parse_seeds(seeds))
     what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
     flags, rows = spec.flags, ""
@@ -87,12 +95,6 @@ def advise(
     typer.echo(
         f"Train {what}{rows}, and keep it:\n  " + _train_command(advice, data, flags, data_dir, data_seed)
     )
-    if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
-        method = f"--procedure {ALONE}" if advice.alone == "network" else ALONE_LABELS[advice.alone]
-        typer.echo(f"Sites that do better alone use {method}.")
-    if advice.recommended == ALONE and advice.alone != "network":
-        fit = ": fit it with scikit-learn's RidgeCV or the like" if advice.alone == "ridge regression" else ""
-        typer.echo(f"This trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}.")
 
 
 def _train_command(
