@@ -7,7 +7,7 @@ from fedgram.theory.moment_head import FeatureSums
 from fedgram.theory.own_heads import (
     NOISE_RATIOS,
     ROWS_PER_DECADE,
-    USUAL_RATIO,
+    USUAL_INDEX,
     choose_common_ratio,
     choose_own_ratios,
     fit_own_heads,
@@ -85,9 +85,9 @@ def test_the_stronger_of_equal_ratios_counts():
 def test_own_ratios_leave_the_usual_one_only_if_rows_pay_for_it():
     rows, least = 40, 1.0
     needed = ROWS_PER_DECADE * least / rows
-    for margin, expected in ((1.01, USUAL_RATIO - 1), (0.99, USUAL_RATIO)):
+    for margin, expected in ((1.01, USUAL_INDEX - 1), (0.99, USUAL_INDEX)):
         errors = np.full((len(NOISE_RATIOS), 1), 10.0)
-        errors[USUAL_RATIO], errors[USUAL_RATIO - 1] = least + margin * needed, least
+        errors[USUAL_INDEX], errors[USUAL_INDEX - 1] = least + margin * needed, least
         assert choose_own_ratios(errors, np.array([rows])).tolist() == [expected]
 
 
@@ -95,7 +95,7 @@ def test_a_site_without_validation_rows_has_the_usual_ratio():
     _, _, training, validation = halves(40, 1.0)
     nothing = FeatureSums(*(0 * part for part in vars(validation).values()))
     found = fit_own_heads(training, nothing, common=False)
-    assert found.ratio.tolist() == [NOISE_RATIOS[USUAL_RATIO]] * 3
+    assert found.ratio.tolist() == [NOISE_RATIOS[USUAL_INDEX]] * 3
     np.testing.assert_array_equal(found.sites.weight, found.unseen.weight)
 
 

@@ -31,7 +31,7 @@ class ProgressBar:
         self._bar = bar
         self._tasks: dict[str, TaskID] = {}
         self._last_round = (0, 0)
-        self._said_at = time.monotonic()
+        self._last_line_at = time.monotonic()
 
     def log(self, message: str) -> None:
         """Print a line above the bar."""
@@ -50,7 +50,7 @@ class ProgressBar:
         self._update(name, name, round(1000 * fraction), 1000)
         if fraction >= 1:
             self._log_without_terminal(f"trained {name}")
-        elif time.monotonic() - self._said_at > SILENCE:
+        elif time.monotonic() - self._last_line_at > SILENCE:
             self._log_without_terminal(f"training {name}: {fraction:.0%}")
 
     def on_start(self, finished: int, total: int) -> None:
@@ -77,7 +77,7 @@ class ProgressBar:
         return self._tasks[name]
 
     def _log_without_terminal(self, line: str) -> None:
-        self._said_at = time.monotonic()
+        self._last_line_at = time.monotonic()
         if not self._bar.console.is_terminal:
             self.log(line)
 

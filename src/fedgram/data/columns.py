@@ -105,7 +105,7 @@ def kind_of(values: Array) -> ColumnKind | None:
 
 
 def is_missing(values: Array) -> Array:
-    """Tell which values (N,) of a parsed column, or times, are missing."""
+    """Whether values (N,) of a parsed column, or times, are missing."""
     if values.dtype.kind == "M":
         return np.isnat(values)
     return np.isnan(values) if values.dtype.kind == "f" else values == ""

@@ -48,7 +48,7 @@ def _answer(advice: Advice) -> str:
         rows = _describe_rows(advice.sites)
         return (
             f"{rows} are too few to tell whether joining pays (at least six, and 16 at a site with --time)."
-            f"{_say_what_to_do(advice)}"
+            f"{_describe_recommendation(advice)}"
         )
     is_clear = (high < 0 and advice.recommended == AUTO) or low > 0
     answer = ("Stay alone" if low > 0 else "Federate") if is_clear else "No clear difference"
@@ -56,7 +56,7 @@ def _answer(advice: Advice) -> str:
     return (
         f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by "
         f"{format_digits(abs(change), 2)} % in total (95 %: {_describe_interval(low, high)})."
-        f"{'' if is_clear else _say_what_to_do(advice)}"
+        f"{'' if is_clear else _describe_recommendation(advice)}"
     )
 
 
@@ -74,7 +74,7 @@ def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
     return f"{rows:,} held-out rows of {where}"
 
 
-def _say_what_to_do(advice: Advice) -> str:
+def _describe_recommendation(advice: Advice) -> str:
     """Return a sentence for advice without a clear difference."""
     if advice.recommended == AUTO:
         return " Joining is recommended: on most problems of our benchmarks it helped."

@@ -92,7 +92,7 @@ class Federation:
             if self.chosen:
                 self._mark_diverged(number, self.chosen.update(number, self._current_models()))
             records = self._record(number, returned, is_measured) if measured else {}
-            self._go_on_from_moment_heads(number)
+            self._continue_from_moment_heads(number)
             yield records
 
     def average(self, values: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Federation:
         layers = self.clients.receive(self.deployed, self.head, self.bias)
         return {**self.clients.stack.tensors, **layers.to_parameters()}
 
-    def _go_on_from_moment_heads(self, number: int) -> None:
+    def _continue_from_moment_heads(self, number: int) -> None:
         """Continue training from the moment heads of runs that solve them every k rounds.
 
         Heads are those of training rows, so that validation rows can still choose a round. The bias is a new

@@ -28,7 +28,7 @@ NOISE_RATIOS: tuple[float, ...] = (1e3, 1e2, 10.0, 1.0, 0.1, 1e-2, 1e-3, 1e-4)
 
 # Best single ratio on 44 problems of benchmarks/site_problems.py (seed 3, four fifths of the rows): 0.80 of
 # the error of the trained layer.
-USUAL_RATIO = NOISE_RATIOS.index(0.1)
+USUAL_INDEX = NOISE_RATIOS.index(0.1)
 
 # Validation rows whose error a site's ratio must save per decade from the usual one. On the same problems the
 # error is 0.88 of the trained layer's without this rule (1.55 on the worst), and 0.81 with it (1.23).
@@ -70,10 +70,10 @@ def choose_common_ratio(errors: Array) -> int:
 
 def choose_own_ratios(errors: Array, rows: Array) -> Array:
     """Return the index of each site's ratio, (M,), from errors (ratios, M) of its validation rows (M,)."""
-    decades = np.abs(np.arange(len(NOISE_RATIOS)) - USUAL_RATIO)
+    decades = np.abs(np.arange(len(NOISE_RATIOS)) - USUAL_INDEX)
     row_error = errors.min(axis=0) / np.maximum(rows, 1)
     chosen = (errors + ROWS_PER_DECADE * decades[:, None] * row_error).argmin(axis=0)
-    return np.where(rows > 0, chosen, USUAL_RATIO)
+    return np.where(rows > 0, chosen, USUAL_INDEX)
 
 
 def fit_own_heads(training: FeatureSums, validation: FeatureSums, *, common: bool) -> OwnHeads:

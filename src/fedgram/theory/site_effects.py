@@ -103,8 +103,8 @@ def search_strengths(
 
     First the ridge with the intercept and without deviations, then the deviation with that intercept, then
     the intercept again. Ties go to the stronger shrinkage. Deviations have many parameters and fit what is
-    particular to the training rows, for example their season. So the strongest shrinkage of deviations counts
-    whose error is within one standard error, over sites, of the least.
+    particular to the training rows, for example their season. Deviations get the strongest shrinkage whose
+    error is within one standard error (over sites) of the least.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 With centered targets R and standardized inputs Z = U diag(d) Vᵀ of N rows, the map of strength γ is
 V diag(d / (d² + γN)) Uᵀ R. Its error on a row that was left out of the fit is r_i / (1 - h_i), with residual
-r and leverage h_i = Σ_k u_ik² f_k + 1/N, f = d² / (d² + γN). The strength with the least error counts.
+r and leverage h_i = Σ_k u_ik² f_k + 1/N, f = d² / (d² + γN). The strength with the least error is used.
 """
 
 from __future__ import annotations

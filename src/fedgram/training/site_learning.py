@@ -59,7 +59,7 @@ class Plan:
     def from_backbone(
         cls, backbone: Backbone | None = None, rounds: int | None = None, epochs: int | None = None
     ) -> Plan:
-        """Return the budget that is tried with this backbone, else that of the smallest, with changes.
+        """Return the tried plan of this backbone, else the smallest's budget; override rounds and epochs.
 
         Without a backbone, the smallest one that is tried is used.
         """

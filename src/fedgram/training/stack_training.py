@@ -189,7 +189,7 @@ class StackTraining:
             self.checkpoint.write(state)
 
     def _report_progress(self, records: Mapping[Run, Round]) -> None:
-        """Tell how far each site has come toward its selected head, one sentence per procedure."""
+        """Log how far each site has come toward its selected head, one sentence per procedure."""
         found: dict[Procedure, list[LocalProgress]] = {}
         for run, round in records.items():
             if run in self.records and has_selected_heads(run.procedure):

@@ -194,7 +194,7 @@ def _plan(task: Task, runs: list[Run], backbone_name: str | None, device: str) -
 
 
 def _check_cpu_hours(model: Model, inputs: torch.Tensor, rows: int, device: str) -> None:
-    """Refuse hours of training on a CPU that nobody chose."""
+    """Reject long CPU training that device 'auto' chose."""
     passes = 3.0  # the backward pass takes twice the operations of the forward pass
     most_per_row = 2.0 * model.size * inputs[0].numel()  # a weight is used at most once per number of a row
     if devices.estimate_cpu_hours(passes * most_per_row * rows) <= devices.MAX_CPU_HOURS:

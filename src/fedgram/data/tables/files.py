@@ -81,17 +81,17 @@ def list_files(folder: str) -> list[str]:
 
 
 def is_table(file: str) -> bool:
-    """Tell by its name whether a file is a table."""
+    """Whether a file is a table, by its name."""
     return _suffix(file) in TEXT_SUFFIXES | PARQUET_SUFFIXES
 
 
 def is_text(file: str) -> bool:
-    """Tell by its name whether a table is text, where NA and the like mean a missing value."""
+    """Whether a table is text, by its name; NA and the like then mean a missing value."""
     return _suffix(file) in TEXT_SUFFIXES
 
 
 def is_tab_separated(file: str) -> bool:
-    """Tell by its name whether tabs separate the values of a table."""
+    """Whether tabs separate the values of a table, by its name."""
     return _suffix(file) == ".tsv"
 
 

@@ -48,17 +48,17 @@ REACH = 13  # pixels rendered below the center, and one more above it; no shape 
 
 
 def is_in_square(x: Array, y: Array) -> Array:
-    """Tell whether points are inside the square of scale 1."""
+    """Whether points are inside the square of scale 1."""
     return np.maximum(np.abs(x), np.abs(y)) <= SQUARE
 
 
 def is_in_ellipse(x: Array, y: Array) -> Array:
-    """Tell whether points are inside the ellipse of scale 1."""
+    """Whether points are inside the ellipse of scale 1."""
     return (x / ELLIPSE[0]) ** 2 + (y / ELLIPSE[1]) ** 2 <= 1
 
 
 def is_in_heart(x: Array, y: Array) -> Array:
-    """Tell whether points are inside the heart of scale 1, upright if y points down.
+    """Whether points are inside the heart of scale 1, upright if y points down.
 
     The curve is x = 16 sin³t, y = 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t. At each x it has two points,
     with cos t = ±c, and the points between them are inside.
