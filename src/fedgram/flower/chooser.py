@@ -56,7 +56,7 @@ class Chooser:
         A client that did not report counts with its last error.
         """
         procedure, state = self.procedure, self.state
-        if procedure.local or procedure.blended:
+        if procedure.trains_alone:
             alone = {client: float(reply.arrays["local_error"]) for client, reply in replies.items()}
             state.update_errors("local", alone)
             state.best_local.update(number, state.mean_error("local"))

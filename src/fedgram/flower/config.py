@@ -207,7 +207,7 @@ def _read_procedure(config: Mapping[str, Any]) -> Procedure:
 def _read_validation_fraction(config: Mapping[str, Any]) -> float:
     """Read the fraction of validation rows; by default 0, or what the procedure's choices need."""
     procedure = _read_procedure(config)
-    needed = VALIDATION_FRACTION if procedure.moment_head or procedure.blended else 0.0
+    needed = VALIDATION_FRACTION if procedure.needs_validation else 0.0
     fraction = read_number(config, "validation-fraction", needed)
     if not fraction < 1:
         raise InputError(

@@ -109,7 +109,7 @@ def _query_format(standardize: bool) -> ReplyFormat:
 
 def _train_format(procedure: Procedure) -> ReplyFormat:
     measured = dict.fromkeys(("local_objective", "clipped", "loss", "diverged"), "")
-    alone = {"local_error": ""} if procedure.local or procedure.blended else {}
+    alone = {"local_error": ""} if procedure.trains_alone else {}
     return ReplyFormat(
         averaged_arrays(procedure) | measured | alone,
         IN_ROUND | {"after": int},

@@ -123,14 +123,13 @@ class SecureServer:
     def _check_validation(self) -> None:
         """Reject procedures that choose strengths on validation rows if no client has any."""
         procedure = self.config.run.procedure
-        needs_validation = procedure.moment_head or procedure.blended
-        if needs_validation and not self.sums.count_validation_rows(self.sums.members):
+        if procedure.needs_validation and not self.sums.count_validation_rows(self.sums.members):
             raise InputError(NO_VALIDATION.format(procedure.name), field="validation-fraction")
 
     def run_round(self, number: int) -> None:
         """Broadcast, average what clients return, let them evaluate the average, store the round."""
         procedure = self.config.run.procedure
-        names, has_local = trained_names(procedure), procedure.local or procedure.blended
+        names, has_local = trained_names(procedure), procedure.trains_alone
         shapes = {name: self._shape(TRAIN, name) for name in names}
         total = self.sum_task(
             TRAINED, number, self.shared, 1 + _size(shapes.values()) + has_local,

@@ -119,8 +119,7 @@ class Server:
 
     def _check_validation(self) -> None:
         """Reject procedures that choose strengths on validation rows if no client has any."""
-        needs_validation = self.procedure.moment_head or self.procedure.blended
-        if needs_validation and not self.state.has_validation:
+        if self.procedure.needs_validation and not self.state.has_validation:
             raise InputError(NO_VALIDATION.format(self.procedure.name), field="validation-fraction")
 
     def _warn_few_rows(self) -> None:

@@ -27,9 +27,9 @@ Numbers = tuple[float, ...]
 class Claim:
     """One number or statement of the paper, and how to compare ours with it.
 
-    value: a number, (low, high) for a range, or None for a statement; tolerance: relative, or the limit
-    itself of "limit"; factor: of "order"; data: 'tabular' or 'images' if the paper says it of these settings
-    alone; note: why the comparison differs from the one that the claim suggests.
+    value: a number, (low, high) for a range, None for a statement, or a limit of ours; tolerance: relative;
+    factor: of "order"; data: 'tabular' or 'images' if the paper says it of these settings alone; note: why
+    the comparison differs from the one that the claim suggests.
     """
 
     id: str
@@ -49,8 +49,9 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """Value of the paper as text."""
-        return self.comparison if self.value is None else format_value(self.value)
+        """Value of the paper as text; the comparison if the paper prints none."""
+        is_printed = self.value is not None and self.comparison != "limit"
+        return format_value(self.value) if is_printed else self.comparison
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,6 @@ def _order(claim: Claim, ours: Any) -> bool:
 def _rounding(claim: Claim, ours: Any) -> bool:
     limit = ROUNDING if claim.value is None else SLACK * abs(_numbers(claim.value)[0])
     return bool(max(abs(number) for number in _numbers(ours)) <= limit)
-
-
-def _limit(claim: Claim, ours: Any) -> bool:
-    return bool(max(abs(number) for number in _numbers(ours)) <= claim.tolerance)
 
 
 def _always(claim: Claim, ours: Any) -> bool:
@@ -329,7 +326,7 @@ def measure_deviation(claim: Claim, ours: Any) -> float | None:
     paper, mine = _numbers(claim.value), _numbers(ours)
     if not all(number > 0 for number in (*paper, *mine)):
         return None
-    if claim.comparison in ("bound", "range", "rounding"):
+    if claim.comparison in ("bound", "range", "rounding", "limit"):
         below = min(paper) / min(mine) if claim.comparison == "range" else 1.0
         return float(max(1.0, below, max(mine) / max(paper)))
     return float(max(max(a / b, b / a) for a, b in zip(paper, mine, strict=True)))
@@ -392,7 +389,7 @@ COMPARISONS: dict[str, Callable[[Claim, Any], bool]] = {
     "bound": _bound,
     "order": _order,
     "rounding": _rounding,
-    "limit": _limit,
+    "limit": _bound,
     "always": _always,
     "overall": _always,
 }

@@ -1,4 +1,4 @@
-"""Tell how far the first round of local training has come.
+"""Measure how far the first round of local training has come.
 
 The prediction assumes that client m returns the head Π_m(W_t) that it selects at the broadcast W_t: its local
 optimum closest to W_t. A round of few epochs ends earlier, at the returned head W̃_m. The share of the way is
