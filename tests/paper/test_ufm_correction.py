@@ -98,6 +98,15 @@ def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
     assert verdicts(changed)[claim] == "miss"
 
 
+@pytest.mark.parametrize(("number", "verdict"), [(1, "miss"), (2, "match")])
+@pytest.mark.usefixtures("enough")
+def test_recovery_is_that_of_the_first_round_under_the_full_correction(results, number, verdict):
+    rounds = results["rounds"]
+    chosen = (rounds["deficit"] == 0) & (rounds["round"] == number)
+    changed = spoiled(results, "rounds", "error", lambda error: np.where(chosen, 1e-12, error))
+    assert verdicts(changed)["correction-one-round"] == verdict
+
+
 @pytest.mark.parametrize(
     ("part", "column", "wrong", "claim"),
     [

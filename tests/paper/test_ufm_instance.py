@@ -79,6 +79,15 @@ def test_a_wrong_number_misses_its_claim(results, part, column, wrong, claim):
     assert verdicts(changed)[claim] == "miss"
 
 
+@pytest.mark.parametrize(("number", "verdict"), [(15, "match"), (16, "miss"), (17, "miss"), (18, "miss")])
+def test_exact_selection_is_exact_from_round_16_on(results, number, verdict):
+    rounds = results["rounds"]
+    chosen = (rounds["procedure"] == "exact") & (rounds["round"] == number)
+    assert chosen.sum() == 1
+    changed = spoiled(results, "rounds", "error", lambda error: np.where(chosen, 1e-13, error))
+    assert verdicts(changed)["instance-end-exact"] == verdict
+
+
 def test_figure_has_six_panels_on_one_scale_with_a_floor(results):
     figure = drawn(EXPERIMENT, results)
     axes = figure.axes
