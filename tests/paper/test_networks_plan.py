@@ -26,6 +26,7 @@ from fedgram.paper.networks.settings import ALL, IMAGES, SETTINGS, TABULAR, find
 from fedgram.paper.networks.studies.registry import STUDIES
 from fedgram.paper.printing import cost_lines, list_rows
 from fedgram.runs.procedure import Procedure
+from fedgram.runs.train_config import TrainConfig
 from tests.helpers.network_results import result_of
 
 PAPER = SCALES["paper"]
@@ -154,6 +155,12 @@ def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
 def test_no_scale_of_that_name():
     with pytest.raises(InputError, match=r"Unknown scale 'huge'\. Scales are paper, reduced, smoke"):
         get_scale("huge")
+
+
+def test_the_protocol_of_the_paper_scale_is_the_default():
+    assert get_scale("paper").settings(4000, 8) == TrainConfig()
+    assert get_scale("reduced").settings(400, 8) == TrainConfig(epochs=400)
+    assert get_scale("smoke").settings(4, 3) == TrainConfig(epochs=4, rounds=3, features=32)
 
 
 def test_precision_of_new_runs():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedgram import InputError
+from fedgram import InputError, Penalty, phi
 from fedgram.paper.launch.collect import collect, find_settings, make_results
 from fedgram.paper.launch.launch import add_results
 from fedgram.paper.launch.plan import Request
@@ -67,6 +67,9 @@ def test_what_a_run_found_is_kept(few):
         np.linalg.eigvalsh(np.cov(split.targets.T, bias=True)) for split in small_problem().train.values()
     ]
     assert run.least_variance == pytest.approx(np.min(variances), rel=1e-12)
+    # The Grams of the clients' own covariances, which a correction would all move to one.
+    own = [phi(np.cov(split.targets.T, bias=True), Penalty()) for split in small_problem().train.values()]
+    np.testing.assert_allclose(run.client_grams, own, rtol=1e-10)
     assert few.select(procedure="centralized")[0].returned_grams.shape == (3, 1, 2, 2)
 
 
