@@ -89,6 +89,18 @@ def test_inputs_are_clipped_and_targets_are_not():
     encoding = Encoding.fit({"s": columns}, inputs=["x", "rare"], targets=["y"])
     assert encoding.encode_inputs(columns).max() == CLIP
     assert encoding.encode_targets(columns).max() > CLIP
+    assert list(encoding.find_clipped(columns)) == ["x"]
+    assert encoding.find_clipped(columns)["x"].tolist() == [False] * 99 + [True]
+
+
+def test_new_rows_that_are_clipped_are_counted():
+    columns = {"x": [0.0, 1.0] * 50, "z": [0.0, 2.0] * 50, "y": [0.0, 1.0] * 50}
+    encoding, said = Encoding.fit({"s": columns}, inputs=["x", "z"], targets=["y"]), []
+    new = {"x": [0.5, 9.0, 0.5], "z": [1.0, 99.0, -99.0]}
+    np.testing.assert_array_equal(encoding.encode_new_inputs(new, said.append), encoding.encode_inputs(new))
+    (sentence,) = said
+    assert sentence.startswith("Inputs of 2 of 3 rows are more than 6 standard deviations from the training ")
+    assert "('x', 'z')" in sentence
 
 
 def test_names_kinds_and_units():

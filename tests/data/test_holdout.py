@@ -20,7 +20,7 @@ def same(one, other):
 @settings(max_examples=50, deadline=None)
 @given(counts=COUNTS, fraction=st.floats(0, 0.99), seed=st.integers(0, 5), by_time=st.booleans())
 def test_every_row_has_one_part_of_the_right_size(counts, fraction, seed, by_time):
-    order = {site: np.arange(count) % 7 for site, count in counts.items()} if by_time else None
+    order = {site: np.arange(count)[::-1] for site, count in counts.items()} if by_time else None
     for site, parts in divide_rows(counts, fraction, seed, order).items():
         count = counts[site]
         everything = np.concatenate([parts.train, parts.validation, parts.test])
@@ -50,13 +50,36 @@ def test_a_site_keeps_its_rows_with_or_without_others():
     assert not same(divide_rows({"c": 50})["c"], alone["b"])
 
 
-@settings(max_examples=25, deadline=None)
-@given(times=st.lists(st.integers(0, 8), min_size=MIN_SITE_ROWS, max_size=60), as_dates=st.booleans())
-def test_with_times_the_latest_rows_are_held_out_and_ties_go_by_row(times, as_dates):
+TIMES = st.lists(st.integers(0, 8), min_size=MIN_SITE_ROWS, max_size=60)
+
+
+@settings(max_examples=50, deadline=None)
+@given(times=TIMES, fraction=st.floats(0.05, 0.45), as_dates=st.booleans())
+def test_rows_with_equal_times_stay_together_if_enough_are_left(times, fraction, as_dates):
     array = np.array(times, "datetime64[D]") if as_dates else np.array(times)
-    parts = divide_rows({"a": len(times)}, 0.2, order={"a": array})["a"]
-    ranked = sorted(range(len(times)), key=lambda row: (times[row], row))
-    assert [*parts.train, *parts.validation, *parts.test] == ranked
+    parts = divide_rows({"a": len(times)}, fraction, order={"a": array})["a"]
+    ranked = array[[*parts.train, *parts.validation, *parts.test]]
+    assert (ranked[1:] >= ranked[:-1]).all()
+    assert sorted([*parts.train, *parts.validation, *parts.test]) == list(range(len(times)))
+    for known, later in (([*parts.train, *parts.validation], parts.test), (parts.train, parts.validation)):
+        together = np.sort(array[[*known, *later]])
+        cuts = [
+            n for n in range(1, len(together)) if together[n - 1] < together[n] and 2 * n >= len(together)
+        ]
+        if len(later) and cuts:
+            assert array[known].max() < array[later].min()
+
+
+def test_the_cut_between_times_is_the_nearest_and_does_not_depend_on_the_order_of_the_table():
+    times = np.array([1, 1, 1, 2, 2, 3, 3, 3, 4, 4])
+    for fraction, held_out in ((0.2, 2), (0.3, 2), (0.4, 5), (0.5, 5)):
+        parts = divide_rows({"a": 10}, fraction, order={"a": times})["a"]
+        assert len(parts.test) == held_out
+    shuffled = np.random.default_rng(0).permutation(10)
+    parts, again = (divide_rows({"a": 10}, order={"a": each})["a"] for each in (times, times[shuffled]))
+    assert set(parts.test) == set(shuffled[again.test])
+    alike = divide_rows({"a": 10}, order={"a": np.ones(10)})["a"]
+    assert (len(alike.test), len(alike.validation)) == (2, 2)  # one time: drawn at random
 
 
 def test_given_test_rows():

@@ -64,6 +64,19 @@ def test_text_among_numbers_is_said_once_and_with_what_to_do():
     ]
 
 
+def test_inputs_that_are_cut_off_are_named_with_the_site_that_has_most():
+    given, said = tables(3, 100), []
+    given["site 1"]["x"][:3], given["site 2"]["x"][0] = 60.0, -60.0
+    build_site_problem(given, inputs=["x", "sex"], targets=["y"], on_warning=said.append)
+    assert said == [
+        "'x' is more than 6 standard deviations from its mean in 4 rows at 2 sites, most at 'site 1', and is "
+        "cut off there. If some sites are much larger than others, use logarithms."
+    ]
+    given["site 2"]["x"][0] = 0.0
+    build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
+    assert " in 3 rows at site 'site 1', and is " in said[1]
+
+
 def test_rows_in_order_of_time_say_so():
     given = tables()
     for table in given.values():

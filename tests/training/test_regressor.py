@@ -123,7 +123,8 @@ def test_predictions_equal_those_of_the_trained_federation(procedure, far, rows,
     (learned,) = trained
     models, clients = learned.models(procedure), learned.federation.clients
     clients.data = replace(
-        clients.data, train=tuple(((far * x).clip(-CLIP, CLIP), y) for x, y in clients.data.train)
+        clients.data,
+        train=tuple(((far * x).clip(-0.99 * CLIP, 0.99 * CLIP), y) for x, y in clients.data.train),
     )
     expected = np.concatenate(learned.predict(procedure, models, "train"))
     inputs = torch.cat([inputs for inputs, _ in learned.federation.clients.data.train]).numpy()
@@ -133,6 +134,15 @@ def test_predictions_equal_those_of_the_trained_federation(procedure, far, rows,
     predicted = model.predict(rows, sites=owners)
     expected = model._predictor.encoding.decode_targets(expected)[:, 0]
     np.testing.assert_allclose(predicted, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_that_are_cut_off_are_named_at_prediction(rows, few_rounds):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    far = X[:3].copy()
+    far[:2, 1] += 100 * np.ptp(X[:, 1])
+    with pytest.warns(UserWarning, match=r"Inputs of 2 of 3 rows are more than 6 standard .* \('x1'\)"):
+        model.predict(far, sites=sites[:3])
 
 
 def test_unknown_sites_get_the_shared_model_with_one_warning(rows, few_rounds):

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list
+from fedgram._util.text import pluralize, quote_list
 from fedgram.data.columns import (
     ColumnKind,
     Columns,
@@ -192,6 +192,27 @@ class Encoding:
             place = f" at site '{site}'" if site else ""
             on_warning(f"Levels{place} that training did not see count as no level: {', '.join(unseen)}.")
         return np.clip(np.hstack(list(blocks.values())), -CLIP, CLIP)
+
+    def find_clipped(self, columns: Columns, site: str = "") -> dict[str, Array]:
+        """Find rows (N,) whose numbers `encode_inputs` clips, by column; columns without any are absent."""
+        far = {
+            column.name: np.abs(column.encode(columns, site)[:, 0]) > CLIP
+            for column in self.inputs
+            if isinstance(column, NumberColumn)
+        }
+        return {name: rows for name, rows in far.items() if rows.any()}
+
+    def encode_new_inputs(self, columns: Columns, on_warning: Callable[[str], None] = warnings.warn) -> Array:
+        """Encode the inputs of rows to predict, as `encode_inputs`, and also warn of clipped ones."""
+        encoded = self.encode_inputs(columns, on_warning=on_warning)
+        if clipped := self.find_clipped(columns):
+            count, names = int(np.any(list(clipped.values()), axis=0).sum()), quote_list(tuple(clipped))
+            on_warning(
+                f"Inputs of {count:,} of {pluralize(len(encoded), 'row')} are more than {CLIP:g} standard "
+                f"deviations from the training mean ({names}). They are cut off there, so predictions do not "
+                "follow them further. Check the units."
+            )
+        return encoded
 
     def encode_targets(self, columns: Columns, site: str = "") -> Array:
         """Standardize targets (N, C); they are not clipped."""

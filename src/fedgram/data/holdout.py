@@ -23,6 +23,9 @@ MIN_SITE_ROWS = 10
 # If all sites are smaller, those with this many rows are divided: together they have enough test rows.
 MIN_ROWS_OF_SMALL_SITES = 5
 
+# Rows with equal times stay together up to this fraction of a site's rows; beyond it, too few would be left.
+MOST_TIED = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class RowParts:
@@ -57,7 +60,8 @@ def divide_rows(
         Seed of the random choice. A site's rows do not depend on the other sites.
     order : dict of arrays (N,), optional
         Times of every site's rows, as numbers or datetime64. The latest rows are for testing, and the latest
-        before them for validation; of rows with equal times, the later row counts as later.
+        before them for validation. Rows with equal times stay together, so fractions are approximate, unless
+        this would hold out more than `MOST_TIED`.
     validation_fraction : float
         Fraction of the other rows for validation, between 0 and 1.
 
@@ -90,11 +94,11 @@ def divide_rows(
         )
     parts, least = {}, least_divided(rows.values())
     for site, count in rows.items():
-        ranked = _rank_rows(count, site, seed, order)
+        ranked, times = _rank_rows(count, site, seed, order)
         test = min(round(fraction * count), count - 1) if count >= least else 0
-        others, last = np.split(ranked, [count - test])
+        place = count - _keep_times_together(times, test)
         share = validation_fraction if count >= least else 0.0
-        parts[site] = _divide(others, last, share, is_sorted=order is not None)
+        parts[site] = _divide(ranked[:place], ranked[place:], share, times)
     return parts
 
 
@@ -141,7 +145,7 @@ def divide_rows_where(
     for site, mask in is_test.items():
         is_held_out = np.asarray(mask, bool)
         count = len(is_held_out)
-        ranked = _rank_rows(count, site, seed, order)
+        ranked, times = _rank_rows(count, site, seed, order)
         others, test = ranked[~is_held_out[ranked]], ranked[is_held_out[ranked]]
         if not len(others):
             raise InputError(
@@ -151,7 +155,7 @@ def divide_rows_where(
                 field="test",
             )
         share = VALIDATION_FRACTION if count >= least else 0.0
-        parts[site] = _divide(others, test, share, is_sorted=order is not None)
+        parts[site] = _divide(others, test, share, None if times is None else times[~is_held_out[ranked]])
     return parts
 
 
@@ -181,10 +185,12 @@ def site_generator(site: str, seed: int, *purpose: int) -> np.random.Generator:
     return np.random.default_rng([int(seed), crc32(str(site).encode(errors="replace")), *purpose])
 
 
-def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None) -> Array:
-    """Return row indices, the first to train on first: in random order, or by time."""
+def _rank_rows(
+    count: int, site: str, seed: int, order: Mapping[str, Any] | None
+) -> tuple[Array, Array | None]:
+    """Return row indices, the first to train on first, and their times: in random order, or by time."""
     if order is None:
-        return site_generator(site, seed).permutation(count)
+        return site_generator(site, seed).permutation(count), None
     times = np.asarray(order[site])
     is_number = times.dtype.kind in "iuf"
     if times.shape != (count,) or not (is_number or times.dtype.kind == "M"):
@@ -201,14 +207,26 @@ def _rank_rows(count: int, site: str, seed: int, order: Mapping[str, Any] | None
             client=site,
             field="time",
         )
-    return np.argsort(times, kind="stable")
+    ranked = np.lexsort((site_generator(site, seed, 2).permutation(count), times))  # 2: a draw of its own
+    return ranked, times[ranked]
 
 
-def _divide(others: Array, test: Array, fraction: float, *, is_sorted: bool) -> RowParts:
+def _keep_times_together(times: Array | None, held_out: int) -> int:
+    """Return how many of the last rows to hold out so that no time is on both sides, near `held_out`."""
+    if times is None or not held_out:
+        return held_out
+    later = len(times) - 1 - np.flatnonzero(times[1:] > times[:-1])  # rows after each change of the time
+    later = later[later <= max(MOST_TIED * len(times), held_out)]
+    return int(later[np.abs(later - held_out).argmin()]) if len(later) else held_out
+
+
+def _divide(others: Array, test: Array, fraction: float, times: Array | None) -> RowParts:
     """Take the last of the ranked rows that are not for testing as validation rows, a fraction of them.
 
-    Rows that are not sorted by time get the order of the table.
+    Rows without times get the order of the table.
     """
     held_out = min(round(fraction * len(others)), max(len(others) - 1, 0))  # one row is for training
+    if times is not None:
+        held_out = _keep_times_together(times[: len(others)], held_out)
     parts = *np.split(others, [len(others) - held_out]), test
-    return RowParts(*(parts if is_sorted else map(np.sort, parts)))
+    return RowParts(*(map(np.sort, parts) if times is None else parts))

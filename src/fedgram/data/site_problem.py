@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram._util.text import pluralize
 from fedgram.data.columns import Columns
-from fedgram.data.encoding import Encoding
+from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
 from fedgram.data.problem import Kind, Problem
@@ -53,7 +54,8 @@ def build_site_problem(
     name, kind
         See `Problem`.
     on_warning : function of str
-        Receives warnings about text among numbers, and about categories that training did not see.
+        Receives warnings about text among numbers, inputs that are cut off, and categories that training did
+        not see.
     validation_fraction : float
         Fraction of each site's other rows for validation, between 0 and 1.
 
@@ -79,7 +81,7 @@ def build_site_problem(
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
-    for sentence in find_stray_text(tables, inputs):
+    for sentence in (*find_stray_text(tables, inputs), *_describe_clipped(encoding, tables)):
         on_warning(sentence)
 
     def encode(part: Callable[[RowParts], Array]) -> dict[str, Split]:
@@ -101,6 +103,23 @@ def build_site_problem(
         encode(lambda rows: rows.validation),
     )
     return problem, encoding
+
+
+def _describe_clipped(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:
+    """Describe each column of numbers that the encoding clips: its rows, and the site with most of them."""
+    clipped = {site: encoding.find_clipped(table, site) for site, table in tables.items()}
+    for column in encoding.inputs:
+        counts = {
+            site: int(found[column.name].sum()) for site, found in clipped.items() if column.name in found
+        }
+        if counts:
+            most = max(counts, key=counts.__getitem__)
+            where = f"at site '{most}'" if len(counts) == 1 else f"at {len(counts)} sites, most at '{most}'"
+            yield (
+                f"'{column.name}' is more than {CLIP:g} standard deviations from its mean in "
+                f"{pluralize(sum(counts.values()), 'row')} {where}, and is cut off there. If some sites are "
+                "much larger than others, use logarithms."
+            )
 
 
 def _take(table: Columns, rows: Array) -> dict[str, Any]:

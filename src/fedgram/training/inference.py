@@ -257,7 +257,7 @@ def _read_inputs(run: StoredRun, data: str, spec: TableSpec) -> tuple[list[str],
         return read_inputs(data, spec)
     encoding = Encoding.from_document(run.setup.data.provenance["encoding"])
     clients, columns = read_columns(data, spec, encoding.kinds)
-    return clients, encoding.encode_inputs(columns)
+    return clients, encoding.encode_new_inputs(columns)
 
 
 def _load_single_run(folder: Path) -> StoredRun:

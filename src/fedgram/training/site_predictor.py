@@ -87,7 +87,7 @@ class SitePredictor:
             If sites are unknown and the procedure has no shared model, or if a prediction is not finite.
         """
         self._check_sites(rows_by_site)
-        inputs = torch.from_numpy(self.encoding.encode_inputs(columns))
+        inputs = torch.from_numpy(self.encoding.encode_new_inputs(columns))
         # float32 as in training: lazy layers draw values of the dtype that they receive
         model = draw(self.backbone, inputs[:2].float(), self.features, len(self.encoding.targets), 0, None)
         model = model.double()  # other rows of a call then have no effect
