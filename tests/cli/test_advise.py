@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,13 @@ from fedgram._util.text import join_names, split_names
 from fedgram.data.problem import Problem
 from fedgram.data.splits import hold_out
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, Errors
-from fedgram.training.advice_notes import _least_error_notes, _linear_notes, _mean_notes, _skill_notes
+from fedgram.training.advice_notes import (
+    _deciding_site_notes,
+    _least_error_notes,
+    _linear_notes,
+    _mean_notes,
+    _skill_notes,
+)
 from fedgram.training.advise import _list_summary
 from tests.helpers.command import fedgram as run
 
@@ -171,6 +178,17 @@ def test_sites_whose_mean_predicts_as_well_are_named():
     assert _mean_notes(problem, [each / 100 for each in errors.values()]) == ()
 
 
+def test_a_site_that_decides_the_total_is_named():
+    sites = [SimpleNamespace(name=name) for name in "abc"]
+    alone = [np.full((4, 1), 1.0), np.full((4, 1), 1.0), np.full((2, 1), 9.0)]
+    joined = [0.5 * alone[0], 0.8 * alone[1], 2.0 * alone[2]]
+    (note,) = _deciding_site_notes(sites, alone, joined)
+    assert note == "'c' decides the total: without it, joining lowers the mean squared error by 35 %."
+    assert _deciding_site_notes(sites, joined, alone)[0].endswith("raises the mean squared error by 54 %.")
+    assert _deciding_site_notes(sites, alone, [0.5 * each for each in alone]) == ()
+    assert _deciding_site_notes(sites[:2], alone[1:], joined[1:]) == ()  # one of two always does
+
+
 def test_targets_that_nothing_predicts_are_named():
     values = np.arange(10.0)[:, None]
     problem = Problem.from_arrays(
@@ -187,6 +205,8 @@ def test_targets_that_nothing_predicts_are_named():
     by_others = "The recommended model predicts 'x' no better than a constant would."
     assert _skill_notes(problem, errors, ALONE) == (by_none, by_others)
     assert _skill_notes(problem, [replace(errors[1], r2=np.array([0.1, 0.2]))], AUTO) == ()
+    nothing = [replace(each, r2=np.array([-0.1, -0.2])) for each in errors]
+    assert _skill_notes(problem, nothing, AUTO) == ()  # the answer says so
 
 
 @pytest.mark.parametrize(

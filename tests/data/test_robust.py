@@ -6,8 +6,9 @@ import pytest
 from scipy import stats
 
 from fedgram import InputError, Moments, read_moments
+from fedgram.data.outliers import OUTLIER
 from fedgram.data.tables.read_sample import read_sample
-from fedgram.data.tables.robust import CLIPPED, OUTLIER
+from fedgram.data.tables.robust import CLIPPED
 
 
 def frame(rows=60, clients=("a", "b"), seed=0):

@@ -77,6 +77,20 @@ def test_inputs_that_are_cut_off_are_named_with_the_site_that_has_most():
     assert " in 3 rows at site 'site 1', and is " in said[1]
 
 
+def test_targets_far_from_all_others_are_named():
+    given, said = tables(3, 40), []
+    given["site 2"]["y"][5], given["site 2"]["y"][6] = 1e6, -9999.0
+    build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
+    assert said == [
+        "2 values are far from all others at the same site, such as 1e+06 in 'y' at 'site 2'. Errors depend "
+        "on them: correct them, or drop their rows."
+    ]
+    for table in given.values():
+        table["y"] = np.where(np.arange(40) == 3, 50.0, 0.0)  # a rare event is no outlier
+    build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
+    assert len(said) == 1
+
+
 def test_rows_in_order_of_time_say_so():
     given = tables()
     for table in given.values():

@@ -374,7 +374,7 @@ def test_advice_says_what_the_command_prints(capsys):
     found = advice("oslo")
     print_advice(Console(width=500), found, found.targets)
     assert is_printed(found.summary(), [line.rstrip() for line in capsys.readouterr().out.splitlines()])
-    assert "from 1 to 0.7 (95 %: 0.1 to 0.5)" in found.summary()
+    assert "by 0.3 (95 %: 0.1 to 0.5), from 1 to 0.7." in found.summary()
 
 
 JOIN = " Joining is recommended: on most problems of our benchmarks it helped."
@@ -410,11 +410,36 @@ def test_advice_against_joining_without_a_clear_difference(change, end):
     assert end.format(" Working alone is recommended") in first
 
 
+def test_losses_by_a_sites_own_interval_are_counted_but_not_clear():
+    found = advice("oslo")
+    losing = replace(found.sites[1], verdict="undecided")
+    lines = replace(found, sites=(found.sites[0], losing, found.sites[2])).summary().splitlines()
+    assert (
+        "Of 3 sites, 1 gains by joining, 1 shows no clear difference and 1 has too few test rows to tell. "
+        "By its own interval, one site without a clear difference loses; among 3 sites that can be chance."
+    ) in lines
+    two = replace(found, sites=(losing, losing)).summary()
+    assert "By their own intervals, 2 sites without a clear difference lose; among 2 sites that can" in two
+
+
+def test_without_skill_the_advice_is_not_to_train(capsys):
+    useless = [replace(each, r2=np.array([0.0, -0.3])) for each in advice().procedures]
+    found = replace(advice("oslo"), procedures=tuple(useless), total_change=(0.05, -0.2, 0.3))
+    first, second = found.summary().splitlines()[:2]
+    assert first.startswith(
+        "Do not train on these columns yet: no procedure predicts a target better than a "
+    )
+    assert second.startswith("On 20 held-out rows of 2 of 3 sites, joining raises")
+    assert "recommended" not in second
+    partly = replace(found, procedures=(*useless[1:], replace(useless[0], r2=np.array([0.1, -0.3]))))
+    assert not partly.summary().startswith("Do not train")
+
+
 def test_too_few_test_rows_in_total_get_no_interval():
     first = replace(advice(), total_change=(0.05, np.nan, np.nan)).summary().splitlines()[0]
-    needed = "(at least six, and 16 at a site with --time)"
+    needed = "it takes six in all, or 16 at a site with --time. Hold out more with --test-fraction"
     rows = "20 held-out rows of 2 of 3 sites are too few to tell whether joining pays"
-    assert first == f"{rows} {needed}.{JOIN}"
+    assert first == f"{rows}: {needed}.{JOIN}"
 
 
 def test_sites_without_a_clear_difference_are_all_named_if_asked_for():

@@ -87,6 +87,8 @@ def advise(
         typer.echo(
             f"The command below trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}."
         )
+    if not advice.has_skill:
+        return
     networks = len(parse_seeds(seeds))
     what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
     flags, rows = spec.flags, ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedgram.data.columns import Columns
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
+from fedgram.data.outliers import Outliers, describe_outliers, find_outliers
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
 from fedgram.data.split import Split
@@ -54,8 +56,8 @@ def build_site_problem(
     name, kind
         See `Problem`.
     on_warning : function of str
-        Receives warnings about text among numbers, inputs that are cut off, and categories that training did
-        not see.
+        Receives warnings about text among numbers, inputs that are cut off, outliers among targets, and
+        categories that training did not see.
     validation_fraction : float
         Fraction of each site's other rows for validation, between 0 and 1.
 
@@ -81,7 +83,8 @@ def build_site_problem(
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
-    for sentence in (*find_stray_text(tables, inputs), *_describe_clipped(encoding, tables)):
+    described = _describe_clipped(encoding, tables), _describe_outliers(encoding, tables)
+    for sentence in (*find_stray_text(tables, inputs), *chain(*described)):
         on_warning(sentence)
 
     def encode(part: Callable[[RowParts], Array]) -> dict[str, Split]:
@@ -120,6 +123,16 @@ def _describe_clipped(encoding: Encoding, tables: Mapping[str, Columns]) -> Iter
                 f"{pluralize(sum(counts.values()), 'row')} {where}, and is cut off there. If some sites are "
                 "much larger than others, use logarithms."
             )
+
+
+def _describe_outliers(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:
+    """Name targets that are far from all others at their site, in one sentence."""
+    names, found = encoding.target_names, list[Outliers]()
+    for site, table in tables.items():
+        targets = encoding.decode_targets(encoding.encode_targets(table, site))
+        found += find_outliers(site, names, targets)
+    if found:
+        yield f"{describe_outliers(found)} Errors depend on them: correct them, or drop their rows."
 
 
 def _take(table: Columns, rows: Array) -> dict[str, Any]:

@@ -19,6 +19,10 @@ from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice, SiteAdvice, Verdict
 
 MAX_SITES = 10  # shown unless all are asked for
+NO_SKILL = (
+    "Do not train on these columns yet: no procedure predicts a target better than a constant would. Look "
+    "for inputs that explain more, or for more rows."
+)
 
 
 def summary(advice: Advice, units: Sequence[str]) -> list[str]:
@@ -26,6 +30,7 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
     errors = {each.name: each for each in advice.procedures}
     alone, ours = errors[ALONE], errors[AUTO]
     return [
+        *([] if advice.has_skill else [NO_SKILL]),
         _answer(advice),
         "; ".join(
             f"{name}: {format_digits(alone.rmse[c])} alone, {format_digits(ours.rmse[c])} federated, "
@@ -47,14 +52,15 @@ def _answer(advice: Advice) -> str:
     if np.isnan(low):
         rows = _describe_rows(advice.sites)
         return (
-            f"{rows} are too few to tell whether joining pays (at least six, and 16 at a site with --time)."
-            f"{_describe_recommendation(advice)}"
+            f"{rows} are too few to tell whether joining pays: it takes six in all, or 16 at a site with "
+            f"--time. Hold out more with --test-fraction.{_describe_recommendation(advice)}"
         )
     is_clear = (high < 0 and advice.recommended == AUTO) or low > 0
     answer = ("Stay alone" if low > 0 else "Federate") if is_clear else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
+    lead = f"{answer}: on" if advice.has_skill else "On"
     return (
-        f"{answer}: on {_describe_rows(advice.sites)}, joining {effect} the mean squared error by "
+        f"{lead} {_describe_rows(advice.sites)}, joining {effect} the mean squared error by "
         f"{format_digits(abs(change), 2)} % in total (95 %: {_describe_interval(low, high)})."
         f"{'' if is_clear else _describe_recommendation(advice)}"
     )
@@ -76,6 +82,8 @@ def _describe_rows(sites: Sequence[SiteAdvice]) -> str:
 
 def _describe_recommendation(advice: Advice) -> str:
     """Return a sentence for advice without a clear difference."""
+    if not advice.has_skill:
+        return ""
     if advice.recommended == AUTO:
         return " Joining is recommended: on most problems of our benchmarks it helped."
     if advice.total_change[1] > -LEAST_GAIN:
@@ -94,9 +102,24 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
     }
     found = {part: count for part, count in parts.items() if count}
     if len(found) == 1 < len(sites):
-        return f"All {len(sites):,} sites {next(iter(found))}."
+        return f"All {len(sites):,} sites {next(iter(found))}.{_count_unclear_losses(sites)}"
     *first, last = (f"{count} {part}" for part, count in found.items())
-    return f"Of {pluralize(len(sites), 'site')}, {', '.join(first)}{' and ' if first else ''}{last}."
+    counted = f"{', '.join(first)}{' and ' if first else ''}{last}"
+    return f"Of {pluralize(len(sites), 'site')}, {counted}.{_count_unclear_losses(sites)}"
+
+
+def _count_unclear_losses(sites: Sequence[SiteAdvice]) -> str:
+    """Say how many sites lose by their own intervals, which is not counted as clear among many sites."""
+    count = sum(site.verdict == "undecided" and site.difference[2] < 0 for site in sites)
+    if not count:
+        return ""
+    who = (
+        "one site without a clear difference loses"
+        if count == 1
+        else (f"{count} sites without a clear difference lose")
+    )
+    own = "its own interval" if count == 1 else "their own intervals"
+    return f" By {own}, {who}; among {len(sites)} sites that can be chance."
 
 
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
@@ -109,10 +132,11 @@ def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str]
     if bounds[c] <= 0:
         return f"{site.name}: joining {effect} the error over all targets, but not clearly for any.{advice}"
     first, last = sorted((sign * site.low[c], sign * site.high[c]))
+    change, unit = abs(float(site.rmse_change[c])), _unit(" ", units[c], targets[c])
     return (
-        f"{site.name}: joining {effect} the error for {targets[c]} from {format_digits(alone[c])} to "
-        f"{format_digits(alone[c] - site.rmse_change[c])}{_unit(' ', units[c], targets[c])} "
-        f"(95 %: {format_digits(first, 2)} to {format_digits(last, 2)}).{advice}"
+        f"{site.name}: joining {effect} the error for {targets[c]} by {format_digits(change, 2)}{unit} "
+        f"(95 %: {format_digits(first, 2)} to {format_digits(last, 2)}), from {format_digits(alone[c])} to "
+        f"{format_digits(alone[c] - site.rmse_change[c])}.{advice}"
     )
 
 

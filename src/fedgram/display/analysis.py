@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.data.tables.robust import Outliers
+from fedgram.data.outliers import Outliers
 from fedgram.theory.effects import Effects, effects
 from fedgram.theory.explain import Gap
 from fedgram.theory.intervals import Intervals

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import percent, pluralize, quote_list
+from fedgram._util.text import percent, quote_list
+from fedgram.data.outliers import describe_outliers
 from fedgram.display.analysis import FEW_ROWS, Analysis
 
 
@@ -56,16 +57,10 @@ def _few_rows(analysis: Analysis) -> list[str]:
 def _outliers(analysis: Analysis) -> list[str]:
     if not analysis.outliers:
         return []
-    count = sum(found.count for found in analysis.outliers)
-    worst = max(analysis.outliers, key=lambda found: abs(found.farthest))
     rest = analysis.relative_without_outliers
     change = "" if rest is None else f" Without their rows the gap is {percent(rest)}."
-    is_are = "is" if count == 1 else "are"
     remedy = "--robust clipped them." if analysis.is_robust else "Correct them, or use --robust."
-    return [
-        f"{pluralize(count, 'value')} {is_are} far from all others at the same site, such as "
-        f"{worst.farthest:.6g} in '{worst.target}' at '{worst.client}'.{change} {remedy}"
-    ]
+    return [f"{describe_outliers(analysis.outliers)}{change} {remedy}"]
 
 
 def _heavy_tails(analysis: Analysis) -> list[str]:

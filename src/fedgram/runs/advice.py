@@ -132,6 +132,11 @@ class Advice(DisplayMethods):
         verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
         return f"Advice({pluralize(len(self.sites), 'site')}: {verdicts})"
 
+    @property
+    def has_skill(self) -> bool:
+        """Whether any procedure predicts any target better than a constant would."""
+        return any((each.r2 > 0).any() for each in self.procedures)
+
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram advise --json`."""
         return {

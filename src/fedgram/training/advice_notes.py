@@ -10,7 +10,17 @@ from fedgram._util.arrays import Array
 from fedgram._util.text import number_targets, pluralize, quote_list
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS
 from fedgram.data.problem import Problem
-from fedgram.runs.advice import ALONE, ALONE_LABELS, FEDAVG, HEAD, LABELS, Alone, Errors, SiteAdvice
+from fedgram.runs.advice import (
+    ALONE,
+    ALONE_LABELS,
+    AUTO,
+    FEDAVG,
+    HEAD,
+    LABELS,
+    Alone,
+    Errors,
+    SiteAdvice,
+)
 from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
 from fedgram.training.linear_baselines import linear_errors
 
@@ -33,6 +43,7 @@ def write_notes(
     in_time_order = problem.is_in_time_order
     return (
         *_alone_notes(alone),
+        *_deciding_site_notes(sites, squares[ALONE], squares[AUTO]),
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),
         *_mean_notes(problem, squares[recommended]),
@@ -46,6 +57,23 @@ def _alone_notes(alone: Alone) -> tuple[str, ...]:
     if alone == "network":
         return ()
     return (f"'Alone' is {ALONE_LABELS[alone]}: over all test rows it has less error than networks.",)
+
+
+def _deciding_site_notes(
+    sites: Sequence[SiteAdvice], alone: Sequence[Array], joined: Sequence[Array]
+) -> tuple[str, ...]:
+    """Name the site without which joining would change the total error in the other direction."""
+    gains = np.array([(before - after).sum() for before, after in zip(alone, joined, strict=True)])
+    m = int(np.abs(gains).argmax())
+    rest = gains.sum() - gains[m]
+    if len(sites) < 3 or gains.sum() * rest >= 0:
+        return ()
+    change = 100 * rest / sum(each.sum() for k, each in enumerate(alone) if k != m)
+    effect = "lowers" if rest > 0 else "raises"
+    return (
+        f"'{sites[m].name}' decides the total: without it, joining {effect} the mean squared error by "
+        f"{abs(change):.2g} %.",
+    )
 
 
 def _small_site_notes(sites: Sequence[SiteAdvice], recommended: str) -> tuple[str, ...]:
@@ -66,7 +94,7 @@ def _skill_notes(problem: Problem, procedures: Sequence[Errors], recommended: st
     names = np.array(problem.target_names or number_targets(len(best)))
     by_none, by_others = names[best <= 0].tolist(), names[(best > 0) & (ours <= 0)].tolist()
     notes = []
-    if by_none:
+    if by_none and len(by_none) < len(names):  # the answer says so if it is true of all targets
         notes.append(f"No procedure predicts {quote_list(by_none)} better than a constant would.")
     if by_others:
         notes.append(

@@ -8,10 +8,10 @@ from typing import Any
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
+from fedgram.data.outliers import Outliers
 from fedgram.data.tables.read_moments import Sums, check_arguments, sum_rows, to_moments
 from fedgram.data.tables.reader import column_types, number_clients, open_table, select_rows, stack_targets
 from fedgram.data.tables.robust import (
-    Outliers,
     find_outliers,
     find_ranges,
     keep_rows,

@@ -1,33 +1,16 @@
-"""Robust ranges of targets: median and MAD per client, outliers, winsorized rows.
+"""Robust ranges of targets in a table: median and MAD per client, outliers, winsorized rows.
 
-The robust deviation of a target at a client is 1.4826 MAD, the standard deviation of a normal target. If more
-than half of the values are equal, the MAD is zero, and 1.2533 times the mean absolute deviation replaces it.
-Clients with fewer than 20 rows have no ranges.
+`data.outliers` defines robust deviations. If more than half of the values are equal, the MAD is zero, and
+1.2533 times the mean absolute deviation replaces it. Clients with fewer than 20 rows have no ranges.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fedgram.data.outliers import LEAST_ROWS, OUTLIER, Outliers
 from fedgram.data.tables.source import SourceTable
 
-# Robust deviations from the median beyond which a value is an outlier. Hourly PM2.5, NO2, CO and O3 of twelve
-# stations, 35,000 rows each, stay within 22.
-OUTLIER = 25.0
 # Robust deviations from the median to which winsorized values are clipped; normal targets do not reach it.
 CLIPPED = 5.0
-# With fewer values a range says too little: five normal values can be 25 robust deviations apart.
-LEAST_ROWS = 20
-
-
-@dataclass(frozen=True)
-class Outliers:
-    """Values of a target at a client that are far from the others: their number and the farthest one."""
-
-    client: str
-    target: str
-    count: int
-    farthest: float
 
 
 def keep_rows(table: SourceTable) -> None:
