@@ -7,6 +7,8 @@ data: the bundled dataset `beijing-stations`, rows before March 2016.
 # %%
 # Means and covariances of two targets per station are all that the prediction needs. Rows of a station are
 # a time series, so intervals resample blocks of rows.
+from importlib.resources import files
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -14,8 +16,9 @@ from fedgram import Penalty, effects, intervals, predict
 from fedgram.data.resampling import row_sampler
 from fedgram.data.tables.read_sample import read_sample
 
+stations = files("fedgram") / "data/datasets/embedded/beijing_stations.csv.gz"
 sample = read_sample(
-    "stations.csv.gz", client="station", targets=["PM2.5", "NO2"], where="time < '2016-03-01'", time=["time"]
+    str(stations), client="station", targets=["PM2.5", "NO2"], where="time < '2016-03-01'", time=["time"]
 )
 moments = sample.moments
 prediction = predict(moments, Penalty(features=0.01, head=0.01))

@@ -26,11 +26,7 @@ from typing import Any
 from example_tables import write_example_tables
 
 ROOT = Path(__file__).parents[2]
-DATA = {
-    "examples": ROOT / "examples",
-    "results": ROOT / "results",
-    "stations.csv.gz": ROOT / "src/fedgram/data/datasets/embedded/beijing_stations.csv.gz",
-}
+DATA = {"examples": ROOT / "examples", "results": ROOT / "results"}
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", flags=re.MULTILINE | re.DOTALL)
 FOLD = "# fold\n"
 STYLE = re.compile(r"<style.*?</style>", flags=re.DOTALL)

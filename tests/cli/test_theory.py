@@ -537,6 +537,20 @@ def test_explain_says_first_what_happens_to_predictions_and_when(table_of_sites)
     assert "interval" not in named
 
 
+def test_a_site_with_few_rows_is_not_what_explain_begins_with(tmp_path):
+    """Two rows that happen to be alike have a narrow interval far from 0."""
+    rng, table = np.random.default_rng(0), tmp_path / "sites.csv"
+    rows = [("oslo", y) for y in rng.normal(0, 1, 60)] + [("bergen", y) for y in rng.normal(1.5, 1, 60)]
+    rows += [("alta", 9.0), ("alta", 9.1)]
+    table.write_text("site,y\n" + "".join(f"{site},{y}\n" for site, y in rows))
+    call = ("explain", table, "--client", "site", "--targets", "y", "--resamples", 200)
+    first = fedgram(*call).stdout.splitlines()[0]
+    assert re.search(r"will (over|under)-predict y at (oslo|bergen) by", first)
+    lines = [f"{site},{40 * y if site == 'oslo' else y}\n" for site, y in rows if site != "bergen"]
+    table.write_text("site,y\n" + "".join(lines))
+    assert "differs clearly from 0 where there are enough rows." in fedgram(*call).stdout
+
+
 def test_an_estimate_outside_its_interval_is_explained(tmp_path):
     rng = np.random.default_rng(1)
     rows = [(f"s{m}", 1.6 * (m % 2) + rng.standard_normal()) for m in range(60) for _ in range(4)]

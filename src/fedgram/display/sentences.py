@@ -156,7 +156,8 @@ def mean_errors(analysis: Analysis) -> list[str]:
     at = _largest_error(analysis)
     if at is None:
         reason = (
-            "no site's mean error with a shared bias differs clearly from 0."
+            "no site's mean error with a shared bias differs clearly from 0"
+            f"{' where there are enough rows' if analysis.few_rows else ''}."
             if analysis.intervals
             else "mean errors with a shared bias are 0: client means are equal."
         )
@@ -248,13 +249,17 @@ def format_digits(value: float, digits: int = 3) -> str:
 
 
 def _largest_error(analysis: Analysis) -> tuple[int, int] | None:
-    """Return client and target of the largest mean error in pooled deviations, among those beyond chance."""
+    """Return client and target of the largest mean error in pooled deviations, among those beyond chance.
+
+    Clients with few rows, whose intervals are too narrow, do not count.
+    """
     error = analysis.effects.shared.mean_error
     deviation = analysis.moments.pooled.deviation * analysis.unit_scale
     size = np.abs(error) / deviation
     if analysis.intervals is not None:
         low, high = np.moveaxis(analysis.intervals.mean_error, -1, 0)
-        size = np.where((low > 0) | (high < 0), size, 0.0)
+        has_rows = ~np.isin(analysis.moments.clients, analysis.few_rows)[:, None]
+        size = np.where(((low > 0) | (high < 0)) & has_rows, size, 0.0)
     m, c = np.unravel_index(np.argmax(size), size.shape)
     return (int(m), int(c)) if size[m, c] > ROUNDING else None
 
