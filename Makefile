@@ -33,7 +33,7 @@ test: $(VENV)/.has-dev  ## linters, types, import contract, quick tests
 	$(BIN)/lint-imports
 	$(PYTEST)
 
-test-slow: $(VENV)/.has-dev  ## every test, the slow ones too
+test-slow: $(VENV)/.has-dev $(VENV)/.has-cluster  ## every test, the slow ones and those with Ray too
 	$(PYTEST) -m ""
 
 benchmark: $(VENV)/.has-benchmark  ## side by side with other libraries; prints ratios
