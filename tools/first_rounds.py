@@ -144,7 +144,7 @@ def measure_variant(name: str, setting: str, given: argparse.Namespace) -> Itera
     config = replace(PAPER.settings(given.epochs, 1), **variant.changed)
     runs = train(
         problem, network, PROCEDURES, range(given.seeds), config,
-        folder=given.out / "first_rounds" / name.replace(" ", "-"), device=given.device,
+        folder=given.out / "first_rounds" / f"E{given.epochs}" / name.replace(" ", "-"), device=given.device,
         backbone_name="resmlp", keep_models=False,
     )  # fmt: skip
     results = [make_results(run, [setting], PAPER, False)[0] for run in runs]

@@ -187,6 +187,11 @@ def test_a_site_that_decides_the_total_is_named():
     assert _deciding_site_notes(sites, joined, alone)[0].endswith("raises the mean squared error by 54 %.")
     assert _deciding_site_notes(sites, alone, [0.5 * each for each in alone]) == ()
     assert _deciding_site_notes(sites[:2], alone[1:], joined[1:]) == ()  # one of two always does
+    gains = [np.full((1, 1), gain) for gain in (-10.0, 9.0, 4.0)]  # the total turns without the second
+    ones = [np.full((1, 1), 20.0)] * 3
+    (note,) = _deciding_site_notes(sites, ones, [one - gain for one, gain in zip(ones, gains, strict=True)])
+    assert note.startswith("'b' decides the total: without it, joining raises the mean squared error by 15 %")
+    assert _deciding_site_notes(sites, ones, [ones[0], ones[1], np.full((1, 1), np.inf)]) == ()
 
 
 def test_targets_that_nothing_predicts_are_named():

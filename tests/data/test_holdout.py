@@ -63,21 +63,32 @@ def test_rows_with_equal_times_stay_together_if_enough_are_left(times, fraction,
     assert sorted([*parts.train, *parts.validation, *parts.test]) == list(range(len(times)))
     for known, later in (([*parts.train, *parts.validation], parts.test), (parts.train, parts.validation)):
         together = np.sort(array[[*known, *later]])
-        cuts = [
-            n for n in range(1, len(together)) if together[n - 1] < together[n] and 2 * n >= len(together)
-        ]
-        if len(later) and cuts:
+        share = fraction if later is parts.test else VALIDATION_FRACTION
+        wanted = min(round(share * len(together)), len(together) - 1)
+        sizes = [len(together) - n for n in range(1, len(together)) if together[n - 1] < together[n]]
+        sizes = [size for size in sizes if wanted / 2 <= size <= 2 * wanted]
+        if wanted and sizes:
             assert array[known].max() < array[later].min()
+            assert abs(len(later) - wanted) == min(abs(size - wanted) for size in sizes)
+        else:
+            assert len(later) == wanted
 
 
 def test_the_cut_between_times_is_the_nearest_and_does_not_depend_on_the_order_of_the_table():
     times = np.array([1, 1, 1, 2, 2, 3, 3, 3, 4, 4])
-    for fraction, held_out in ((0.2, 2), (0.3, 2), (0.4, 5), (0.5, 5)):
+    for fraction, held_out in ((0.1, 2), (0.2, 2), (0.3, 2), (0.4, 5), (0.5, 5)):
         parts = divide_rows({"a": 10}, fraction, order={"a": times})["a"]
         assert len(parts.test) == held_out
     shuffled = np.random.default_rng(0).permutation(10)
     parts, again = (divide_rows({"a": 10}, order={"a": each})["a"] for each in (times, times[shuffled]))
     assert set(parts.test) == set(shuffled[again.test])
+    for times, fraction, sizes in (
+        ([0] * 39 + [1] * 60 + [2], 0.2, [64, 16, 20]),  # one row of the last time, or 61, would be held out
+        ([0] * 79 + [1] + [2] * 20, 0.2, [64, 16, 20]),
+        ([0] * 50 + [1] * 50, 0.01, [79, 20, 1]),
+    ):
+        few = divide_rows({"a": 100}, fraction, order={"a": np.array(times)})["a"]
+        assert [len(few.train), len(few.validation), len(few.test)] == sizes
     alike = divide_rows({"a": 10}, order={"a": np.ones(10)})["a"]
     assert (len(alike.test), len(alike.validation)) == (2, 2)  # one time: drawn at random
 

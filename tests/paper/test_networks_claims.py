@@ -425,6 +425,12 @@ def test_missing_runs_that_cannot_bring_a_median_back_make_it_miss():
     found = verdicts("dnn-alignment", one)["alignment-ordinary-endpoint"]
     assert (found.verdict, found.possible, found.least_deviation) == ("partial", (0.0, np.inf), 1.0)
     assert found.document()["possible"] == [0.0, None]
+    far_off = changed(
+        one, lambda run: True, error=lambda run: {name: each * 1e3 for name, each in run.error.items()}
+    )
+    found = verdicts("dnn-alignment", far_off)["alignment-ordinary-endpoint"]
+    assert (found.verdict, found.agrees) == ("partial", False)  # five of 30 runs decide nothing
+    assert found.reason.endswith("the missing runs can still give the paper's number")
 
 
 def test_agreement_is_counted_at_several_factors():

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -205,15 +206,19 @@ def test_a_partial_value_may_differ_by_a_further_factor(ours, verdict):
 def test_a_draw_notices_factors_above_its_resolution():
     redraws = draws(3, 9)
     typical = float(np.exp(np.log(redraws).mean()))
-    found = resolution(Measurement(typical, (redraws,)))
+    found = resolution(claim("draw", typical), Measurement(typical, (redraws,)))
     assert 1.2 < found < 2.0
     for factor in (found, 1 / found):
         just, above = typical * factor**0.999, typical * factor**1.001
         assert judge(claim("draw", just), Measurement(typical, (redraws,))).verdict == "compatible"
         assert judge(claim("draw", above), Measurement(typical, (redraws,))).verdict == "miss"
     two = (redraws, tuple(np.square(redraws)))
-    assert resolution(Measurement((1.0, 1.0), two)) > found**2  # of the less sensitive number
-    assert resolution(Measurement(1.0, ((-1.0, 2.0, 3.0),))) == np.inf
+    assert resolution(claim("draw"), Measurement((1.0, 1.0), two)) > found**2  # of the less sensitive number
+    assert resolution(claim("draw"), Measurement(1.0, ((-1.0, 2.0, 3.0),))) == np.inf
+    part = Measurement(typical, (redraws,), run=1, needed=9)
+    wider = resolution(claim("draw", typical), part)
+    for factor, verdict in ((wider**0.999, "partial"), (wider**1.001, "miss")):
+        assert judge(claim("draw", typical), replace(part, value=typical * factor)).verdict == verdict
     reason = judge(claim("draw", typical), Measurement(typical, (redraws,))).reason
     assert reason.endswith(f"notices factors above {found:.2g}")
 

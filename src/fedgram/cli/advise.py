@@ -79,6 +79,8 @@ def advise(
         print_json(advice.document())
         return
     print_advice(make_console(), advice, target_units, all_sites=show_all)
+    if not advice.has_skill:
+        return
     if advice.recommended != ALONE and any(site.verdict == "alone" for site in advice.sites):
         method = f"--procedure {ALONE}" if advice.alone == "network" else ALONE_LABELS[advice.alone]
         typer.echo(f"Sites that do better alone use {method}.")
@@ -87,8 +89,6 @@ def advise(
         typer.echo(
             f"The command below trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}."
         )
-    if not advice.has_skill:
-        return
     networks = len(parse_seeds(seeds))
     what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
     flags, rows = spec.flags, ""

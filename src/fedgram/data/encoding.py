@@ -44,6 +44,15 @@ CLIP = 6.0
 _DESCRIPTION = {"number": "numbers", "category": "text or booleans"}
 
 
+def describe_clipped_rows(is_clipped: Array, names: str = "") -> str:
+    """Count the rows (N,) to predict whose inputs are clipped, in a sentence; names: of the columns."""
+    return (
+        f"Inputs of {is_clipped.sum():,} of {pluralize(len(is_clipped), 'row')} are more than {CLIP:g} "
+        f"standard deviations from the training mean{names}. They are cut off there, so predictions do not "
+        "follow them further. Check the units."
+    )
+
+
 @dataclass(frozen=True)
 class Encoding:
     """Map columns as people have them to standardized arrays, and predictions back to the targets' units.
@@ -142,7 +151,7 @@ class Encoding:
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
-        """Kind of every input column; `read_site_tables` takes them for further tables."""
+        """Kind of every input column; `read_columns` takes them for further tables."""
         return {
             column.name: "number" if isinstance(column, NumberColumn) else "category"
             for column in self.inputs
@@ -206,12 +215,8 @@ class Encoding:
         """Encode the inputs of rows to predict, as `encode_inputs`, and also warn of clipped ones."""
         encoded = self.encode_inputs(columns, on_warning=on_warning)
         if clipped := self.find_clipped(columns):
-            count, names = int(np.any(list(clipped.values()), axis=0).sum()), quote_list(tuple(clipped))
-            on_warning(
-                f"Inputs of {count:,} of {pluralize(len(encoded), 'row')} are more than {CLIP:g} standard "
-                f"deviations from the training mean ({names}). They are cut off there, so predictions do not "
-                "follow them further. Check the units."
-            )
+            names = f" ({quote_list(tuple(clipped))})"
+            on_warning(describe_clipped_rows(np.any(list(clipped.values()), axis=0), names))
         return encoded
 
     def encode_targets(self, columns: Columns, site: str = "") -> Array:

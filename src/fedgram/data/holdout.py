@@ -23,8 +23,8 @@ MIN_SITE_ROWS = 10
 # If all sites are smaller, those with this many rows are divided: together they have enough test rows.
 MIN_ROWS_OF_SMALL_SITES = 5
 
-# Rows with equal times stay together up to this fraction of a site's rows; beyond it, too few would be left.
-MOST_TIED = 0.5
+# To keep rows with equal times together, up to this many times as many, or as few, rows are held out.
+MOST_MOVED = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ def divide_rows(
     order : dict of arrays (N,), optional
         Times of every site's rows, as numbers or datetime64. The latest rows are for testing, and the latest
         before them for validation. Rows with equal times stay together, so fractions are approximate, unless
-        this would hold out more than `MOST_TIED`.
+        this would hold out more than twice or less than half of the rows; then they are divided at random.
     validation_fraction : float
         Fraction of the other rows for validation, between 0 and 1.
 
@@ -216,7 +216,7 @@ def _keep_times_together(times: Array | None, held_out: int) -> int:
     if times is None or not held_out:
         return held_out
     later = len(times) - 1 - np.flatnonzero(times[1:] > times[:-1])  # rows after each change of the time
-    later = later[later <= max(MOST_TIED * len(times), held_out)]
+    later = later[(later <= MOST_MOVED * held_out) & (MOST_MOVED * later >= held_out)]
     return int(later[np.abs(later - held_out).argmin()]) if len(later) else held_out
 
 

@@ -30,13 +30,13 @@ class Outliers:
     farthest: float
 
 
-def find_outliers(client: str, names: Sequence[str], targets: Array) -> Iterator[Outliers]:
+def find_target_outliers(client: str, names: Sequence[str], targets: Array) -> Iterator[Outliers]:
     """Find outliers among a client's targets (N, C); rare events, where most values are equal, are none.
 
     Examples
     --------
     >>> weights = np.append(np.arange(30.0), 1e6)[:, None]
-    >>> list(find_outliers("oslo", ["weight"], weights))
+    >>> list(find_target_outliers("oslo", ["weight"], weights))
     [Outliers(client='oslo', target='weight', count=1, farthest=1000000.0)]
     """
     if len(targets) < LEAST_ROWS:

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
-from fedgram.data.columns import Columns
+from fedgram.data.columns import Columns, parse_numbers
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
-from fedgram.data.outliers import Outliers, describe_outliers, find_outliers
+from fedgram.data.outliers import Outliers, describe_outliers, find_target_outliers
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
 from fedgram.data.split import Split
@@ -129,8 +129,8 @@ def _describe_outliers(encoding: Encoding, tables: Mapping[str, Columns]) -> Ite
     """Name targets that are far from all others at their site, in one sentence."""
     names, found = encoding.target_names, list[Outliers]()
     for site, table in tables.items():
-        targets = encoding.decode_targets(encoding.encode_targets(table, site))
-        found += find_outliers(site, names, targets)
+        targets = np.stack([parse_numbers(table, name, site) for name in names], axis=1)
+        found += find_target_outliers(site, names, targets)
     if found:
         yield f"{describe_outliers(found)} Errors depend on them: correct them, or drop their rows."
 

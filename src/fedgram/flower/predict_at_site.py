@@ -17,6 +17,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.frames import column_names
 from fedgram._util.text import pluralize, quote_list
 from fedgram.data.columns import check_present, parse_numbers
+from fedgram.data.encoding import describe_clipped_rows
 from fedgram.data.tables.read_rows import TableSpec, read_inputs
 from fedgram.data.tables.read_text import read_as_text
 from fedgram.flower.client_state import BACKBONE, INPUTS, MODEL, SITE, TARGETS
@@ -89,7 +90,10 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
         )
     scaling = Scaling.from_arrays(arrays)
     if scaling is not None:
-        rows = scaling.encode_inputs(rows)
+        encoded = scaling.encode_inputs(rows)  # rejects rows of another width
+        if (is_clipped := scaling.find_clipped(rows)).any():
+            warnings.warn(describe_clipped_rows(is_clipped), stacklevel=2)
+        rows = encoded
         arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}
     share, limits = float(arrays.pop(SHARE, np.zeros(()))), arrays.pop(LIMITS, UNLIMITED)
     own = {name: value for name, value in arrays.items() if not name.startswith(LOCAL)}

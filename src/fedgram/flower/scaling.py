@@ -117,6 +117,11 @@ class Scaling:
         numbers = np.asarray(inputs, np.float64)
         return np.clip((numbers - self.input_mean) / self.input_scale, -CLIP, CLIP)
 
+    def find_clipped(self, inputs: Array) -> Array:
+        """Find the rows (N,) that `encode_inputs` clips."""
+        away = np.abs((np.asarray(inputs) - self.input_mean) / self.input_scale)
+        return np.any(away > CLIP, axis=1)
+
     def decode_targets(self, values: Array) -> Array:
         """Convert standardized predictions (N, C) to the targets' units."""
         return values * self.target_scale + self.target_mean

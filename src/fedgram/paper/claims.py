@@ -164,7 +164,7 @@ def compatibility(claim: Claim, measured: Measurement) -> float:
     """
     found = []
     for (paper, ours), redraws in zip(_pairs(claim, measured.value), measured.redraws, strict=True):
-        slack = claim.tolerance + (ORDER - 1) * measured.partial
+        slack = _slack(claim, measured)
         found += [
             _p_value(number, np.array(redraws), tolerance)
             for number, tolerance in ((paper, claim.tolerance), (ours, slack))
@@ -172,11 +172,10 @@ def compatibility(claim: Claim, measured: Measurement) -> float:
     return float(1 - (1 - np.min(found)) ** len(found))  # NaN stays NaN
 
 
-def resolution(measured: Measurement) -> float:
-    """Smallest factor between a number and the typical redraw that a "draw" is certain to notice.
+def resolution(claim: Claim, measured: Measurement) -> float:
+    """Smallest factor between our number and the typical redraw that a "draw" is certain to notice.
 
-    It is that of the least sensitive number, without the claim's tolerance; infinite for numbers of both
-    signs.
+    It is that of the least sensitive number; infinite for numbers of both signs.
     """
     samples = [np.array(redraws) for redraws in measured.redraws]
     found, alpha = [], 1 - (1 - FALSE_ALARMS) ** (1 / (2 * len(samples)))
@@ -186,7 +185,12 @@ def resolution(measured: Measurement) -> float:
         count = len(redraws)
         unit = np.log(redraws).std(ddof=1) * np.sqrt(1 + 1 / count)
         found.append(-stdtrit(count - 1, alpha / 2) * unit)
-    return float(np.exp(max(found)))
+    return float(np.exp(max(found)) * (1 + _slack(claim, measured)))
+
+
+def _slack(claim: Claim, measured: Measurement) -> float:
+    """Tolerance of our number in a "draw"."""
+    return claim.tolerance + (ORDER - 1) * measured.partial
 
 
 def _p_value(number: float, redraws: Any, tolerance: float) -> float:
@@ -254,6 +258,7 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
     holds = _is_true(claim, measured) if chance is None else chance >= FALSE_ALARMS
     missed = _decides_against(claim, measured, holds) if measured.partial else not holds
     match: Verdict = "match" if chance is None else "compatible"
+    holds = holds and not (missed and measured.partial)
     verdict: Verdict = "miss" if missed else "partial" if measured.partial else match
     reasons = (
         f"{measured.run:,} of {measured.needed:,} runs" if measured.partial else "",
@@ -263,7 +268,7 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
         "" if holds else _describe_possible(claim, measured),
         ""
         if chance is None
-        else f"{_likely(measured, holds)}p = {chance:.2g}{_describe_resolution(measured)}",
+        else f"{_likely(measured, holds)}p = {chance:.2g}{_describe_resolution(claim, measured)}",
         "" if measured.partial else claim.note,
     )
     ratio = _ratio(claim, measured.value)
@@ -298,14 +303,14 @@ def _is_true(claim: Claim, measured: Measurement) -> bool:
 def _decides_against(claim: Claim, measured: Measurement, holds: bool) -> bool:
     """Whether a part of the runs decides against the claim.
 
-    A counterexample in a part is one in the whole. Medians may still move: only far ones decide, and those
-    that the missing runs cannot bring close enough.
+    A counterexample in a part is one in the whole. Numbers may still move: only far ones decide. Of medians
+    it is known which ones are possible: they decide if none of these agrees.
     """
     if claim.comparison == "overall":
         return False
     nearest = _nearest_possible(claim, measured)
-    if nearest is not None and not COMPARISONS[claim.comparison](claim, nearest):
-        return True
+    if nearest is not None:
+        return not COMPARISONS[claim.comparison](claim, nearest)
     far = replace(claim, tolerance=FAR * claim.tolerance, factor=ORDER * claim.factor)
     return not holds and (claim.comparison == "draw" or not _is_true(far, measured))
 
@@ -334,7 +339,11 @@ def measure_deviation(claim: Claim, ours: Any) -> float | None:
 
 def _nearest_possible(claim: Claim, measured: Measurement) -> float | None:
     """Number nearest to the paper's that all runs can give, whatever the missing ones give."""
-    if measured.possible is None or not isinstance(claim.value, float | int):
+    if (
+        measured.possible is None
+        or np.isnan(measured.possible).any()
+        or not isinstance(claim.value, float | int)
+    ):
         return None
     return float(np.clip(claim.value, *measured.possible))
 
@@ -367,8 +376,8 @@ def _likely(measured: Measurement, holds: bool) -> str:
     return "compatible with further draws, " if measured.partial else ""
 
 
-def _describe_resolution(measured: Measurement) -> str:
-    factor = resolution(measured)
+def _describe_resolution(claim: Claim, measured: Measurement) -> str:
+    factor = resolution(claim, measured)
     return f", notices factors above {factor:.2g}" if isfinite(factor) else ""
 
 
@@ -402,7 +411,7 @@ MEANINGS = {
     "range": "inside the paper's range",
     "bound": "at most the paper's number",
     "order": "within a factor of the paper's number: √10, or less for quantities that are bounded",
-    "rounding": f"zero up to rounding: at most {SLACK:g} times the paper's number, or {ROUNDING:g}",
+    "rounding": f"zero up to rounding: at most {SLACK:g} times the paper's, or {ROUNDING:g} if it has none",
     "limit": "at most a limit that we set, because the paper prints no number",
     "always": "a statement that must be true of every run",
     "overall": "a statement about medians over all runs that must be true",

@@ -142,6 +142,7 @@ class Advice(DisplayMethods):
         return {
             "targets": list(self.targets),
             "recommended": self.recommended,
+            "has_skill": self.has_skill,
             "alone": self.alone,
             "procedures": [
                 {

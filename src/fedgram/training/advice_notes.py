@@ -64,15 +64,14 @@ def _deciding_site_notes(
 ) -> tuple[str, ...]:
     """Name the site without which joining would change the total error in the other direction."""
     gains = np.array([(before - after).sum() for before, after in zip(alone, joined, strict=True)])
-    m = int(np.abs(gains).argmax())
-    rest = gains.sum() - gains[m]
-    if len(sites) < 3 or gains.sum() * rest >= 0:
+    m, total = int((gains * np.sign(gains.sum())).argmax()), gains.sum()
+    if len(sites) < 3 or not np.isfinite(total) or total * (rest := total - gains[m]) >= 0:
         return ()
     change = 100 * rest / sum(each.sum() for k, each in enumerate(alone) if k != m)
-    effect = "lowers" if rest > 0 else "raises"
+    effect, digits = "lowers" if rest > 0 else "raises", 0 if abs(change) >= 10 else 1
     return (
         f"'{sites[m].name}' decides the total: without it, joining {effect} the mean squared error by "
-        f"{abs(change):.2g} %.",
+        f"{abs(change):,.{digits}f} %.",
     )
 
 

@@ -262,8 +262,13 @@ def _find_text(values: Any) -> str | None:
 
 def _rename_shared(targets: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Rename targets that have the name of an input, as later values of a column do: one table has both."""
-    longest = max((*inputs, *targets), key=len)
-    return {f"{longest} target {name}" if name in inputs else name: each for name, each in targets.items()}
+    known, renamed = {*inputs, *targets}, dict[str, Array]()
+    for name, values in targets.items():
+        new = name
+        while new in inputs or (new != name and new in known):
+            new += " (target)"
+        renamed[new] = values
+    return renamed
 
 
 def _check_same_index(X: Any, **given: Any) -> None:

@@ -92,16 +92,16 @@ class Median:
     """Median of a nonnegative quantity over single runs, or over settings of the median over seeds."""
 
     metric: Metric
-    by_setting: bool = False
+    is_by_setting: bool = False
 
     def __call__(self, rows: list[Row]) -> float:
         """Median over rows of one run each."""
-        groups = by_setting(rows) if self.by_setting else [rows]
+        groups = by_setting(rows) if self.is_by_setting else [rows]
         return _median_of_medians([self._values(group) for group in groups])
 
     def bound(self, rows: list[Row], cohort: Cohort) -> tuple[float, float]:
         """Smallest and largest median over the whole cohort, whatever its missing runs give."""
-        if self.by_setting:
+        if self.is_by_setting:
             groups = [[row for row in rows if row[0].setting == name] for name in cohort.settings]
             size = len(cohort.seeds)
         else:

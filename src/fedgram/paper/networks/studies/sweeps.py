@@ -27,7 +27,7 @@ AXES: dict[Against, str] = {
     "epochs": "local epochs $E$ in a round",
     "seconds": "a run's share of its stack's time, seconds",
 }
-TYPICAL_DIRECTION = metrics.Median(metrics.direction("barycenter"), by_setting=True)
+TYPICAL_DIRECTION = metrics.Median(metrics.direction("barycenter"), is_by_setting=True)
 LOOK = panels.Look(panels.REFERENCE_COLORS["barycenter"], "o")
 OBSERVED = panels.Look(INK, "o")
 
