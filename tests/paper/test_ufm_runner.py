@@ -16,7 +16,6 @@ from fedgram import InputError
 from fedgram.cli import main
 from fedgram.paper.claims import (
     COMPARISONS,
-    FALSE_ALARMS,
     MEANINGS,
     Claim,
     Measurement,
@@ -26,6 +25,7 @@ from fedgram.paper.claims import (
     load_claims,
     resolution,
 )
+from fedgram.paper.draws import FALSE_ALARMS
 from fedgram.paper.registry import GROUPS, MODULES, expand_name
 from fedgram.paper.storage import digest, read_table, write_table
 from fedgram.paper.ufm import runner

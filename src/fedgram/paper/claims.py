@@ -11,7 +11,8 @@ from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+
+from fedgram.paper.draws import FALSE_ALARMS, combine, noticed_factor, p_value
 
 ROUNDING = 1e-14  # larger numbers are not zero up to rounding, where the paper prints none
 SLACK = 10.0  # rounding may be this many times the paper's: it depends on the order of additions
@@ -19,7 +20,6 @@ ORDER = 10**0.5  # numbers within this factor have the same order
 FACTORS = (1.25, 1.5, 2.0, ORDER)
 """Factors at which agreement with the paper is counted."""
 FAR = 3.0  # a part of the runs decides against a claim only beyond this many tolerances
-FALSE_ALARMS = 0.01  # share of "draw" comparisons that miss although both numbers have one distribution
 Numbers = tuple[float, ...]
 
 
@@ -157,51 +157,25 @@ def _draw(claim: Claim, ours: Any) -> bool:
 def compatibility(claim: Claim, measured: Measurement) -> float:
     """p-value that the paper's numbers and ours are draws from the distribution of our redraws.
 
-    Each number has the two-sided p-value of Student's t against K redraws, t = (x - mean) / (s √(1 + 1/K)),
-    of logarithms if all numbers are positive, after the claim's tolerance. The smallest of n counts as
-    1 - (1 - p)^n. The redraws have the paper's size. A partial value of ours varies more, so it may be
-    further away by a factor of √10.
+    The redraws have the paper's size. A partial value of ours varies more, so it may be further away by a
+    factor of √10.
     """
-    found = []
-    for (paper, ours), redraws in zip(_pairs(claim, measured.value), measured.redraws, strict=True):
-        slack = _slack(claim, measured)
-        found += [
-            _p_value(number, np.array(redraws), tolerance)
-            for number, tolerance in ((paper, claim.tolerance), (ours, slack))
-        ]
-    return float(1 - (1 - np.min(found)) ** len(found))  # NaN stays NaN
+    slack = _slack(claim, measured)
+    return combine([
+        p_value(number, np.array(redraws), tolerance)
+        for (paper, ours), redraws in zip(_pairs(claim, measured.value), measured.redraws, strict=True)
+        for number, tolerance in ((paper, claim.tolerance), (ours, slack))
+    ])  # fmt: skip
 
 
 def resolution(claim: Claim, measured: Measurement) -> float:
-    """Smallest factor between our number and the typical redraw that a "draw" is certain to notice.
-
-    It is that of the least sensitive number; infinite for numbers of both signs.
-    """
-    samples = [np.array(redraws) for redraws in measured.redraws]
-    found, alpha = [], 1 - (1 - FALSE_ALARMS) ** (1 / (2 * len(samples)))
-    for redraws in samples:
-        if not (redraws > 0).all():
-            return float("inf")
-        count = len(redraws)
-        unit = np.log(redraws).std(ddof=1) * np.sqrt(1 + 1 / count)
-        found.append(-stdtrit(count - 1, alpha / 2) * unit)
-    return float(np.exp(max(found)) * (1 + _slack(claim, measured)))
+    """Smallest factor between our number and the typical redraw that a "draw" is certain to notice."""
+    return noticed_factor([np.array(each) for each in measured.redraws]) * (1 + _slack(claim, measured))
 
 
 def _slack(claim: Claim, measured: Measurement) -> float:
     """Tolerance of our number in a "draw"."""
     return claim.tolerance + (ORDER - 1) * measured.partial
-
-
-def _p_value(number: float, redraws: Any, tolerance: float) -> float:
-    slack = tolerance * abs(number)
-    if number > 0 and (redraws > 0).all():
-        number, redraws, slack = np.log(number), np.log(redraws), np.log1p(tolerance)
-    count, away = len(redraws), abs(number - redraws.mean()) - slack
-    if away <= 0:
-        return 1.0
-    unit = redraws.std(ddof=1) * np.sqrt(1 + 1 / count)
-    return float(2 * stdtr(count - 1, -away / unit)) if unit else 0.0
 
 
 Verdict = Literal["match", "compatible", "miss", "partial", "not comparable", "not run"]
