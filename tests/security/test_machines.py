@@ -85,13 +85,12 @@ def test_full_disk_at_a_site_leaves_it_absent(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("command", [("data", "list"), ("--help",)], ids=" ".join)
 @pytest.mark.slow
-def test_closed_pipe_ends_a_command_without_a_traceback(command):
+def test_closed_pipe_is_no_error(command):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([sys.executable, "-m", "fedgram", *command], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert done.returncode == 1
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.slow
