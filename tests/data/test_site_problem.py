@@ -69,12 +69,14 @@ def test_inputs_that_are_cut_off_are_named_with_the_site_that_has_most():
     given["site 1"]["x"][:3], given["site 2"]["x"][0] = 60.0, -60.0
     build_site_problem(given, inputs=["x", "sex"], targets=["y"], on_warning=said.append)
     assert said == [
-        "'x' is more than 6 standard deviations from its mean in 4 rows at 2 sites, most at 'site 1', and is "
-        "cut off there. If some sites are much larger than others, use logarithms."
+        "Inputs more than 6 standard deviations from their mean are cut off there: 'x' (4 rows, most at "
+        "'site 1'). Predictions do not follow them further."
     ]
-    given["site 2"]["x"][0] = 0.0
-    build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
-    assert " in 3 rows at site 'site 1', and is " in said[1]
+    for table in given.values():
+        table |= {f"x{number}": table["x"] for number in range(7)}
+    build_site_problem(given, inputs=[f"x{n}" for n in range(7)], targets=["y"], on_warning=said.append)
+    assert said[1].count("4 rows") == 5
+    assert "'x4' (4 rows, most at 'site 1') and 2 more columns. Pred" in said[1]
 
 
 def test_targets_far_from_all_others_are_named():

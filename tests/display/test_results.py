@@ -426,13 +426,11 @@ def test_without_skill_the_advice_is_not_to_train(capsys):
     useless = [replace(each, r2=np.array([0.0, -0.3])) for each in advice().procedures]
     found = replace(advice("oslo"), procedures=tuple(useless), total_change=(0.05, -0.2, 0.3))
     first, second = found.summary().splitlines()[:2]
-    assert first.startswith(
-        "Do not train on these columns yet: no procedure predicts a target better than a "
-    )
+    assert first.startswith("On these rows no procedure predicts a target better than a constant would.")
     assert second.startswith("On 20 held-out rows of 2 of 3 sites, joining raises")
     assert "recommended" not in second
     partly = replace(found, procedures=(*useless[1:], replace(useless[0], r2=np.array([0.1, -0.3]))))
-    assert not partly.summary().startswith("Do not train")
+    assert not partly.summary().startswith("On these rows")
 
 
 def test_too_few_test_rows_in_total_get_no_interval():

@@ -109,20 +109,25 @@ def build_site_problem(
 
 
 def _describe_clipped(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:
-    """Describe each column of numbers that the encoding clips: its rows, and the site with most of them."""
+    """Name the columns of numbers that the encoding clips, in one sentence; the first five of them."""
     clipped = {site: encoding.find_clipped(table, site) for site, table in tables.items()}
-    for column in encoding.inputs:
-        counts = {
+    counts = {
+        column.name: {
             site: int(found[column.name].sum()) for site, found in clipped.items() if column.name in found
         }
-        if counts:
-            most = max(counts, key=counts.__getitem__)
-            where = f"at site '{most}'" if len(counts) == 1 else f"at {len(counts)} sites, most at '{most}'"
-            yield (
-                f"'{column.name}' is more than {CLIP:g} standard deviations from its mean in "
-                f"{pluralize(sum(counts.values()), 'row')} {where}, and is cut off there. If some sites are "
-                "much larger than others, use logarithms."
-            )
+        for column in encoding.inputs
+    }
+    parts = [
+        f"'{column}' ({pluralize(sum(rows.values()), 'row')}, most at '{max(rows, key=rows.__getitem__)}')"
+        for column, rows in counts.items()
+        if rows
+    ]
+    if parts:
+        more = f" and {pluralize(len(parts) - 5, 'more column')}" if len(parts) > 5 else ""
+        yield (
+            f"Inputs more than {CLIP:g} standard deviations from their mean are cut off there: "
+            f"{', '.join(parts[:5])}{more}. Predictions do not follow them further."
+        )
 
 
 def _describe_outliers(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:

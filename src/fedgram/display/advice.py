@@ -20,8 +20,8 @@ from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice,
 
 MAX_SITES = 10  # shown unless all are asked for
 NO_SKILL = (
-    "Do not train on these columns yet: no procedure predicts a target better than a constant would. Look "
-    "for inputs that explain more, or for more rows."
+    "On these rows no procedure predicts a target better than a constant would. Before you train, look for "
+    "inputs that explain more, or for more rows."
 )
 
 

@@ -240,9 +240,7 @@ def judge(claim: Claim, measured: Measurement | None) -> Judged:
         measured.about,
         _so_far(claim, holds, missed) if measured.partial and chance is None else "",
         "" if holds else _describe_possible(claim, measured),
-        ""
-        if chance is None
-        else f"{_likely(measured, holds)}p = {chance:.2g}{_describe_resolution(claim, measured)}",
+        "" if chance is None else _describe_chance(claim, measured, chance, holds),
         "" if measured.partial else claim.note,
     )
     ratio = _ratio(claim, measured.value)
@@ -344,15 +342,12 @@ def _stand_ins(measured: Measurement) -> str:
     return f"{'all' if every else f'{measured.stand_ins:,} of them'} on stand-in data"
 
 
-def _likely(measured: Measurement, holds: bool) -> str:
-    if not holds:
-        return "incompatible, "
-    return "compatible with further draws, " if measured.partial else ""
-
-
-def _describe_resolution(claim: Claim, measured: Measurement) -> str:
+def _describe_chance(claim: Claim, measured: Measurement, chance: float, holds: bool) -> str:
+    """The p-value of a "draw", and which factors the comparison notices."""
+    partly = "compatible with further draws, " if measured.partial else ""
     factor = resolution(claim, measured)
-    return f", notices factors above {factor:.2g}" if isfinite(factor) else ""
+    noticed = f", notices factors above {factor:.2g}" if isfinite(factor) else ""
+    return f"{partly if holds else 'incompatible, '}p = {chance:.2g}{noticed}"
 
 
 def _so_far(claim: Claim, holds: bool, missed: bool) -> str:
