@@ -14,6 +14,7 @@ from fedgram.cli.options import (
     DropMissing,
     LambdaH,
     LambdaW,
+    MinRows,
     Site,
     Targets,
     Weights,
@@ -39,6 +40,7 @@ def explore(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    min_rows: MinRows = 0,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
     lambda_w: LambdaW = PAPER.head,
@@ -55,10 +57,15 @@ def explore(
     described = None
     if not data:
         flags: dict[str, object] = {"--client": client, "--site": site, "--targets": targets}
-        flags |= {"--where": where, "--drop-missing": drop_missing, "--weights": weights}
+        flags |= {
+            "--where": where,
+            "--drop-missing": drop_missing,
+            "--min-rows": min_rows,
+            "--weights": weights,
+        }
         reject_flags(flags, "data, but no file was given. Add one")
     else:
-        loaded = load_moments(data, client, site, targets, where, drop_missing, weights)
+        loaded = load_moments(data, client, site, targets, where, drop_missing, min_rows, weights)
         check_not_overwritten(output, loaded.files)
         name = ", ".join(Path(path).name for path in loaded.paths)
         described = describe_data(loaded.moments, Penalty(lambda_h, lambda_w), name)

@@ -61,6 +61,7 @@ def load_moments(
     targets: str | None,
     where: str | None,
     drop_missing: bool,
+    min_rows: int,
     weights: str | None,
     robust: bool = False,
     time: str | None = None,
@@ -91,7 +92,7 @@ def load_moments(
             "--where": where,
             "--time": time,
         }
-        flags |= {"--drop-missing": drop_missing, "--robust": robust}
+        flags |= {"--drop-missing": drop_missing, "--min-rows": min_rows, "--robust": robust}
         reject_flags(flags, f"tables, not to {'datasets' if is_dataset else 'moments files'}")
         summary = _read_dataset(paths[0]) if is_dataset else _merge_moments_files(files)
     else:
@@ -101,7 +102,7 @@ def load_moments(
                 raise InputError(f"Reading a table needs {flag}.", field=_field(flag.split()[0]))
         given: dict[str, Any] = {
             "client": client, "site": site, "targets": names, "where": where, "drop_missing": drop_missing,
-            "robust": robust, "on_warning": _print_warning,
+            "min_rows": min_rows, "robust": robust, "on_warning": _print_warning,
         }  # fmt: skip
         if with_rows:
             from fedgram.data.tables.read_sample import read_sample

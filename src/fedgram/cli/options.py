@@ -31,6 +31,7 @@ DropMissing = Annotated[
     bool,
     table_option("--drop-missing", help="Drop rows with a missing client, target or (unless imputed) input."),
 ]
+MinRows = Annotated[int, table_option("--min-rows", help="Leave out clients with fewer complete rows.")]
 Weights = Annotated[
     str | None,
     typer.Option(

@@ -21,6 +21,7 @@ from fedgram.cli.options import (
     Json,
     LambdaH,
     LambdaW,
+    MinRows,
     Site,
     Targets,
     Units,
@@ -80,6 +81,7 @@ def moments(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    min_rows: MinRows = 0,
     robust: Robust = False,
     weights: Weights = None,
     epsilon: Epsilon = None,
@@ -96,7 +98,16 @@ def moments(
     from fedgram.display.sentences import dimensions
 
     loaded = load_moments(
-        data, client, site, targets, where, drop_missing, weights, robust, with_rows=epsilon is not None
+        data,
+        client,
+        site,
+        targets,
+        where,
+        drop_missing,
+        min_rows,
+        weights,
+        robust,
+        with_rows=epsilon is not None,
     )
     summary = loaded.moments
     if epsilon is not None or delta is not None or bounds is not None:
@@ -119,6 +130,7 @@ def predict(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    min_rows: MinRows = 0,
     robust: Robust = False,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
@@ -136,7 +148,9 @@ def predict(
     """Predict the result of federated averaging and its gap to centralized training."""
     from fedgram.display import prediction_json, prediction_tables
 
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust, with_rows=True)
+    loaded = load_moments(
+        data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
+    )
     names = parse_units(units, loaded.moments.targets)
     analysis = _analyze(loaded, Penalty(lambda_h, lambda_w), bool(standardize), names, resamples=0)
     if initial is not None and rounds is None:
@@ -163,6 +177,7 @@ def explain(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    min_rows: MinRows = 0,
     time: Time = None,
     robust: Robust = False,
     weights: Weights = None,
@@ -187,7 +202,7 @@ def explain(
     if time is not None and not split_names(time):
         raise InputError("--time names no column. Name one, or leave it out.", field="time")
     loaded = load_moments(
-        data, client, site, targets, where, drop_missing, weights, robust, time, with_rows=True
+        data, client, site, targets, where, drop_missing, min_rows, weights, robust, time, with_rows=True
     )
     if standardize is None:
         deviation = loaded.moments.pooled.deviation
@@ -210,6 +225,7 @@ def correct(
     targets: Targets = None,
     where: Where = None,
     drop_missing: DropMissing = False,
+    min_rows: MinRows = 0,
     robust: Robust = False,
     weights: Weights = None,
     lambda_h: LambdaH = PAPER.features,
@@ -227,7 +243,9 @@ def correct(
     from fedgram.theory.correct import correct as compute_correction
     from fedgram.theory.predict import initial_head
 
-    loaded = load_moments(data, client, site, targets, where, drop_missing, weights, robust, with_rows=True)
+    loaded = load_moments(
+        data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
+    )
     check_not_overwritten(output, loaded.files)
     check_suffix(output, "A correction file", ".json")
     penalty, (summary, scale) = Penalty(lambda_h, lambda_w), _scale_targets(loaded.moments, bool(standardize))

@@ -18,7 +18,13 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import as_names, dropped_rows_message, quote_list, same_but_for_case
 from fedgram.data.tables.diagnostics import missing_client_hint
-from fedgram.data.tables.reader import FIND_NAN, check_in_every_file, open_table, select_rows
+from fedgram.data.tables.reader import (
+    FIND_NAN,
+    check_in_every_file,
+    leave_out_small_clients,
+    open_table,
+    select_rows,
+)
 from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, winsorized
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.sum_batches import MANY_TARGETS, sum_in_batches
@@ -39,6 +45,7 @@ def read_moments(
     targets: str | int | Sequence[str | int],
     where: str | None = None,
     drop_missing: bool = False,
+    min_rows: int = 0,
     robust: bool = False,
     client_weights: Any = None,
     on_warning: Callable[[str], None] = lambda sentence: None,
@@ -60,13 +67,15 @@ def read_moments(
         SQL condition on the columns; only matching rows count. Clients in CSV files are text.
     drop_missing : bool
         Drop rows without a client or a target instead of raising an error.
+    min_rows : int
+        Leave out clients with fewer complete rows. A client needs one row more than targets.
     robust : bool
         Winsorize: clip each target at each client to its median ± 5 robust deviations (1.4826 MAD). Normal
         targets hardly change; the variance of heavy-tailed targets becomes smaller.
     client_weights : array (M,) or dict
         Weights in client order or by name. Default: proportional to the rows.
     on_warning : callable
-        Receives a sentence with the number of dropped rows.
+        Receives sentences with the number of dropped rows and the clients that are left out.
 
     Returns
     -------
@@ -92,6 +101,7 @@ def read_moments(
     names = check_arguments(client, site, targets)
     with open_table(source, client, site or "", names, where) as table:
         select_rows(table, drop_missing)
+        leave_out_small_clients(table, min_rows, on_warning)
         if robust:
             keep_rows(table)
         sums = sum_rows(table, drop_missing)
@@ -115,7 +125,14 @@ def to_moments(
         on_warning(dropped_rows_message(sums.missing))
     if warning := same_but_for_case(sums.clients, "client"):
         on_warning(warning)
-    return Moments(sums.count, sums.mean, sums.covariance, sums.clients, table.targets, client_weights)
+    try:
+        return Moments(sums.count, sums.mean, sums.covariance, sums.clients, table.targets, client_weights)
+    except InputError as error:
+        if error.field != "count" or table.is_single:
+            raise
+        least = len(table.targets) + 1
+        hint = f"{error.message.removesuffix('.')} (--min-rows {least}, min_rows={least})."
+        raise InputError(hint, client=error.client, field=error.field) from None
 
 
 def check_arguments(

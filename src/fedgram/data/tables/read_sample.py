@@ -10,7 +10,14 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.data.outliers import Outliers
 from fedgram.data.tables.read_moments import Sums, check_arguments, sum_rows, to_moments
-from fedgram.data.tables.reader import column_types, number_clients, open_table, select_rows, stack_targets
+from fedgram.data.tables.reader import (
+    column_types,
+    leave_out_small_clients,
+    number_clients,
+    open_table,
+    select_rows,
+    stack_targets,
+)
 from fedgram.data.tables.robust import (
     find_outliers,
     find_ranges,
@@ -60,6 +67,7 @@ def read_sample(
     targets: str | Sequence[str],
     where: str | None = None,
     drop_missing: bool = False,
+    min_rows: int = 0,
     robust: bool = False,
     time: Sequence[str] = (),
     on_warning: Callable[[str], None] = lambda sentence: None,
@@ -71,6 +79,7 @@ def read_sample(
     names = check_arguments(client, site, targets)
     with open_table(source, client, site or "", names, where, time) as table:
         select_rows(table, drop_missing)
+        leave_out_small_clients(table, min_rows, on_warning)
         keep_rows(table)
         order = _order_by_time(table)
         sums = sum_rows(table, drop_missing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -223,6 +223,29 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
         flagged = f"SELECT *, {complete} AS complete FROM ({data})"
         data = f"SELECT * EXCLUDE (complete) REPLACE ({emptied}) FROM ({flagged})"
     table.connection.execute(f"CREATE TEMP VIEW data AS {data}")
+
+
+def leave_out_small_clients(table: SourceTable, min_rows: int, on_warning: Callable[[str], None]) -> None:
+    """Drop clients with fewer complete rows from the view `data`, and name them."""
+    if min_rows < 1:
+        return
+    table.connection.execute(FIND_NAN)
+    complete = " AND ".join(f"NOT isnan(y{number})" for number in range(len(table.targets)))
+    table.connection.execute(
+        "ALTER VIEW data RENAME TO all_data; CREATE TEMP TABLE small_clients AS SELECT client FROM all_data "
+        f"WHERE trim(client::VARCHAR) <> '' GROUP BY client HAVING count_if({complete}) < {min_rows}; "
+        "CREATE TEMP VIEW data AS FROM all_data ANTI JOIN small_clients USING (client)"
+    )
+    names, _ = table.read_by_client("0", "small_clients")
+    if not names:
+        return
+    if table.connection.execute("FROM data LIMIT 1").fetchone() is None:
+        raise InputError(
+            f"No client of {table} has {min_rows:,} complete rows. Lower --min-rows.", field="min_rows"
+        )
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    listed = quote_list([str(name) for name in names[:5]]) + more
+    on_warning(f"Left out because of fewer than {min_rows:,} rows: {listed}.")
 
 
 def _nan_as_missing(table: SourceTable) -> str:
