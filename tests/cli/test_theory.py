@@ -171,6 +171,23 @@ def test_trajectory_from_an_initial_gram(moments_file, tmp_path):
     assert len(path) == 6
 
 
+def test_a_proximal_weight_has_its_own_limit_and_rounds(moments_file):
+    prediction = predict(Moments.load(moments_file), Penalty(0.1, 0.1))
+    document = printed("predict", moments_file, *LAMBDA, "--proximal", 0.05, "--rounds", 3)
+    limit = prediction.proximal_limit(0.05)
+    np.testing.assert_allclose(document["proximal"]["gram"], limit, rtol=1e-13)
+    assert document["proximal"]["weight"] == 0.05
+    np.testing.assert_allclose(document["trajectory"], prediction.trajectory(np.eye(2), 3, 0.05), rtol=1e-13)
+    shown = fedgram("predict", moments_file, *LAMBDA, "--proximal", "0.05").stdout
+    away = psd.relative_error(limit, prediction.barycenter.gram)
+    assert "Gram matrix with the proximal weight 0.05:" in shown
+    assert f"ends {away:.1%} away from G_⋆, the limit for small weights" in " ".join(shown.split())
+    assert "proximal" not in printed("predict", moments_file, *LAMBDA)
+    refused = fedgram("predict", moments_file, "--proximal", "0")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "The proximal weight must be positive, not 0.0." in refused.stderr
+
+
 def test_of_very_many_rounds_the_first_and_last_are_shown(moments_file):
     shown = fedgram("predict", moments_file, *LAMBDA, "--rounds", 3000).stdout
     rounds = re.findall(r"^ +(\d+) +\d\.\d{3}e", shown, flags=re.MULTILINE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram import closest_head, phi, solve, unshrink
-from fedgram.theory.predict import regularized_gram
+from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.ridge import fit_ridge
 from fedgram.theory.select import SolvedReturn
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.theory.correct import correction_value
+from fedgram.theory.derivatives import fit_gradient, fit_hessian
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
@@ -16,7 +17,7 @@ from fedgram.theory.predict import phi
 from fedgram.theory.select import align
 from fedgram.ufm.displacement import slope, slope_derivative
 from fedgram.ufm.joint import Joint
-from fedgram.ufm.profiled import Profiled, fit_gradient, fit_hessian
+from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.solvers import Solution
 
 

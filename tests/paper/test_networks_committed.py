@@ -1,6 +1,7 @@
 """The results that come with the project: sound, small, and enough to draw every figure without a GPU."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -234,3 +235,25 @@ def test_every_figure_is_drawn(scale, name):
         figure.set_layout_engine("none")  # which takes longest, and is tried elsewhere
         assert render(figure, "png", dpi=20).startswith(b"\x89PNG")
     plt.close("all")
+
+
+def test_proximal_runs_follow_the_exact_rounds_at_their_weight():
+    """At weights from 1e-3 on, the distance to the barycenter is that of the exact solution."""
+    away = []
+    for run in load("paper"):
+        procedure = run.procedure
+        if run.backbone != "resmlp" or run.epochs != 4000 or procedure.returned != "trained":
+            continue
+        if procedure.proximal < 1e-3 or procedure.full_model:
+            continue
+        prediction, expected = theory_of(run)
+        moved = predict(replace(prediction.moments, covariance=expected.covariance), PENALTY)
+        exact = moved.trajectory(run.grams[0], 8, procedure.proximal)
+        away.append(psd.relative_error(run.grams[-1], exact[-1]))
+        if procedure.proximal > 1e-3:
+            to_limit = run.error[run.target][-1]
+            assert to_limit == pytest.approx(psd.relative_error(exact[-1], expected.gram), rel=0.05)
+            assert to_limit > 10 * away[-1]
+    assert len(away) >= 65
+    assert np.median(away) < 2e-4
+    assert max(away) < 2e-3

@@ -19,6 +19,7 @@ from fedgram.runs.expectation import expectation
 from fedgram.runs.measure import average_over_clients, measure
 from fedgram.runs.procedure import BIAS_RULES, Procedure
 from fedgram.runs.record import Round
+from fedgram.theory.geometry import psd
 from tests.helpers.small_runs import SETTINGS, exact_run, small_problem, trained
 
 
@@ -54,6 +55,27 @@ def test_a_run_that_follows_theory_has_no_error(tmp_path, procedure, target, tar
         assert found.target_error[1] < 1e-12, "one round is enough"
     if procedure != "centralized":
         np.testing.assert_allclose(found.local_grams[-1], found.expected.grams, atol=1e-12)
+
+
+@pytest.mark.parametrize("words", ["proximal=0.1", "proximal=0.1+corrected=0.5", "proximal+aligned"])
+def test_proximal_runs_are_compared_with_exact_rounds_at_their_weight(tmp_path, words):
+    run = exact_run(tmp_path, words, rounds=3)
+    found, weight = measure(run), run.setup.procedure.proximal
+    moments = found.prediction.moments
+    moved = replace(moments, covariance=found.expected.covariance)
+    exact = predict(moved, run.setup.settings.penalty).trajectory(found.grams[0], 3, weight)
+    assert found.proximal_error.shape == (4,)
+    assert found.proximal_error[0] < 1e-13
+    np.testing.assert_allclose(found.proximal_error, psd.relative_error(found.grams, exact), atol=1e-12)
+    assert found.proximal_error[1] > found.trajectory_error[1]  # its heads are those of a zero weight
+    assert found.document()["proximal_error"] == found.proximal_error.tolist()
+
+
+@pytest.mark.parametrize("words", ["ordinary", "solved+proximal", "proximal+full-model"])
+def test_other_runs_have_no_rounds_at_a_weight(tmp_path, words):
+    found = measure(exact_run(tmp_path, words, rounds=1))
+    assert found.proximal_error is None
+    assert found.document()["proximal_error"] is None
 
 
 def test_targets_are_those_of_the_moments():

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from fedgram.theory.correct import correct
+from fedgram.theory.derivatives import two_sided, two_sided_transposed
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import conditional_solution, local_optimum, phi, profiled_objective
 from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import random_covariances, targets_with_moments
 from fedgram.ufm.joint import Joint, Sample
-from fedgram.ufm.profiled import Profiled, two_sided, two_sided_transposed
+from fedgram.ufm.profiled import Profiled
 from tests.helpers.unconstrained import CorrectedJoint
 
 TARGETS, WIDTH, COUNT, CLIENTS = 3, 4, 9, 3

@@ -141,6 +141,10 @@ def predict(
         int | None, typer.Option(help="Also predict the Gram matrix after each of this many rounds.")
     ] = None,
     initial: Initial = None,
+    proximal: Annotated[
+        float | None,
+        typer.Option(help="Also predict where training with this proximal weight ends, and its rounds."),
+    ] = None,
     figure: Figure = None,
     show_all: AllClients = False,
     as_json: Json = False,
@@ -160,12 +164,13 @@ def predict(
     path = None
     if rounds is not None:
         start = _initial_gram(initial, len(loaded.moments.targets))
-        path = analysis.prediction.trajectory(start, rounds)
+        path = analysis.prediction.trajectory(start, rounds, proximal or 0.0)
+    limit = None if proximal is None else analysis.prediction.proximal_limit(proximal)
     _draw(analysis, figure, loaded)
     if as_json:
-        print_json(prediction_json.prediction_document(analysis, path))
+        print_json(prediction_json.prediction_document(analysis, path, proximal, limit))
     else:
-        prediction_tables.print_prediction(analysis, path, show_all=show_all)
+        prediction_tables.print_prediction(analysis, path, proximal, limit, show_all=show_all)
     _check_accuracy(analysis.prediction)
 
 

@@ -17,8 +17,13 @@ from fedgram.theory.intervals import Intervals
 from fedgram.theory.moments import Moments
 
 
-def prediction_document(analysis: Analysis, trajectory: Array | None = None) -> dict[str, Any]:
-    """Return `fedgram predict --json`."""
+def prediction_document(
+    analysis: Analysis,
+    trajectory: Array | None = None,
+    proximal: float | None = None,
+    limit: Array | None = None,
+) -> dict[str, Any]:
+    """Return `fedgram predict --json`; `limit` is that of training with the weight `proximal`."""
     prediction, gap = analysis.prediction, analysis.gap
     moments, activity, star = prediction.moments, prediction.activity, prediction.barycenter
     clients = [
@@ -49,6 +54,8 @@ def prediction_document(analysis: Analysis, trajectory: Array | None = None) -> 
         "notes": list(prediction.notes),
         **_answers(analysis),
     }
+    if limit is not None:
+        document |= {"proximal": {"weight": proximal, "gram": limit.tolist()}}
     return document if trajectory is None else document | {"trajectory": trajectory.tolist()}
 
 

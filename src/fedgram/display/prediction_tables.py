@@ -41,9 +41,16 @@ class Listing:
     omitted: str = ""
 
 
-def print_prediction(analysis: Analysis, trajectory: Array | None, *, show_all: bool = False) -> None:
+def print_prediction(
+    analysis: Analysis,
+    trajectory: Array | None,
+    proximal: float | None,
+    limit: Array | None,
+    *,
+    show_all: bool = False,
+) -> None:
     """Print the output of `fedgram predict`."""
-    _print(describe_prediction(analysis, trajectory, show_all=show_all))
+    _print(describe_prediction(analysis, trajectory, proximal, limit, show_all=show_all))
 
 
 def print_explanation(analysis: Analysis, *, show_all: bool = False) -> None:
@@ -63,9 +70,14 @@ def print_correction(
 
 
 def describe_prediction(
-    analysis: Analysis, trajectory: Array | None = None, *, show_all: bool = False
+    analysis: Analysis,
+    trajectory: Array | None = None,
+    proximal: float | None = None,
+    limit: Array | None = None,
+    *,
+    show_all: bool = False,
 ) -> Iterator[str | Listing]:
-    """Yield the parts of `fedgram predict`."""
+    """Yield the parts of `fedgram predict`; `limit` is that of training with the weight `proximal`."""
     prediction = analysis.prediction
     targets, star = prediction.moments.targets, prediction.barycenter
     yield from _describe_findings(analysis)
@@ -74,6 +86,9 @@ def describe_prediction(
     yield _list_matrix("Gram matrix of the shared head after federated averaging, G_⋆:", star.gram, targets)
     yield _list_matrix("Gram matrix after centralized training, G_cen:", prediction.centralized, targets)
     yield sentences.residual(star)
+    if proximal is not None and limit is not None:
+        yield _list_matrix(f"Gram matrix with the proximal weight {proximal:g}:", limit, targets)
+        yield sentences.proximal_limit(prediction, proximal, limit)
     if trajectory is not None:
         yield _list_trajectory(prediction, trajectory, show_all)
     yield from _describe_caveats(analysis, show_all)

@@ -111,10 +111,16 @@ def print_joining(joining: Joining) -> None:
 
 def _error_table(measured: RunMeasurement) -> Table:
     name = measured.expected.target
-    table = _table("round", f"error to {SYMBOLS[name]}", "direction", "error to recursion", "delta")
-    for t in range(len(measured.grams)):
-        errors = [measured.target_error[t], measured.direction_error[name][t], measured.trajectory_error[t]]
-        table.add_row(str(t), *_scientific([*errors, *measured.delta[t - 1 : t]]))
+    errors = {
+        f"error to {SYMBOLS[name]}": measured.target_error,
+        "direction": measured.direction_error[name],
+        "error to recursion": measured.trajectory_error,
+    }
+    if measured.proximal_error is not None:
+        errors["at this weight"] = measured.proximal_error
+    table = _table("round", *errors, "delta")
+    for t, row in enumerate(zip(*errors.values(), strict=True)):
+        table.add_row(str(t), *_scientific([*row, *measured.delta[t - 1 : t]]))
     return table
 
 

@@ -16,6 +16,7 @@ from fedgram.display.analysis import Analysis
 from fedgram.theory.activity import describe_direction
 from fedgram.theory.correct import Correction
 from fedgram.theory.explain import Gap
+from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
@@ -89,6 +90,16 @@ def residual(star: Barycenter) -> str:
     """State the accuracy of the barycenter."""
     iterations = pluralize(int(star.iterations), "iteration")
     return f"Relative residual of G_⋆: {star.residual:.1e} after {iterations}."
+
+
+def proximal_limit(prediction: Prediction, weight: float, limit: Array) -> str:
+    """Compare the limit of training with a proximal weight with those of small and large weights."""
+    away = psd.relative_error(limit, np.stack([prediction.barycenter.gram, prediction.within]))
+    star, within = (percent(float(each)) for each in away)
+    return (
+        f"With the proximal weight {weight:g} training ends {star} away from G_⋆, the limit for small "
+        f"weights, and {within} away from G_within, that for large ones."
+    )
 
 
 MATCH = "Federated averaging will match centralized training: the gap is zero up to rounding."

@@ -30,14 +30,16 @@ class Expectation:
     """End of a procedure under the selection rule.
 
     target: name of its limit; gram (C, C): the limit; grams (M, C, C): selected by the clients;
-    client_weights (M,); deficit (M, C, C): added to the clients' covariances by the correction; loss_optimum
-    (M,): least value of each client's eq. (1) with the correction. A centralized run has one client.
+    client_weights (M,); covariance (M, C, C): for which these Grams are optimal; deficit (M, C, C): added to
+    the clients' covariances by the correction; loss_optimum (M,): least value of each client's eq. (1) with
+    the correction. A centralized run has one client.
     """
 
     target: Reference
     gram: Array
     grams: Array
     client_weights: Array
+    covariance: Array
     deficit: Array
     loss_optimum: Array
 
@@ -54,7 +56,13 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
         optimum = local_optimum(moments.pooled.covariance, penalty)
         gram = prediction.centralized
         return Expectation(
-            "centralized", gram, gram[None], np.ones(1), np.zeros_like(gram[None]), optimum[None]
+            "centralized",
+            gram,
+            gram[None],
+            np.ones(1),
+            moments.pooled.covariance[None],
+            np.zeros_like(gram[None]),
+            optimum[None],
         )
     if procedure.centered:
         moments = replace(moments, mean=np.zeros_like(moments.mean))
@@ -72,6 +80,7 @@ def expectation(prediction: Prediction, procedure: Procedure) -> Expectation:
         gram=gram,
         grams=corrected.grams,
         client_weights=moments.client_weights,
+        covariance=corrected.covariance,
         deficit=corrected.strength * corrected.deficit,
         loss_optimum=local_optimum(corrected.covariance, penalty),
     )

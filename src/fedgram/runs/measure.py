@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from fedgram._util.text import escape_text, pluralize
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.expectation import Expectation, Reference, expectation, references
 from fedgram.runs.joining import Joining
+from fedgram.runs.local_progress import has_selected_heads
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.theory.correct import correction_value
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
 from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.predict import Prediction, predict
+from fedgram.theory.proximal import proximal_trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,18 @@ class RunMeasurement(DisplayMethods):
         """Median of the trajectory error over rounds 1..T."""
         return float(np.median(self.trajectory_error[1:]))
 
+    @cached_property
+    def proximal_error(self) -> Array | None:
+        """e_F to the exact rounds with the procedure's own proximal weight, (T + 1,); None without one."""
+        procedure, expected = self.setup.procedure, self.expected
+        if not procedure.proximal or procedure.returned == "solved" or not has_selected_heads(procedure):
+            return None
+        exact = proximal_trajectory(
+            psd.factor(self.grams[0]), expected.covariance, expected.client_weights,
+            self.prediction.penalty, procedure.proximal, len(self.delta),
+        )  # fmt: skip
+        return psd.relative_error(self.grams, exact)
+
     @property
     def last_delta(self) -> float:
         """δ of the last round."""
@@ -149,6 +164,7 @@ class RunMeasurement(DisplayMethods):
             "direction_error": {name: _to_lists(values) for name, values in self.direction_error.items()},
             "delta": _to_lists(self.delta),
             "trajectory_error": self.trajectory_error.tolist(),
+            "proximal_error": None if self.proximal_error is None else self.proximal_error.tolist(),
             "objective_gap": _to_lists(self.objective_gap),
             "train_mse": dict(zip(BIAS_RULES, _to_lists(self.train_mse.T), strict=True)),
             "test_mse": dict(zip(BIAS_RULES, _to_lists(self.test_mse.T), strict=True)),

@@ -12,11 +12,12 @@ from fedgram._util.arrays import Array, as_finite_array, as_float, common_batch
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram.theory.activity import Activity
+from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import next_head
 from fedgram.theory.moments import BUILD_HINT, Moments, check_federation
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import check_centralized, phi, regularized_gram
+from fedgram.theory.predict import check_centralized, phi
 
 # Smallest ratio of variance to second moment; below it, half the digits of the variance are lost.
 LEAST_VARIANCE_RATIO = 1e-8

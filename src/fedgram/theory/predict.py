@@ -12,12 +12,14 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.text import percent_range
 from fedgram.theory.activity import Activity, describe_direction
+from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter, trajectory
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.moments import Moments, check_federation
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.proximal import check_proximal, find_proximal_limit, proximal_trajectory
 
 # A variance below this fraction of the largest covariance is rounding.
 NEGLIGIBLE_VARIANCE = 1e-13
@@ -64,11 +66,6 @@ def local_optimum(covariance: Array, penalty: Penalty) -> Array:
     variance = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
     active = np.sqrt(penalty.threshold * variance) - 0.5 * penalty.threshold
     return np.where(variance > penalty.threshold, active, 0.5 * variance).sum(axis=-1)
-
-
-def regularized_gram(head: Array, penalty: Penalty) -> Array:
-    """A = W Wᵀ + λ_H I: head (..., C, P) -> (..., C, C)."""
-    return psd.gram(head) + penalty.features * np.eye(head.shape[-2])
 
 
 def profiled_objective(head: Array, covariance: Array, penalty: Penalty) -> Array:
@@ -167,12 +164,46 @@ class Prediction(DisplayMethods):
             return (clipped,)
         return clipped, "No client is active in every direction, so the limit may depend on the start."
 
-    def trajectory(self, initial: Any, rounds: int) -> Array:
-        """Predict Grams of the shared head in rounds 0..T from an initial Gram (C, C): (T + 1, ..., C, C)."""
+    def trajectory(self, initial: Any, rounds: int, proximal: float = 0.0) -> Array:
+        """Predict Grams of the shared head in rounds 0..T from an initial Gram (C, C): (T + 1, ..., C, C).
+
+        The recursion is eq. (9), or eq. (B8) with a proximal weight ρ > 0.
+        """
         if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
             raise InputError(f"rounds must be a whole number, 0 or more, not {rounds}.", field="rounds")
         head = initial_head(initial, len(self.moments.targets))
-        return trajectory(head, self.grams, self.moments.client_weights, int(rounds))
+        if not proximal:
+            return trajectory(head, self.grams, self.moments.client_weights, int(rounds))
+        return proximal_trajectory(
+            head, self.moments.covariance, self.moments.client_weights, self.penalty,
+            check_proximal(proximal), int(rounds),
+        )  # fmt: skip
+
+    def proximal_limit(self, weight: float) -> Array:
+        """Predict the Gram where proximal training with a weight ρ > 0 ends, eq. (B9): (..., C, C).
+
+        It is near the barycenter for small weights, and near G_within for large ones. Training with a large
+        weight takes many rounds to get there.
+
+        Examples
+        --------
+        >>> from fedgram import Moments, Penalty, predict
+        >>> moments = Moments(count=[9, 9], mean=[[0.0], [0.0]], covariance=[[[1.0]], [[9.0]]])
+        >>> prediction = predict(moments, Penalty(features=0.25, head=0.25))
+        >>> [round(prediction.proximal_limit(weight).item(), 3) for weight in (1e-6, 0.1, 1.0, 1e6)]
+        [1.593, 1.608, 1.749, 1.986]
+        >>> prediction.barycenter.gram.round(3).item(), prediction.within.round(3).item()
+        (1.593, 1.986)
+        """
+        shape, size = self.barycenter.factor.shape[:-2], len(self.moments.targets)
+        limits = np.empty((*shape, size, size))
+        for at in np.ndindex(shape):
+            head = find_proximal_limit(
+                self.barycenter.factor[at], self.moments.covariance[at], self.moments.client_weights[at],
+                self.penalty, check_proximal(weight),
+            )  # fmt: skip
+            limits[at] = psd.gram(head)
+        return limits
 
 
 def initial_head(gram: Any, targets: int) -> Array:

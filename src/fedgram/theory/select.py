@@ -15,10 +15,11 @@ from fedgram._util.arrays import Array, as_finite_array, common_batch
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
+from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor, transpose
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import phi, regularized_gram
+from fedgram.theory.predict import phi
 
 # Fraction of λ_H below which the head ignores an eigendirection of W Wᵀ.
 NEGLIGIBLE = 1e-2

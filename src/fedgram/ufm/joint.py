@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from fedgram._util.arrays import Array, outer
+from fedgram.theory.derivatives import regularized_gram, two_sided, two_sided_transposed
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
-from fedgram.theory.predict import regularized_gram
-from fedgram.ufm.profiled import Profiled, two_sided, two_sided_transposed
+from fedgram.ufm.profiled import Profiled
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedgram._util.arrays import Array
+from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.psd import closest_factor
-from fedgram.theory.predict import Prediction, regularized_gram
+from fedgram.theory.predict import Prediction
 
 
 def averaged_objective(prediction: Prediction, heads: Array) -> float:
