@@ -160,7 +160,7 @@ def test_docstrings_cite_equations_of_the_theory_page():
 
 def test_gallery_scripts_are_pages_with_one_title():
     scripts = sorted((ROOT / "docs" / "gallery").glob("*.py"))
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     for script in scripts:
         ast.parse(script.read_text())
         page = read_script(script)
