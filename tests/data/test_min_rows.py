@@ -65,7 +65,7 @@ def test_complete_rows_count(table):
 def test_rows_without_a_client_are_still_refused(table):
     table.loc[0, "site"] = None
     table.loc[1, "site"] = " "
-    with pytest.raises(InputError, match="2 of 70 rows have a missing value in 'site'"):
+    with pytest.raises(InputError, match=r"2 of 70 rows have a missing value in 'site' \(no client: 2\)"):
         read(table, drop_missing=False, min_rows=3)
 
 

@@ -7,6 +7,7 @@ first. If some client is far away, a second pass shifts each client by its own m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
@@ -246,17 +247,19 @@ def _check_complete(table: SourceTable) -> None:
     check_in_every_file(table, columns)
     if not columns:
         return
-    worst = [m for m in np.argsort(-missing, kind="stable") if missing[m]]
-    names = [f"client '{clients[m]}'" if clients[m] else "no client" for m in worst]
-    places = ", ".join(f"{name}: {missing[m]:,.0f}" for name, m in zip(names[:3], worst, strict=False))
-    places += ", ..." if len(worst) > 3 else ""
+    by_client = Counter[str | None]()
+    for name, count in zip(clients, missing, strict=True):  # missing names are NULL or blank
+        by_client[name] += int(count)
+    worst = [(name, count) for name, count in by_client.most_common() if count]
+    shown = [f"client '{name}': {count:,}" if name else f"no client: {count:,}" for name, count in worst]
+    places = ", ".join(shown[:3]) + (", ..." if len(worst) > 3 else "")
     have = "has" if missing.sum() == 1 else "have"
     hint = missing_client_hint(table.source) if is_unnamed.any() else ""
     raise InputError(
         f"{missing.sum():,.0f} of {values[:, 0].sum():,.0f} rows {have} a missing value in "
         f"{quote_list(columns)} ({places}). Drop them (--drop-missing, drop_missing=True), or fill "
         f"them.{hint}",
-        client=clients[worst[0]],
+        client=worst[0][0],
         field=columns[0],
     )
 
