@@ -172,10 +172,14 @@ def test_sites_whose_mean_predicts_as_well_are_named():
     problem = hold_out(Problem.from_arrays(rows, rows), 0.25).hold_out_validation(0.2)
     errors = {name: split.targets**2 for name, split in problem.test.items()}
     errors["b"] = errors["b"] / 100
-    (note,) = _mean_notes(problem, [4 * errors["a"], errors["b"], 4 * errors["c"][:3]])
-    assert note.startswith("At 1 of 2 sites the recommended model predicts test rows no better than")
-    assert note.endswith("would: 'a'.")
-    assert _mean_notes(problem, [each / 100 for each in errors.values()]) == ()
+    verdicts = {"a": "undecided", "b": "join", "c": "untested"}
+    sites = [SimpleNamespace(name=name, verdict=verdict) for name, verdict in verdicts.items()]
+    (note,) = _mean_notes(problem, sites, [4 * errors["a"], errors["b"], 4 * errors["c"]])
+    assert note == (
+        "At 1 of 2 sites with enough test rows the recommended model predicts them no better than the mean "
+        "of the site's other rows would: 'a'."
+    )
+    assert _mean_notes(problem, sites, [each / 100 for each in errors.values()]) == ()
 
 
 def test_a_site_that_decides_the_total_is_named():

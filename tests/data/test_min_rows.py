@@ -79,6 +79,11 @@ def test_no_client_is_large_enough(table):
         read(table, min_rows=1000)
 
 
+def test_a_number_of_rows_is_not_negative(table):
+    with pytest.raises(InputError, match="--min-rows must be 0 or more, not -1"):
+        read(table, min_rows=-1)
+
+
 def test_the_command_line_leaves_out_small_clients(table, tmp_path):
     path = tmp_path / "table.csv"
     table.to_csv(path, index=False)

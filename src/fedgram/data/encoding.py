@@ -202,12 +202,15 @@ class Encoding:
             on_warning(f"Levels{place} that training did not see count as no level: {', '.join(unseen)}.")
         return np.clip(np.hstack(list(blocks.values())), -CLIP, CLIP)
 
+    @property
+    def number_inputs(self) -> tuple[NumberColumn, ...]:
+        """Inputs that are numbers."""
+        return tuple(column for column in self.inputs if isinstance(column, NumberColumn))
+
     def find_clipped(self, columns: Columns, site: str = "") -> dict[str, Array]:
         """Find rows (N,) whose numbers `encode_inputs` clips, by column; columns without any are absent."""
         far = {
-            column.name: np.abs(column.encode(columns, site)[:, 0]) > CLIP
-            for column in self.inputs
-            if isinstance(column, NumberColumn)
+            column.name: np.abs(column.encode(columns, site)[:, 0]) > CLIP for column in self.number_inputs
         }
         return {name: rows for name, rows in far.items() if rows.any()}
 

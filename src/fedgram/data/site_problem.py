@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
+from fedgram.data.column_notes import describe_new_values, describe_scales, describe_units
 from fedgram.data.columns import Columns, parse_numbers
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
@@ -83,8 +84,15 @@ def build_site_problem(
         check_training_rows(site, len(rows.fitted), counts[site], len(targets), test_fraction)
     fitted = {site: _take(table, parts[site].fitted) for site, table in tables.items()}
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
-    described = _describe_clipped(encoding, tables), _describe_outliers(encoding, tables)
-    for sentence in (*find_stray_text(tables, inputs), *chain(*described)):
+    described = (
+        find_stray_text(tables, inputs),
+        _describe_clipped(encoding, tables),
+        describe_scales(encoding, tables),
+        _describe_outliers(encoding, tables),
+        describe_units(encoding, tables),
+        describe_new_values(encoding, tables, parts) if time else (),
+    )
+    for sentence in chain(*described):
         on_warning(sentence)
 
     def encode(part: Callable[[RowParts], Array]) -> dict[str, Split]:

@@ -17,6 +17,7 @@ from fedgram.display.console import plain_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice, SiteAdvice, Verdict
+from fedgram.runs.paired_bootstrap import FEWEST_CONSECUTIVE_ROWS, FEWEST_ROWS
 
 MAX_SITES = 10  # shown unless all are asked for
 NO_SKILL = (
@@ -34,7 +35,7 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
         _answer(advice),
         "; ".join(
             f"{name}: {format_digits(alone.rmse[c])} alone, {format_digits(ours.rmse[c])} federated, "
-            f"{format_digits(errors[POOLED].rmse[c])} if rows could be pooled "
+            f"{format_digits(errors[POOLED].rmse[c])} by one network for all "
             f"(RMSE{_unit(', ', units[c], name)})"
             for c, name in enumerate(advice.targets)
         )
@@ -50,11 +51,7 @@ def _answer(advice: Advice) -> str:
     if np.isnan(change):
         return "Stay alone: working alone has no error on held-out rows."
     if np.isnan(low):
-        rows = _describe_rows(advice.sites)
-        return (
-            f"{rows} are too few to tell whether joining pays: it takes six in all, or 16 at a site with "
-            f"--time. Hold out more with --test-fraction.{_describe_recommendation(advice)}"
-        )
+        return _describe_few_rows(advice)
     is_clear = (high < 0 and advice.recommended == AUTO) or low > 0
     answer = ("Stay alone" if low > 0 else "Federate") if is_clear else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
@@ -64,6 +61,17 @@ def _answer(advice: Advice) -> str:
         f"{format_digits(abs(change), 2)} % in total (95 %: {_describe_interval(low, high)})."
         f"{'' if is_clear else _describe_recommendation(advice)}"
     )
+
+
+def _describe_few_rows(advice: Advice) -> str:
+    """Say how many rows a verdict takes, and how to get them."""
+    lead = f"{_describe_rows(advice.sites)} are too few to tell whether joining pays"
+    if sum(site.test_rows for site in advice.sites) < FEWEST_ROWS:
+        needed = f": it takes {FEWEST_ROWS} in all, or {FEWEST_CONSECUTIVE_ROWS} at a site with --time."
+        return f"{lead}{needed} Hold out more with --test-fraction.{_describe_recommendation(advice)}"
+    remedy = "Hold out more with --test-fraction, or random rows, without --time."
+    needed = f": in order of time it takes {FEWEST_CONSECUTIVE_ROWS} at a site."
+    return f"{lead}{needed} {remedy}{_describe_recommendation(advice)}"
 
 
 def _describe_interval(low: float, high: float) -> str:
@@ -85,7 +93,7 @@ def _describe_recommendation(advice: Advice) -> str:
     if not advice.has_skill:
         return ""
     if advice.recommended == AUTO:
-        return " Joining is recommended: on most problems of our benchmarks it helped."
+        return " Joining is recommended all the same: on most problems of our benchmarks it helped."
     if advice.total_change[1] > -LEAST_GAIN:
         return f" Working alone is recommended: joining gains less than {100 * LEAST_GAIN:g} %."
     return " Working alone is recommended, since its error is much lower on these rows."
@@ -102,7 +110,8 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
     }
     found = {part: count for part, count in parts.items() if count}
     if len(found) == 1 < len(sites):
-        return f"All {len(sites):,} sites {next(iter(found))}.{_count_unclear_losses(sites)}"
+        everyone = "Both sites" if len(sites) == 2 else f"All {len(sites):,} sites"
+        return f"{everyone} {next(iter(found))}.{_count_unclear_losses(sites)}"
     *first, last = (f"{count} {part}" for part, count in found.items())
     counted = f"{', '.join(first)}{' and ' if first else ''}{last}"
     return f"Of {pluralize(len(sites), 'site')}, {counted}.{_count_unclear_losses(sites)}"
@@ -199,10 +208,12 @@ def _total_table(advice: Advice, units: Sequence[str]) -> Table:
 
 
 def _site_table(advice: Advice, shown: int) -> Table:
-    """RMSE and R² of the sites that are shown: alone, federated, and if rows could be pooled."""
+    """RMSE and R² of the sites that are shown: alone, federated, and one network trained on all rows."""
     errors = {each.name: each for each in advice.procedures}
     compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
-    table = plain_table(title="Held-out rows of each site", title_justify="left", collapse_padding=True)
+    some = f"{shown} of {len(advice.sites):,} sites (--all shows the others)"
+    which = some if shown < len(advice.sites) else "each site"
+    table = plain_table(title=f"Held-out rows of {which}", title_justify="left", collapse_padding=True)
     for heading in ("site", "target"):
         table.add_column(heading, overflow="fold")
     for heading in ("RMSE alone", "federated", "pooled", "R² alone", "federated", "pooled"):

@@ -21,7 +21,7 @@ from fedgram.runs.advice import (
     Errors,
     SiteAdvice,
 )
-from fedgram.runs.paired_bootstrap import FEWEST_ROWS, relative_change
+from fedgram.runs.paired_bootstrap import relative_change
 from fedgram.training.linear_baselines import linear_errors
 
 # Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
@@ -46,7 +46,7 @@ def write_notes(
         *_deciding_site_notes(sites, squares[ALONE], squares[AUTO]),
         *_small_site_notes(sites, recommended),
         *_skill_notes(problem, procedures, recommended),
-        *_mean_notes(problem, squares[recommended]),
+        *_mean_notes(problem, sites, squares[recommended]),
         *_least_error_notes(squares, recommended, in_time_order),
         *_linear_notes(linear_errors(problem), squares[recommended], in_time_order),
     )
@@ -102,22 +102,22 @@ def _skill_notes(problem: Problem, procedures: Sequence[Errors], recommended: st
     return tuple(notes)
 
 
-def _mean_notes(problem: Problem, squares: Sequence[Array]) -> tuple[str, ...]:
+def _mean_notes(problem: Problem, sites: Sequence[SiteAdvice], squares: Sequence[Array]) -> tuple[str, ...]:
     """Name sites where the recommended model predicts no better than the mean of the site's own rows."""
-    worse, tested = [], 0
+    worse, decisive = [], [each.name for each in sites if each.verdict != "untested"]
     for site, ours in zip(problem.clients, squares, strict=True):
-        if len(ours) < FEWEST_ROWS:
+        if site not in decisive:
             continue
-        tested += 1
         known = np.concatenate([problem.train[site].targets, problem.validation[site].targets])
         if ours.mean() >= ((problem.test[site].targets - known.mean(axis=0)) ** 2).mean():
             worse.append(site)
     if not worse:
         return ()
     others = f" and {len(worse) - 5} more" if len(worse) > 5 else ""
+    where = f"At {len(worse)} of {pluralize(len(decisive), 'site')} with enough test rows"
     return (
-        f"At {len(worse)} of {pluralize(tested, 'site')} the recommended model predicts test rows no better "
-        f"than the mean of the site's other rows would: {quote_list(worse[:5])}{others}.",
+        f"{where} the recommended model predicts them no better than the mean of the site's other rows "
+        f"would: {quote_list(worse[:5])}{others}.",
     )
 
 

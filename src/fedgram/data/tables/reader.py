@@ -227,7 +227,9 @@ def select_rows(table: SourceTable, drop_missing: bool) -> None:
 
 def leave_out_small_clients(table: SourceTable, min_rows: int, on_warning: Callable[[str], None]) -> None:
     """Drop clients with fewer complete rows from the view `data`, and name them."""
-    if min_rows < 1:
+    if min_rows < 0:
+        raise InputError(f"--min-rows must be 0 or more, not {min_rows}.", field="min_rows")
+    if not min_rows:
         return
     table.connection.execute(FIND_NAN)
     complete = " AND ".join(f"NOT isnan(y{number})" for number in range(len(table.targets)))
