@@ -184,7 +184,9 @@ def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
         "from centralized predictions with a shared bias, a private bias and the correction:"
     )
     omitted = size.size - table.row_count
-    return Listing(title, table, f"  and {omitted:,} smaller effects (--all shows them)" if omitted else "")
+    return Listing(
+        title, table, f"  and {pluralize(omitted, 'smaller effect')} (--all shows them)" if omitted else ""
+    )
 
 
 def _list_offsets(moments: Moments, show_all: bool) -> Listing:
