@@ -27,6 +27,8 @@ from fedgram.training.linear_baselines import linear_errors
 # Percent of mean squared error: notes name a better procedure if the whole interval of its gain is above.
 NOTEWORTHY = 1.0
 
+ONE_PERIOD = "Held-out rows are the latest ones. Intervals say nothing about how other periods differ."
+
 Squares = Mapping[str, Sequence[Array]]
 """Squared errors (N_m, C) of every site's test rows, by procedure."""
 
@@ -49,6 +51,7 @@ def write_notes(
         *_mean_notes(problem, sites, squares[recommended]),
         *_least_error_notes(squares, recommended, in_time_order),
         *_linear_notes(linear_errors(problem), squares[recommended], in_time_order),
+        *((ONE_PERIOD,) if in_time_order else ()),
     )
 
 
