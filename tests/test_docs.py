@@ -97,6 +97,11 @@ def test_printed_sentences_wrap_and_tables_do_not():
     assert "```{ .text .output }\nsite   RMSE\n────\noslo   1.2\n```" in page
 
 
+def test_a_matrix_is_one_block():
+    page = execute_page("```python\nimport numpy as np\n\nprint(np.eye(2))\n```\n", "page").markdown
+    assert "```{ .text .output }\n[[1. 0.]\n [0. 1.]]\n```" in page
+
+
 def test_code_below_the_fold_is_hidden_and_its_output_shown():
     page = execute_page("```python\n# fold\nprint(6 * 7)\n```\n", "page").markdown
     assert page.startswith('<details class="code" markdown="1">')

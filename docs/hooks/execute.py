@@ -164,7 +164,8 @@ def _as_output(text: str) -> str:
 
 
 def _is_table_row(line: str) -> bool:
-    return "  " in line.strip() or "──" in line or not line.strip()
+    is_matrix = line.startswith(("[[", " ["))  # NumPy's
+    return "  " in line.strip() or "──" in line or is_matrix or not line.strip()
 
 
 def _take_figures() -> list[tuple[bytes, str]]:
