@@ -377,7 +377,7 @@ def test_advice_says_what_the_command_prints(capsys):
     assert "by 0.3 (95 %: 0.1 to 0.5), from 1 to 0.7." in found.summary()
 
 
-JOIN = " Joining is recommended all the same: on most problems of our benchmarks it helped."
+JOIN = " Joining is recommended, since it helped on most problems of our benchmarks."
 WIDE = "(95 %: from 20 % lower to 40 % higher)." + JOIN
 
 

@@ -93,7 +93,7 @@ def _describe_recommendation(advice: Advice) -> str:
     if not advice.has_skill:
         return ""
     if advice.recommended == AUTO:
-        return " Joining is recommended all the same: on most problems of our benchmarks it helped."
+        return " Joining is recommended, since it helped on most problems of our benchmarks."
     if advice.total_change[1] > -LEAST_GAIN:
         return f" Working alone is recommended: joining gains less than {100 * LEAST_GAIN:g} %."
     return " Working alone is recommended, since its error is much lower on these rows."
