@@ -94,6 +94,23 @@ def test_a_limit_is_the_same_after_a_round(weight):
     assert psd.relative_error(prediction.trajectory(limit, 1, weight)[1], limit) < 1e-13
 
 
+@pytest.mark.parametrize("weight", [1e-8, 1e-6, 1e2, 1e6])
+@pytest.mark.parametrize("penalty", [Penalty(1e-3, 0.3), Penalty(0.2, 1e-4)], ids=str)
+@pytest.mark.parametrize("size", [1, 5])
+def test_limits_are_exact_for_extreme_weights(size, penalty, weight):
+    moments = random_moments(np.random.default_rng(size), clients=7, size=size)
+    prediction = predict(replace(moments, covariance=9 * moments.covariance), penalty)
+    assert prediction.fully_active
+    limit = prediction.proximal_limit(weight)
+    after = prediction.trajectory(limit, 1, weight)[1]
+    assert psd.relative_error(after, limit) < 1e-13
+    other = prediction.proximal_limit(1.001 * weight)
+    ends = prediction.barycenter.gram, prediction.within  # it moves from one toward the other
+    away, closer = (psd.relative_error(np.stack([limit, other]), end) for end in ends)
+    assert away[1] > away[0] - 1e-13
+    assert closer[1] < closer[0] + 1e-13
+
+
 @pytest.mark.parametrize("weight", [1e-4, 1.0])
 def test_equal_clients_end_at_their_own_gram(weight):
     covariance = np.diag([2.0, 0.5])

@@ -22,7 +22,7 @@ from fedgram.theory.penalty import Penalty
 
 STEPS, HALVINGS = 100, 30  # of Newton's method, and of one of its steps
 CHANGE = 1e-9  # relative change in a step after which the error is below rounding
-ROTATION = 1e-9  # relative rate of a direction that is a rotation of the head
+ROTATION, NOISE = 1e-9, 1e-14  # curvature along rotations relative to the largest, and its rounding
 ROUNDING = 1e-14  # relative increase of a loss that is no increase
 
 
@@ -42,7 +42,8 @@ def proximal_heads(broadcast: Array, covariance: Array, penalty: Penalty, weight
         fit = psd.trace(short @ np.linalg.solve(gram, short))
         return 0.5 * (penalty.head * fit + weight * psd.frobenius(heads - target) ** 2)
 
-    heads = closest_factor(target, optimal)
+    share = weight / (penalty.head + weight)
+    heads = (1 - share) * closest_factor(target, optimal) + share * target
     value = loss(heads)
     for _ in range(STEPS):
         slope = fit_gradient(heads, covariance, penalty) + penalty.head * heads + weight * (heads - target)
@@ -88,26 +89,42 @@ def find_proximal_limit(
 ) -> Array:
     """Find the head W that a round returns unchanged, eq. (B9): start (C, C) -> W (C, C).
 
-    Newton's method; where it does not come closer, a plain round does. The Jacobian of a round is
-    ρ Σ_m p_m H_m⁻¹ with the Hessians H_m of the clients' problems. Rotations of the head are left out.
+    It minimizes the average of the clients' Moreau envelopes. With the Hessian H_m of F at a client's head
+    W̃_m, an envelope has the gradient ∇F(W̃_m) and the Hessian ρ H_m (H_m + ρ I)⁻¹. Newton's method with
+    absolute eigenvalues; where it does not come closer, a plain round does. Rotations of the head, which
+    change nothing, are left out.
     """
+    unit = np.eye(start.size)
+    is_small = weight < penalty.head  # the two branches are equal, but for rounding
 
-    def round_at(head: Array) -> tuple[Array, Array]:
+    def gradient_at(head: Array) -> tuple[Array, Array]:
         heads = proximal_heads(head, covariance, penalty, weight)
-        return heads, average(client_weights, heads) - head
+        if is_small:
+            return heads, weight * (head - average(client_weights, heads))
+        return heads, average(client_weights, fit_gradient(heads, covariance, penalty) + penalty.head * heads)
 
-    head, ridge = start, (penalty.head + weight) * np.eye(start.size)
-    heads, change = round_at(head)
+    def hessian_at(heads: Array) -> Array:
+        curved = fit_hessian(heads, covariance, penalty) + penalty.head * unit
+        if is_small:
+            return weight * (unit - weight * average(client_weights, np.linalg.inv(curved + weight * unit)))
+        return average(client_weights, curved @ np.linalg.inv(curved / weight + unit))
+
+    head = start
+    heads, slope = gradient_at(head)
     for _ in range(STEPS):
-        inverse = np.linalg.inv(fit_hessian(heads, covariance, penalty) + ridge)
-        rate, basis = np.linalg.eigh(np.eye(head.size) - weight * average(client_weights, inverse))
-        along = np.where(rate > ROTATION * rate.max(), basis.T @ change.reshape(-1) / rate, 0.0)
-        moved = head + (basis @ along).reshape(head.shape)
-        if psd.frobenius(moved - head) <= CHANGE * psd.frobenius(moved):
+        rate, basis = np.linalg.eigh(psd.symmetric(hessian_at(heads)))
+        rate = np.abs(rate)
+        kept = rate > (ROTATION + NOISE * penalty.head / weight) * rate.max()
+        along = basis[:, kept].T @ slope.reshape(-1) / rate[kept]
+        moved = head - (basis[:, kept] @ along).reshape(head.shape)
+        if psd.frobenius(moved - head) <= CHANGE * psd.frobenius(start):
             return moved
-        heads, found = round_at(moved)
-        if psd.frobenius(found) > psd.frobenius(change):
-            moved = head + change
-            heads, found = round_at(moved)
-        head, change = moved, found
-    raise AccuracyError(f"The limit at the proximal weight {weight:g} was not found.")
+        heads, found = gradient_at(moved)
+        if psd.frobenius(found) > psd.frobenius(slope):
+            moved = head - slope / weight
+            heads, found = gradient_at(moved)
+        head, slope = moved, found
+    raise AccuracyError(
+        f"The limit at the proximal weight {weight:g} was not found. It may be zero along a direction in which "
+        "few clients are active."
+    )
