@@ -125,6 +125,6 @@ def find_proximal_limit(
             heads, found = gradient_at(moved)
         head, slope = moved, found
     raise AccuracyError(
-        f"The limit at the proximal weight {weight:g} was not found. It may be zero along a direction in which "
-        "few clients are active."
+        f"The limit at the proximal weight {weight:g} was not found. It may be zero along a direction in "
+        "which few clients are active."
     )
