@@ -25,10 +25,8 @@ def describe_scales(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterat
         values = np.concatenate([column.encode(table, site)[:, 0] for site, table in tables.items()])
         is_far = np.abs(values) > CLIP
         rest = values[~is_far]
-        varies = (
-            np.median(np.abs(rest - np.median(rest))) > 0
-        )  # not a rare event, where most values are equal
-        if is_far.any() and varies and rest.std() < ALMOST_EQUAL:
+        is_rare_event = np.median(np.abs(rest - np.median(rest))) == 0  # most values are equal
+        if is_far.any() and not is_rare_event and rest.std() < ALMOST_EQUAL:
             decided.append(column.name)
     if decided:
         yield (
@@ -80,5 +78,5 @@ def describe_new_values(
     if new:
         yield (
             f"Most test rows have values of {quote_list(new[:5])} that no training row has, as columns that "
-            "grow with time do. Models cannot learn what happens there: drop them, or use the month instead."
+            "grow with time do. Models cannot learn what happens there: compare the errors without them."
         )
