@@ -159,6 +159,20 @@ kaiming_normal = partial(nn.init.kaiming_normal_, a=0.25)  # the slope with whic
 BACKBONE, ALL_BUT_HEAD = ("backbone",), ("backbone", "feature")
 VARIANTS = {
     "as built in": Variant(),
+    "Kaiming-normal weights": Variant(change=partial(reset, kaiming_normal, BACKBONE)),
+    "Kaiming-normal weights and activation after the input layer": Variant(
+        with_first_activation, partial(reset, kaiming_normal, BACKBONE)
+    ),
+    "Kaiming-normal weights and activation before each layer": Variant(
+        partial(with_blocks, pre_activated), partial(reset, kaiming_normal, BACKBONE)
+    ),
+    "Kaiming-normal weights and PReLU slope per channel": Variant(
+        with_slope_per_channel, partial(reset, kaiming_normal, BACKBONE)
+    ),
+    "PReLU slope per channel": Variant(with_slope_per_channel),
+    "inputs times 3": Variant(lambda inputs: nn.Sequential(Scaled(3.0, nn.Identity()), ResMLP(inputs))),
+    "clip 0.1": Variant(settings={"clip": 0.1}),
+    "clip 1000": Variant(settings={"clip": 1000.0}),
     "Kaiming-normal weights up to the features": Variant(change=partial(reset, kaiming_normal, ALL_BUT_HEAD)),
     "feature layer times 20": Variant(change=partial(scale, "feature", 20.0)),
     "feature layer times 5": Variant(change=partial(scale, "feature", 5.0)),
@@ -171,12 +185,7 @@ VARIANTS = {
     "BatchNorm before each block and last": Variant(partial(pre_normalized, nn.BatchNorm1d)),
     "LayerNorm before each block and last": Variant(partial(pre_normalized, nn.LayerNorm)),
     "one layer per block": Variant(partial(with_blocks, single_layer)),
-    "PReLU slope per channel": Variant(with_slope_per_channel),
     "no activation after the sum": Variant(partial(with_blocks, plain_sum)),
-    "inputs times 3": Variant(lambda inputs: nn.Sequential(Scaled(3.0, nn.Identity()), ResMLP(inputs))),
-    "clip 0.1": Variant(settings={"clip": 0.1}),
-    "clip 1000": Variant(settings={"clip": 1000.0}),
-    "Kaiming-normal weights": Variant(change=partial(reset, kaiming_normal, BACKBONE)),
     "activation before each layer": Variant(partial(with_blocks, pre_activated)),
     "activation after the input layer": Variant(with_first_activation),
     "outputs times 4": Variant(lambda inputs: Scaled(4.0, ResMLP(inputs))),
@@ -200,7 +209,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=28.0)
-    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, help="needed unless --list is given")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of runs and of the table")
     parser.add_argument("--settings", default=",".join(TABLES))
     parser.add_argument("--variants", default=",".join(VARIANTS))
@@ -213,6 +222,10 @@ def main() -> None:
     if given.list:
         print(*VARIANTS, sep="\n")
         return
+    if given.data_dir is None:
+        parser.error("--data-dir is missing")
+    if unknown := set(given.variants.split(",")) - set(VARIANTS):
+        parser.error(f"unknown variant: {', '.join(sorted(unknown))}; --list prints all")
     end, longest = time.monotonic() + 60 * given.minutes, 0.0
     for name, setting in product(given.variants.split(","), given.settings.split(",")):
         begin = time.monotonic()
