@@ -125,6 +125,7 @@ def test_time_holds_out_the_latest_rows(table):
 BAD = {
     ("--client", "school", "--targets", "score"): "needs --inputs",
     (*COLUMNS, "--impute", "mean"): "Unknown --impute: 'mean'. Use 'median'.",
+    (*COLUMNS, "--categories", "sex,hight"): "Category 'hight' is no input",
     (*COLUMNS, "--time", "sex"): "sex",
     (*COLUMNS, "--test-fraction", "0"): "No site has test rows. A table's site needs 10 rows, or 5 if all",
     (*COLUMNS, "--data-seed", "-1"): "A seed must be a whole number of at least 0, not -1.",

@@ -271,7 +271,14 @@ def test_the_validation_fraction_is_that_of_the_option(own, tmp_path, options):
 
 
 @pytest.mark.parametrize(
-    "options", [["--standardize"], ["--impute", "median"], ["--time", "day"], ["--where", "a > 0"]]
+    "options",
+    [
+        ["--standardize"],
+        ["--impute", "median"],
+        ["--time", "day"],
+        ["--where", "a > 0"],
+        ["--categories", "a"],
+    ],
 )
 def test_flags_for_tables_and_for_datasets_are_told_apart(own, tmp_path, options):
     own.assign(day=range(90)).to_csv(tmp_path / "own.csv", index=False)
@@ -280,6 +287,22 @@ def test_flags_for_tables_and_for_datasets_are_told_apart(own, tmp_path, options
     code, _, err = fedgram("train", "swimmer-mini", *options, *TINY, cwd=tmp_path)
     said = f"fedgram: {options[0]} applies to tables, but 'swimmer-mini' is a named dataset.\n"
     assert (code, err) == (2, said)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_codes_stay_categories_in_predictions(own, tmp_path, suffix):
+    own = own.assign(code=np.arange(90) % 4)
+    write = {"csv": lambda table, path: table.to_csv(path, index=False), "parquet": pd.DataFrame.to_parquet}
+    write[suffix](own, tmp_path / f"own.{suffix}")
+    columns = ["--client", "site", "--inputs", "a,code", "--targets", "y", "--categories", "code"]
+    given = [tmp_path / f"own.{suffix}", *columns, *TINY, "--out", tmp_path / "runs"]
+    code, _, err = fedgram("train", *given)
+    assert code == 0, err
+    write[suffix](own[:6].assign(code=[0, 1, 2, 3, 1, 7]), tmp_path / f"new.{suffix}")
+    (model,) = (tmp_path / "runs").rglob("model.safetensors")
+    code, _, err = fedgram("runs", "predict", model.parent, tmp_path / f"new.{suffix}", "--client", "site")
+    assert code == 0, err
+    assert "that training did not see count as no level: '7' of 'code'" in err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

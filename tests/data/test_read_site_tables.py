@@ -113,6 +113,28 @@ def test_categories_of_training_stay_text():
     np.testing.assert_array_equal(columns["dose"], table["dose"])
 
 
+@pytest.mark.parametrize(
+    ("source", "levels"),
+    [(lambda table: table, ["0", "1", "2"]), (write, ["0.0", "1.0", "2.0"])],
+    ids=["memory", "csv"],
+)
+def test_numbers_that_are_codes_become_text(source, levels):
+    table = frame().assign(grade=np.arange(24) % 4, dose=np.arange(24.0) % 3)
+    spec = replace(SPEC, categories=("grade", "dose"))
+    tables = read_site_tables(source(table), spec)
+    names = Encoding.fit(tables, inputs=spec.inputs, targets=spec.targets).input_names
+    assert [name for name in names if "'" not in name] == [
+        *(f"dose={level}" for level in levels), *(f"grade={level}" for level in range(4)),
+        "smoker=false", "smoker=true",
+    ]  # fmt: skip
+    assert tables["a"]["grade"].tolist() == [str(number) for number in table["grade"][table["site"] == "a"]]
+
+
+def test_a_code_must_be_an_input():
+    error = refusal(frame(), replace(SPEC, categories=["grad"]))
+    assert str(error) == "Category 'grad' is no input; did you mean 'grade'? Add it to the inputs."
+
+
 def test_one_site_without_a_column_of_sites():
     spec = replace(SPEC, client=None, site="oslo")
     tables = read_site_tables(write(frame()), spec)

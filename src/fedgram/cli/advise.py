@@ -24,6 +24,7 @@ def advise(
     targets: options.Targets = None,
     time: options.Time = None,
     impute: options.Impute = None,
+    categories: options.Categories = None,
     test_fraction: options.TestFraction = None,
     where: options.Where = None,
     drop_missing: options.DropMissing = False,
@@ -55,7 +56,9 @@ def advise(
     from fedgram.display.console import make_console
     from fedgram.display.plotting import figure_suffix
 
-    spec = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute)
+    spec = parse_table_spec(
+        client, inputs, targets, test_fraction, where, drop_missing, time, impute, categories
+    )
     problem = load_site_problem(data, data_dir, spec, data_seed)
     target_units = parse_units(units, problem.target_names or problem.moments.targets)
     if figure:  # reject it before training

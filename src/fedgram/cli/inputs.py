@@ -209,7 +209,7 @@ def load_problem(
     else:
         dataset_flags = {"--variant": options.variant, "--larger": options.larger}
         reject_flags(dataset_flags, f"named datasets, but '{dataset}' is a table")
-        if standardize or table.time or table.impute:
+        if standardize or table.time or table.impute or table.categories:
             if validation is None:  # all rows but those for testing are for training
                 return _read_site_table(dataset, table, options.seed).with_validation_in_training()
             return _read_site_table(dataset, table, options.seed, validation)
@@ -246,6 +246,7 @@ def parse_table_spec(
     drop_missing: bool,
     time: str | None,
     impute: str | None,
+    categories: str | None,
     kind: str | None = None,
 ) -> TableSpec:
     """Collect the options for tables; lists are separated by commas."""
@@ -254,6 +255,7 @@ def parse_table_spec(
     return TableSpec(
         client, split_names(inputs or ""), split_names(targets or ""), test_fraction, where, drop_missing,
         kind=kind, time=time, impute=impute,  # type: ignore[arg-type]  # Problem checks the kind
+        categories=split_names(categories or ""),
     )  # fmt: skip
 
 
@@ -272,8 +274,9 @@ def _read_site_table(
     _require_flags(spec)
     return read_site_problem(
         dataset, client=str(spec.client), inputs=spec.inputs, targets=spec.targets, time=spec.time,
-        impute=spec.impute, test_fraction=spec.held_out, validation_fraction=validation, where=spec.where,
-        drop_missing=spec.drop_missing, seed=seed, kind=spec.kind or "REAL", on_warning=_print_warning,
+        impute=spec.impute, categories=spec.categories, test_fraction=spec.held_out,
+        validation_fraction=validation, where=spec.where, drop_missing=spec.drop_missing,
+        seed=seed, kind=spec.kind or "REAL", on_warning=_print_warning,
     )  # fmt: skip
 
 

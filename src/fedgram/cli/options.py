@@ -52,6 +52,10 @@ Time = Annotated[
 Impute = Annotated[
     str | None, table_option(help="Fill missing inputs: 'median'. Default: refuse missing inputs.")
 ]
+Categories = Annotated[
+    str | None,
+    table_option(help="Inputs with numbers that are codes, separated by commas: one-hot, as text."),
+]
 
 DataDir = Annotated[
     Path | None,

@@ -90,6 +90,7 @@ def train(
     ] = False,
     time: options.Time = None,
     impute: options.Impute = None,
+    categories: options.Categories = None,
     validation: Annotated[
         float | None,
         typer.Option(
@@ -130,7 +131,9 @@ def train(
         measure_every=measure_every, precision=precision,  # type: ignore[arg-type]  # TrainConfig checks them
         decay=decay,  # type: ignore[arg-type]
     )  # fmt: skip
-    table = parse_table_spec(client, inputs, targets, test_fraction, where, drop_missing, time, impute, kind)
+    table = parse_table_spec(
+        client, inputs, targets, test_fraction, where, drop_missing, time, impute, categories, kind
+    )
     procedures = split_values(*procedure)
     needs_validation = any(Procedure.parse(each).needs_validation for each in procedures)
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None

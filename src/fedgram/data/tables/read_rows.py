@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class TableSpec:
     """Columns and rows to read from a table. Without a client column, all rows belong to `site`.
 
     With `value`, only the rows of the client column that have this value are read; they belong to `site`.
-    `time` and `impute` are for `read_site_tables`, which also reads categories.
+    `time`, `impute` and `categories` are for `read_site_tables`, which also reads categories.
     """
 
     client: str | None
@@ -44,6 +44,7 @@ class TableSpec:
     kind: Kind | None = None
     time: str | None = None
     impute: Impute = None
+    categories: Sequence[str] = ()
 
     @property
     def required_flags(self) -> dict[str, object]:
@@ -60,6 +61,7 @@ class TableSpec:
             "--kind": self.kind,
             "--time": self.time,
             "--impute": self.impute,
+            "--categories": self.categories,
         }
 
     @property

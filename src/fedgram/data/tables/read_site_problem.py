@@ -24,6 +24,7 @@ def read_site_problem(
     targets: str | Sequence[str],
     time: str | None = None,
     impute: Impute = None,
+    categories: str | Sequence[str] = (),
     test_fraction: float = TEST_FRACTION,
     where: str | None = None,
     drop_missing: bool = False,
@@ -46,6 +47,8 @@ def read_site_problem(
         Column with times; the latest rows of each site are for testing instead of random ones.
     impute : {"median", None}
         "median" fills missing inputs; None refuses them.
+    categories : str or list of str
+        Inputs to read as categories although they have numbers, such as codes of machines.
     test_fraction : float
         Fraction of each site's rows for testing.
     where : str, optional
@@ -82,7 +85,7 @@ def read_site_problem(
     """
     spec = TableSpec(
         client, list(as_names(inputs)), list(as_names(targets)), test_fraction, where, drop_missing,
-        time=time, impute=impute,
+        time=time, impute=impute, categories=as_names(categories),
     )  # fmt: skip
     problem, _ = build_site_problem(
         read_site_tables(source, spec, on_warning=on_warning), inputs=spec.inputs, targets=spec.targets,

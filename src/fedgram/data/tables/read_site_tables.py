@@ -9,8 +9,8 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case
-from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column
+from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case, suggest
+from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column, parse_levels
 from fedgram.data.site_summary import FILL_TARGETS
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
@@ -45,6 +45,7 @@ def read_site_tables(
     spec : TableSpec
         Columns and rows. `drop_missing` drops rows without a site, time, target or input; with `impute` rows
         without an input stay. Otherwise a missing site or time is refused, and other missing values are kept.
+        Numbers in `categories` become text: as written in a text file ('07'), otherwise '7' for 7.0.
     on_warning : function of str
         Receives one sentence if rows are dropped.
 
@@ -68,7 +69,9 @@ def read_site_tables(
     >>> tables["a"]["sex"].tolist(), tables["a"]["dose"].tolist()
     (['F', 'M'], [1.0, 3.0])
     """
-    sites, site, columns = _read(source, spec, {})
+    _check_categories(spec)
+    sites, site, columns = _read(source, spec, dict.fromkeys(spec.categories, "category"))
+    columns |= {name: parse_levels(columns, name, "") for name in spec.categories}
     tables = {
         name: {column: values[site == number] for column, values in columns.items()}
         for name, number in sites.items()
@@ -84,6 +87,15 @@ def read_site_tables(
         for name, table in tables.items():
             check_present(table[spec.time], spec.time, name, FILL_TARGETS)
     return tables
+
+
+def _check_categories(spec: TableSpec) -> None:
+    for name in spec.categories:
+        if name not in spec.inputs:
+            raise InputError(
+                f"Category '{name}' is no input{suggest(name, spec.inputs)} Add it to the inputs.",
+                field="categories",
+            )
 
 
 def read_columns(
