@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
+from rich.progress import Progress, TextColumn
 
 from fedgram._util.encodings import replace_missing
-from fedgram.cli.progress import progress_bar
+from fedgram.cli.progress import ProgressBar, progress_bar
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.data.tables.read_rows import TableSpec, read_table
@@ -294,6 +295,24 @@ def test_a_long_training_says_how_far_it_is_in_pipes(monkeypatch, capsys):
             clock[0] = 10.0 * step
             progress.on_fraction("net", step / 8)
     assert capsys.readouterr().err.splitlines() == ["training net: 50%", "trained net"]
+
+
+def test_a_comparison_of_procedures_shows_the_time_left_in_terminals(monkeypatch):
+    clock = [0.0]
+    bar = Progress(TextColumn("{task.description}"), get_time=lambda: clock[0])
+    progress = ProgressBar(bar)
+
+    def shown(seconds, fraction):
+        clock[0] = seconds
+        progress.on_fraction("FedAvg", fraction)
+        return bar.tasks[0].description
+
+    shown(0.0, 0.01)
+    assert [shown(5.0, 0.02), shown(20.0, 0.21)] == ["FedAvg, 8 min left", "FedAvg, 79 s left"]
+    # A second network with this name starts anew.
+    assert shown(600.0, 0.01) == "FedAvg"
+    shown(610.0, 0.11)
+    assert shown(620.0, 0.21) == "FedAvg, 79 s left"
 
 
 @pytest.mark.slow

@@ -39,6 +39,11 @@ def format_bytes(count: int) -> str:
     return f"{value:.3g} GB"
 
 
+def format_duration(seconds: float) -> str:
+    """Format a duration for a progress report: 90 s, 7 min."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def escape_text(text: str, limit: int = 300) -> str:
     """Escape control characters and lone surrogates, and cut long text, for logs and terminals."""
     shown = text if len(text) <= limit else f"{text[:limit]}..."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedgram._util.text import format_bytes
+from fedgram._util.text import format_bytes, format_duration
 from fedgram.display.console import make_console
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # Seconds without a line, after which a training that is not finished says how far it is.
 SILENCE = 30.0
+
+# Seconds of progress that estimate the time left. An epoch of many sites can take a minute.
+RECENT = 600.0
 
 
 class ProgressBar:
@@ -48,6 +51,9 @@ class ProgressBar:
     def on_fraction(self, name: str, fraction: float) -> None:
         """Show which fraction of a training is done; without a terminal, at its end and now and then."""
         self._update(name, name, round(1000 * fraction), 1000)
+        left = self._bar.tasks[self._task(name)].time_remaining
+        if left:
+            self._bar.update(self._task(name), description=f"{name}, {format_duration(left)} left")
         if fraction >= 1:
             self._log_without_terminal(f"trained {name}")
         elif time.monotonic() - self._last_line_at > SILENCE:
@@ -69,7 +75,10 @@ class ProgressBar:
         self._update(file, f"{file} {format_bytes(received)}", received, total)
 
     def _update(self, task: str, description: str, completed: int, total: int | None) -> None:
-        self._bar.update(self._task(task), description=description, completed=completed, total=total)
+        number = self._task(task)
+        if self._bar.tasks[number].completed > completed:  # another training of this name has begun
+            self._bar.reset(number)
+        self._bar.update(number, description=description, completed=completed, total=total)
 
     def _task(self, name: str) -> TaskID:
         if name not in self._tasks:
@@ -87,7 +96,10 @@ def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
     """Show progress; on Ctrl-C, print what is kept and exit with 130."""
     console = make_console(stderr=True, soft_wrap=True)
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal,
+        speed_estimate_period=RECENT,
+    ) as bar:  # fmt: skip
         try:
             yield ProgressBar(bar)
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedgram._util.arrays import Array
-from fedgram._util.text import format_bytes, pluralize
+from fedgram._util.text import format_bytes, format_duration, pluralize
 from fedgram._util.version import __version__
 from fedgram.data.problem import Problem
 from fedgram.federation.alone import choose_alone
@@ -65,11 +65,9 @@ class Status:
         stack = f"stack {self.stack} of {self.stacks}, " if self.stacks > 1 else ""
         errors = sorted(self.errors.values())
         found = f", errors to the prediction {errors[0]:.1e} to {errors[-1]:.1e}" if errors else ""
-        seconds = self.seconds_left
-        left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
         return (
-            f"{stack}round {self.round}/{self.rounds}, epoch {self.epoch}/{self.epochs}, {left} left"
-            f"{found}, {format_bytes(self.peak_memory)}"
+            f"{stack}round {self.round}/{self.rounds}, epoch {self.epoch}/{self.epochs}, "
+            f"{format_duration(self.seconds_left)} left{found}, {format_bytes(self.peak_memory)}"
         )
 
 
