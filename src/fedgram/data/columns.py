@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
@@ -128,6 +128,16 @@ def parse_levels(columns: Columns, name: str, site: str) -> Array:
     if values.dtype.kind != "f":
         return values
     return np.array([level_name(value) for value in values.tolist()], dtype=np.str_)
+
+
+def indicate_levels(values: Array, levels: Sequence[str]) -> Array:
+    """Return a 0/1 column per level (N, levels); a value that is no level has 0 in all of them."""
+    known = np.array(levels, dtype=np.str_)
+    order = np.argsort(known)
+    place = order[np.searchsorted(known, values, sorter=order).clip(max=len(known) - 1)]
+    indicators = np.zeros((len(values), len(known)))
+    indicators[np.arange(len(values)), place] = known[place] == values
+    return indicators
 
 
 def check_present(values: Array, name: str, site: str, remedy: str) -> None:

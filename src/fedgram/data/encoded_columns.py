@@ -14,6 +14,7 @@ from fedgram.data.columns import (
     Columns,
     check_present,
     column_error,
+    indicate_levels,
     kind_of,
     locate,
     parse_column,
@@ -98,11 +99,7 @@ class CategoryColumn:
         values = parse_levels(columns, self.name, site)
         if not self.allows_missing:
             check_present(values, self.name, site, FILL_NEW_INPUTS)
-        levels = np.array(self.levels, dtype=np.str_)
-        place = np.searchsorted(levels, values).clip(max=len(levels) - 1)
-        indicators = np.zeros((len(values), len(levels)))
-        indicators[np.arange(len(values)), place] = levels[place] == values
-        return (indicators - self.mean) / self.scale
+        return (indicate_levels(values, self.levels) - self.mean) / self.scale
 
     def unseen_levels(self, columns: Columns, site: str) -> list[str]:
         """Return the levels of these rows that no site had in training."""

@@ -53,6 +53,12 @@ def describe_clipped_rows(is_clipped: Array, names: str = "") -> str:
     )
 
 
+def describe_unknown_levels(unknown: str, site: str = "") -> str:
+    """Say that levels of rows, such as "'X' of 'sex'", are unknown."""
+    place = f" at site '{site}'" if site else ""
+    return f"Levels{place} that training did not see count as no level: {unknown}."
+
+
 @dataclass(frozen=True)
 class Encoding:
     """Map columns as people have them to standardized arrays, and predictions back to the targets' units.
@@ -198,8 +204,7 @@ class Encoding:
             if isinstance(column, CategoryColumn) and (levels := column.unseen_levels(columns, site))
         ]
         if unseen:
-            place = f" at site '{site}'" if site else ""
-            on_warning(f"Levels{place} that training did not see count as no level: {', '.join(unseen)}.")
+            on_warning(describe_unknown_levels(", ".join(unseen), site))
         return np.clip(np.hstack(list(blocks.values())), -CLIP, CLIP)
 
     @property

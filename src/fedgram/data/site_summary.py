@@ -228,6 +228,15 @@ def check_repeats(name: str, summaries: Mapping[str, ColumnSummary]) -> None:
         )
 
 
+def pool_levels(name: str, summaries: Mapping[str, ColumnSummary]) -> list[str]:
+    """Return the levels of a category at all sites, in order; reject one that is no category."""
+    check_levels(name, summaries)
+    check_repeats(name, summaries)
+    if levels := sorted({level for column in summaries.values() for level in column.levels}):
+        return levels
+    raise InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
+
+
 def is_number(text: str) -> bool:
     """Whether a text is a finite number."""
     try:

@@ -28,6 +28,7 @@ from fedgram.federation.site_models import (
 from fedgram.flower.client_state import (
     BACKBONE,
     INPUTS,
+    LEVELS,
     SITE,
     TARGETS,
     ClientStore,
@@ -351,6 +352,7 @@ class Client:
         scaling = self.scaling.to_arrays() if self.scaling else {}
         names = {
             INPUTS: self.site.inputs,
+            LEVELS: self.site.levels,
             TARGETS: self.site.targets,
             BACKBONE: self.site.backbone if isinstance(self.site.backbone, str) else "",
             SITE: self.site.name,

@@ -21,9 +21,9 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays, 
 
 Arrays = dict[str, Array]
 MODEL, JOINED, ERROR = "model.safetensors", "joining.json", "error"
-INPUTS, TARGETS, BACKBONE, SITE = "inputs", "targets", "backbone", "site"
-"""Keys of the model file's metadata, in JSON: names of the columns, of the backbone and of the site. What is
-not known is left out."""
+INPUTS, LEVELS, TARGETS, BACKBONE, SITE = "inputs", "levels", "targets", "backbone", "site"
+"""Keys of the model file's metadata, in JSON: names of the columns, of the backbone and of the site, and the
+levels of categories. What is not known is left out."""
 REMEDY = "Delete it, and the site resumes from the round before"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, cast, get_args
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
+from fedgram.data.columns import level_name
 from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Kind
+from fedgram.data.site_summary import MAX_LEVELS
 from fedgram.data.tables.read_rows import TEST_FRACTION
 from fedgram.federation.aggregation import AGGREGATIONS
 from fedgram.runs.procedure import Procedure
@@ -23,7 +26,7 @@ NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-lear
 """Keys of numeric training settings."""
 KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction",
-    "validation-fraction", "decay", "procedure", "seed",
+    "categories", "drop-missing", "validation-fraction", "decay", "procedure", "seed",
     "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout", "aggregation", "trim",
     "clip-returns", "max-rejections", "secure", "standardize", "sites", "dataset",
 )  # fmt: skip
@@ -127,7 +130,7 @@ class FederationConfig:
             max_rejections=int(read_number(run_config, "max-rejections", 3, minimum=1, whole=True)),
             row_selection=_read_row_selection(run_config),
             validation_fraction=_read_validation_fraction(run_config),
-            secure=_read_flag(run_config, "secure"),
+            secure=read_flag(run_config, "secure"),
             standardize=read_standardize(run_config),
         )
 
@@ -135,7 +138,42 @@ class FederationConfig:
 def read_standardize(config: Mapping[str, Any]) -> bool:
     """Whether columns are standardized: by default those of tables; named datasets have their own scaling."""
     has_columns = bool(config.get("inputs")) and not config.get("dataset")
-    return _read_flag(config, "standardize", has_columns)
+    return read_flag(config, "standardize", has_columns)
+
+
+def read_categories(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Read the levels of every input that is a category, a JSON object such as '{"sex": ["F", "M"]}'."""
+    text = config.get("categories", "")
+    try:
+        found = json.loads(text or "{}")
+        levels = {name: tuple(map(level_name, each)) for name, each in found.items()}
+        is_valid = all(isinstance(each, list) and _are_levels(levels[name]) for name, each in found.items())
+    except (TypeError, ValueError, AttributeError):
+        is_valid = False
+    if not is_valid:
+        raise InputError(
+            f"Invalid 'categories' in the run config: {str(text)[:100]!r}. Write the levels of each column "
+            """as JSON, such as '{"sex": ["F", "M"]}'.""",
+            field="categories",
+        )
+    if others := [name for name in levels if name not in split_names(str(config.get("inputs", "")))]:
+        raise InputError(
+            f"Category '{others[0]}' is no input. Add it to 'inputs', or drop it from 'categories'.",
+            field="categories",
+        )
+    return levels
+
+
+def _are_levels(levels: Sequence[str]) -> bool:
+    return 0 < len(levels) == len(set(levels)) <= MAX_LEVELS and "" not in levels
+
+
+def read_flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """Read true or false."""
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise InputError(f"Invalid '{key}' in the run config: {value!r}. Use true or false.", field=key)
+    return value
 
 
 def read_number(
@@ -172,16 +210,13 @@ def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("dataset"):
         return selection | {"dataset": str(config["dataset"])}
     columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
+    if categories := read_categories(config):
+        selection["categories"] = {name: list(levels) for name, levels in categories.items()}
+    if read_flag(config, "drop-missing"):
+        selection["drop_missing"] = True
     if columns:
         selection |= columns | {"test_fraction": float(read_number(config, "test-fraction", TEST_FRACTION))}
     return selection
-
-
-def _read_flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
-    value = config.get(key, default)
-    if not isinstance(value, bool):
-        raise InputError(f"Invalid '{key}' in the run config: {value!r}. Use true or false.", field=key)
-    return value
 
 
 def _read_kind(config: Mapping[str, Any]) -> Kind:

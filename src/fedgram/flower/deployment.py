@@ -24,6 +24,7 @@ import tomli_w
 
 from fedgram._util.errors import InputError
 from fedgram._util.locks import lock_folders
+from fedgram._util.text import dropped_rows_message
 from fedgram.flower.app import STARTED
 from fedgram.flower.certificates import LOCALHOST, write_certificate, write_node_key
 from fedgram.flower.client_state import folder_name
@@ -252,13 +253,17 @@ def federate(
     if is_simulation and find_spec("ray") is None:
         raise InputError('Ray is not installed. Run: pip install "fedgram[simulation]".', field="ray")
     out = Path(str(sites.run_config.get("out", "runs"))).absolute()
-    sites = sites.with_settings(out=str(out))
+    sites = sites.with_settings(out=str(out)).with_levels()
     config = FederationConfig.from_run_config(sites.run_config)
     if config.secure:
         check_secure(config)
+    dropped = 0
     for name in sites.nodes:  # bad settings and tables are refused before anything starts
         rows = read_site(sites.node_config(name), sites.run_config)
         _ = rows.hold_out_validation(config.validation_fraction).moments  # checks targets as the site will
+        dropped += rows.dropped_rows
+    if dropped:
+        on_line(dropped_rows_message(dropped))
     folder, number = out / "federation", len(sites.nodes)
     # A second command in the same folder would replace the keys and logs of this one.
     with interrupt_on_termination(), ExitStack() as stack:

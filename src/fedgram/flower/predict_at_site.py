@@ -16,11 +16,12 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.frames import column_names
 from fedgram._util.text import pluralize, quote_list
-from fedgram.data.columns import check_present, parse_numbers
-from fedgram.data.encoding import describe_clipped_rows
-from fedgram.data.tables.read_rows import TableSpec, read_inputs
+from fedgram.data.columns import ColumnKind, check_present, indicate_levels, parse_levels, parse_numbers
+from fedgram.data.encoding import describe_clipped_rows, describe_unknown_levels
+from fedgram.data.tables.read_rows import TableSpec
+from fedgram.data.tables.read_site_tables import read_columns
 from fedgram.data.tables.read_text import read_as_text
-from fedgram.flower.client_state import BACKBONE, INPUTS, MODEL, SITE, TARGETS
+from fedgram.flower.client_state import BACKBONE, INPUTS, LEVELS, MODEL, SITE, TARGETS
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
 from fedgram.nets.stored_model import Arrays, check_predictions, fits, predict_stored
@@ -28,6 +29,8 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata
 from fedgram.theory.blend import UNLIMITED, mix
 from fedgram.training.inference import PredictedTable
 
+Levels = Mapping[str, Sequence[str]]
+"""Levels of the inputs that are categories, by name."""
 LOCAL, SHARE, LIMITS = "local.", "local_share", "local_limits"
 """Prefix of the network trained alone, its share in a blended run, and the limits of its predictions."""
 REMEDY = "Restore it from a backup, or train again"
@@ -41,9 +44,10 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     ----------
     path : path
         The file in the site's private folder, or a folder that contains it and no other model.
-    inputs : array or data frame (N, ...)
+    inputs : array, data frame or dict of columns (N, ...)
         Rows in their own units, with the columns of training. Columns of arrays have the order of training.
-        Columns of data frames are chosen by name if the file has the names; otherwise the order counts.
+        Other columns are chosen by name if the file has the names; otherwise the order counts.
+        Levels that no site had in training count as no level.
     backbone : str, module, or function, optional
         The backbone of the federation; a named one need not be given.
 
@@ -62,7 +66,8 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     Warns
     -----
     UserWarning
-        If `inputs` is a data frame and the file has no input names, so that nothing checks the order.
+        If `inputs` is a data frame and the file has no input names, so that nothing checks the order, or if
+        rows have unknown levels or inputs that are cut off.
 
     Examples
     --------
@@ -82,7 +87,7 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     file = _find_file(Path(path))
     arrays = read_arrays(file, REMEDY)
     names = _read_names(file)
-    rows = _read_rows(inputs, names.get(INPUTS, []))
+    rows = _read_rows(inputs, names.get(INPUTS, []), names.get(LEVELS, {}))
     backbone = backbone or names.get(BACKBONE)
     if backbone is None:
         raise InputError(
@@ -118,7 +123,8 @@ def predict_site_table(path: Path, data: str) -> PredictedTable:
             field="folder",
         )
     site = names[SITE]
-    clients, inputs = read_inputs(data, TableSpec(None, names[INPUTS], [], site=site))
+    kinds: dict[str, ColumnKind] = dict.fromkeys(names.get(LEVELS, {}), "category")
+    clients, inputs = read_columns(data, TableSpec(None, names[INPUTS], [], site=site), kinds)
     columns, rows = read_as_text(data)
     predicted = predict_at_site(file, inputs)
     return PredictedTable(clients, tuple(names[TARGETS]), predicted, columns, rows)
@@ -127,7 +133,7 @@ def predict_site_table(path: Path, data: str) -> PredictedTable:
 def _read_names(file: Path) -> dict[str, Any]:
     """Read the names in a model file's metadata."""
     found = read_metadata(file, REMEDY)
-    return {key: json.loads(found[key]) for key in (INPUTS, TARGETS, BACKBONE, SITE) if key in found}
+    return {key: json.loads(found[key]) for key in (INPUTS, LEVELS, TARGETS, BACKBONE, SITE) if key in found}
 
 
 def _find_file(path: Path) -> Path:
@@ -147,10 +153,10 @@ def _find_file(path: Path) -> Path:
     return files[0]
 
 
-def _read_rows(inputs: Any, names: Sequence[str]) -> Array:
+def _read_rows(inputs: Any, names: Sequence[str], levels: Levels) -> Array:
     """Return rows (N, ...) of finite numbers; columns of data frames are ordered as `names`."""
-    if labels := column_names(inputs):
-        return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)})
+    if labels := tuple(inputs) if isinstance(inputs, Mapping) else column_names(inputs):
+        return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)}, levels)
     values = _to_array(inputs)
     if values.ndim == 2 and values.shape[1]:
         given = values.shape[1]
@@ -159,7 +165,8 @@ def _read_rows(inputs: Any, names: Sequence[str]) -> Array:
                 f"The inputs have {pluralize(given, 'column')} instead of {len(names)}: {quote_list(names)}.",
                 field="inputs",
             )
-        return _read_columns(dict(zip(names or [f"x{d}" for d in range(given)], values.T, strict=True)))
+        labelled = dict(zip(names or [f"x{d}" for d in range(given)], values.T, strict=True))
+        return _read_columns(labelled, levels)
     is_number = np.abs(np.ma.filled(values.astype(np.float64), np.nan)) <= np.finfo(np.float32).max
     if not is_number.all():  # images
         row = np.argwhere(~is_number)[0][0] + 1
@@ -195,12 +202,23 @@ def _to_array(inputs: Any) -> Array:
     return values
 
 
-def _read_columns(columns: Mapping[str, Any]) -> Array:
-    """Return columns of finite numbers as rows (N, columns)."""
-    numbers = {name: parse_numbers(columns, name, "") for name in columns}
-    for name, values in numbers.items():
+def _read_columns(columns: Mapping[str, Any], levels: Levels) -> Array:
+    """Return columns of finite numbers as rows (N, columns), a category as one 0/1 column per level."""
+    parsed = {
+        name: (parse_levels if name in levels else parse_numbers)(columns, name, "") for name in columns
+    }
+    for name, values in parsed.items():
         check_present(values, name, "", FILL)
-    return np.column_stack(list(numbers.values()))
+    unknown = {name: sorted(set(parsed[name].tolist()) - set(known)) for name, known in levels.items()}
+    if any(unknown.values()):
+        listed = (f"{quote_list(found)} of '{name}'" for name, found in unknown.items() if found)
+        warnings.warn(describe_unknown_levels(", ".join(listed)), stacklevel=4)
+    return np.column_stack(
+        [
+            indicate_levels(values, levels[name]) if name in levels else values
+            for name, values in parsed.items()
+        ]
+    )
 
 
 def _build_model(backbone: Backbone, rows: Tensor, networks: Sequence[Arrays]) -> Model:

@@ -2,6 +2,7 @@
 
 inputs = ["a", "b"]            # keys of the run config, which all sites share
 targets = ["y"]
+categories = ["b"]             # optional: inputs that are text or codes
 
 [sites.oslo]
 table = "oslo.csv"             # the whole file
@@ -9,10 +10,13 @@ table = "oslo.csv"             # the whole file
 [sites.bergen]
 table = "coast.csv"            # the rows whose 'town' is 'bergen'
 column = "town"
+
+Without sections, `table` and `column` name a site for every value in that column.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import join_names, quote_list
+from fedgram._util.text import join_names, quote_list, split_names
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem
+from fedgram.data.site_summary import pool_levels
 from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
+from fedgram.data.tables.read_rows import list_clients
 from fedgram.data.validation import client_name
 from fedgram.flower.config import KEYS
 from fedgram.flower.site import Site
@@ -52,9 +58,7 @@ class SitesConfig:
         sites = document.pop("sites", {})
         shared = {key: document.pop(key) for key in SITE_KEYS if key in document}
         _check_keys(document, KEYS, f"'{path}'")
-        run_config = {  # a run config has no lists
-            key: join_names(value) if isinstance(value, list) else value for key, value in document.items()
-        }
+        run_config = {key: _to_text(value) for key, value in document.items()}
         if not sites and "dataset" in document:
             found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
             return replace(found, run_config=found.run_config | run_config)
@@ -87,6 +91,19 @@ class SitesConfig:
         """Override keys of the run config, with '_' for '-'; None keeps a key."""
         given = {key.replace("_", "-"): value for key, value in settings.items() if value is not None}
         return replace(self, run_config=self.run_config | given)
+
+    def with_levels(self) -> SitesConfig:
+        """Find the levels of categories that are only named, in the tables of all sites."""
+        given = str(self.run_config.get("categories", ""))
+        if not given or given.startswith("{"):
+            return self
+        names = split_names(given)
+        counted = {site: Site.count_levels(self.node_config(site), names) for site in self.nodes}
+        levels = {
+            name: pool_levels(name, {site: columns[name] for site, columns in counted.items()})
+            for name in names
+        }
+        return self.with_settings(categories=json.dumps(levels))
 
     def node_config(self, name: str) -> dict[str, Any]:
         """Return the complete node config of a site; by default its private folder is below `out`."""
@@ -158,6 +175,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"Cannot parse '{path}' as TOML: {error}.", field=str(path)) from None
 
 
+def _to_text(value: Any) -> Any:
+    """Write a list or a table as text: a run config has neither."""
+    if isinstance(value, list):
+        return join_names(value)
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
 def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in given:
         if key not in known:
@@ -167,10 +191,14 @@ def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 
 def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    if sites == {} and "table" in shared and "column" in shared:
+        table = _build_node(shared, "", path)["table"]
+        sites = {name: {} for name in list_clients(table, str(shared["column"]))}
     is_table = isinstance(sites, dict) and all(isinstance(own, dict) for own in sites.values())
     if not is_table or len(sites) < 2:
         raise InputError(
-            f"'{path}' needs at least two sites. Add a section [sites.NAME] with a table for each.",
+            f"'{path}' needs at least two sites. Add a section [sites.NAME] with a table for each, or one "
+            "table and the column that names the site of each row.",
             field="sites",
         )
     check_names(tuple(sites), len(sites), "site", f" in '{path}'")

@@ -116,6 +116,15 @@ def _find_text(table: SourceTable, rows: str, name: str) -> tuple[str | None, in
     return table.connection.execute(query).fetchall()[0]
 
 
+class TextColumnError(InputError):
+    """A column has text where numbers are needed; `problem` is the sentence that says so."""
+
+    def __init__(self, problem: str, name: str) -> None:
+        advice = "Convert it to numbers in the same way at every site, or choose another column."
+        super().__init__(f"{problem} {advice}", field=name)
+        self.problem = problem
+
+
 def not_numeric(table: SourceTable, name: str, kind: str) -> InputError:
     """Return the error for a column of another type, with an example."""
     value, row, _ = _find_text(table, "FROM source", name)
@@ -124,10 +133,10 @@ def not_numeric(table: SourceTable, name: str, kind: str) -> InputError:
 
 
 def _not_numeric(name: str, place: str, reason: str, value: str | None) -> InputError:
-    has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", value or "")
-    advice = "Convert it to numbers in the same way at every site, or choose another column"
-    advice = "Write decimals with a point" if has_decimal_comma else advice
-    return InputError(f"Column '{name}' of {place} is not numeric: {reason}. {advice}.", field=name)
+    problem = f"Column '{name}' of {place} is not numeric: {reason}."
+    if re.fullmatch(r"[+-]?\d+,\d+", value or ""):
+        return InputError(f"{problem} Write decimals with a point.", field=name)
+    return TextColumnError(problem, name)
 
 
 def _shorten(value: str | None) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
+from fedgram.data.columns import indicate_levels, parse_levels
 from fedgram.data.problem import Kind, Problem
-from fedgram.data.site_summary import Impute
+from fedgram.data.site_summary import ColumnSummary, Impute
 from fedgram.data.split import Split
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint
@@ -30,7 +32,8 @@ class TableSpec:
     """Columns and rows to read from a table. Without a client column, all rows belong to `site`.
 
     With `value`, only the rows of the client column that have this value are read; they belong to `site`.
-    `time`, `impute` and `categories` are for `read_site_tables`, which also reads categories.
+    `time`, `impute` and `categories` are for `read_site_tables`, which finds the levels of categories.
+    `levels` are known ones, of inputs that become one 0/1 column per level.
     """
 
     client: str | None
@@ -45,6 +48,7 @@ class TableSpec:
     time: str | None = None
     impute: Impute = None
     categories: Sequence[str] = ()
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def required_flags(self) -> dict[str, object]:
@@ -71,8 +75,18 @@ class TableSpec:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the numeric columns."""
+        """Names of the inputs and targets."""
         return (*self.inputs, *self.targets)
+
+    @property
+    def value_columns(self) -> tuple[str, ...]:
+        """Names of the columns whose values are read; that of a category once per level."""
+        return tuple(name for name in self.columns for _ in self.levels.get(name, [name]))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the columns that must be numeric."""
+        return tuple(name for name in self.columns if name not in self.levels)
 
 
 def read_table(path: str, spec: TableSpec, seed: int) -> Problem:
@@ -105,7 +119,7 @@ def read_splits(
     for name, number in clients.items():
         rows = np.flatnonzero((client == number) & is_kept)
         _check_numbers(values[rows], rows, name, spec, path)
-        inputs, targets = np.split(values[rows], [len(spec.inputs)], axis=1)
+        inputs, targets = np.split(values[rows], [-len(spec.targets)], axis=1)
         splits[name] = Split(inputs.astype(input_type), targets)
     return *split_rows(splits, spec.held_out, seed), int((~is_kept).sum())
 
@@ -122,13 +136,54 @@ def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
 
 def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
     """Read a number per client name, the number of each row's client (N,), and the values (N, columns)."""
-    with open_table(path, spec.client, spec.site, spec.columns, spec.where) as table:
+    with _open_site(path, spec, spec.numbers) as table:
+        clients, found = fetch_rows(table, spec)
+    numbers = stack_targets(found, len(spec.numbers))
+    columns = {name: numbers[:, [place]] for place, name in enumerate(spec.numbers)}
+    for place, (name, levels) in enumerate(spec.levels.items()):
+        columns[name] = _encode_levels(found[f"x{place}"], name, levels, spec.site)
+    return clients, found["client"], np.hstack([columns[name] for name in spec.columns])
+
+
+@contextmanager
+def _open_site(path: str, spec: TableSpec, numbers: Sequence[str]) -> Iterator[SourceTable]:
+    """Open a table with these numeric columns and those with levels, and select its rows."""
+    with open_table(path, spec.client, spec.site, numbers, spec.where, tuple(spec.levels)) as table:
         check_in_every_file(table, table.columns)
         select_rows(table, drop_missing=False)
         if spec.value is not None:
             _keep_client(table, spec.value, spec.site)
-        clients, found = fetch_rows(table, spec)
-    return clients, found["client"], stack_targets(found, len(spec.columns))
+        yield table
+
+
+def count_levels(path: str, spec: TableSpec) -> dict[str, ColumnSummary]:
+    """Count the levels of `spec.categories` in the rows of a site."""
+    names = spec.categories
+    with _open_site(path, replace(spec, levels=dict.fromkeys(names, ())), ()) as table:
+        _, found = fetch_rows(table, spec)
+    columns = {name: found[f"x{place}"] for place, name in enumerate(names)}
+    return {name: ColumnSummary.from_values(name, parse_levels(columns, name, spec.site)) for name in names}
+
+
+def list_clients(path: str, client: str) -> list[str]:
+    """Return the names in a client column, in order."""
+    with open_table(path, client, "", (), None) as table:
+        select_rows(table, drop_missing=False)
+        names, _ = table.read_by_client("0", "data GROUP BY client")
+    return [name for name in names if name is not None]
+
+
+def _encode_levels(values: Array, name: str, levels: Sequence[str], site: str) -> Array:
+    """Return a 0/1 column per level (N, levels), NaN where the value is missing; reject other levels."""
+    texts = parse_levels({name: values}, name, site)
+    if unknown := sorted(set(texts.tolist()) - {"", *levels}):
+        raise InputError(
+            f"Column '{name}' of site '{site}' has other levels than 'categories' gives it: "
+            f"{quote_list(unknown)}. Add them, or correct the table.",
+            client=site,
+            field=name,
+        )
+    return np.where(texts[:, None] == "", np.nan, indicate_levels(texts, levels))
 
 
 def _keep_client(table: SourceTable, value: str, site: str) -> None:
@@ -199,16 +254,20 @@ def _check_numbers(values: Array, rows: Array, client: str, spec: TableSpec, pat
     if not len(bad):
         return
     row, column = bad[0]
-    value, name = values[row, column], spec.columns[column]
+    value, name = values[row, column], spec.value_columns[column]
     which = f"Row {rows[row] + 1:,} that --where keeps" if spec.where else f"Data row {rows[row] + 1:,}"
-    what = f"no number in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
+    place = f"{which} of '{path}' (client '{client}')"
+    if spec.value is not None:
+        place = f"Row {rows[row] + 1:,} of client '{client}' in '{path}'"
+    kind = "level" if name in spec.levels else "number"
+    what = f"no {kind} in '{name}'" if np.isnan(value) else f"{value:g} in '{name}', which is too large"
     is_one_site = spec.client is None or spec.value is not None  # of a federation, or rows to predict
     flag = "" if is_one_site or not spec.targets or spec.drop_missing else " (missing values: --drop-missing)"
     remedy = "Correct it"
     if is_one_site and spec.targets and np.isnan(value):
-        remedy = "Fill it in the same way at every site"
+        remedy, flag = "Fill it in the same way at every site", " (drop-missing = true)"
     raise InputError(
-        f"{which} of '{path}' (client '{client}') has {what}. {remedy}, or drop the row{flag}.",
+        f"{place} has {what}. {remedy}, or drop the row{flag}.",
         client=client,
         field=name,
     )

@@ -1,0 +1,195 @@
+"""Federations with text columns: levels that all sites know, encoded as `fedgram advise` encodes them."""
+
+import io
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedgram._util.errors import InputError
+from fedgram.data.encoding import Encoding
+from fedgram.data.tables.read_rows import TableSpec
+from fedgram.data.tables.read_site_tables import read_site_tables
+from fedgram.flower import Site, client_app, deployment, predict_at_site
+from fedgram.flower.config import FederationConfig
+from fedgram.flower.messages import GridTransport
+from fedgram.flower.scaling import Scaling, measure_columns
+from fedgram.flower.server import run_server
+from fedgram.flower.sites_file import SitesConfig, read_site
+from tests.helpers.command import fedgram
+from tests.helpers.federations import SETTINGS
+from tests.helpers.flower_grid import MemoryGrid
+
+INPUTS = ["age", "sex", "ward"]
+SITES_FILE = """inputs = ["age", "sex", "ward"]
+targets = ["dose"]
+categories = ["sex", "ward"]
+table = "all.csv"
+column = "town"
+"""
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    """Draw visits: 'ward' is a code, and 'C' is a ward of one town only."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "town": np.repeat(["bergen", "new york", "oslo"], [40, 30, 25]),
+            "age": rng.normal(50, 10, 95).round(1),
+            "sex": rng.choice(["F", "M"], 95),
+            "ward": rng.choice(["07", "11"], 95),
+        }
+    )
+    frame.loc[frame.index[:3], "ward"] = "C"
+    frame["dose"] = 2.0 * (frame.sex == "M") + 0.1 * frame.age + (frame.ward == "11")
+    return frame
+
+
+@pytest.fixture
+def table(tmp_path, rows):
+    rows.to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "sites.toml").write_text(SITES_FILE)
+    return tmp_path / "all.csv"
+
+
+def read(table, site="oslo", **others):
+    given = {"inputs": INPUTS, "targets": "dose", "column": "town", "input_type": np.float64}
+    return Site.from_table(str(table), site, **given | others)
+
+
+def test_sites_encode_levels_as_one_process_does(table, rows):
+    sites = SitesConfig.read(table.with_name("sites.toml")).with_levels()
+    assert json.loads(sites.run_config["categories"]) == {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
+    found = {
+        name: read_site(sites.node_config(name), {**sites.run_config, "test-fraction": 0.0})
+        for name in sites.nodes
+    }
+    spec = TableSpec("town", INPUTS, ["dose"], categories=["ward"])
+    tables = read_site_tables(table, spec)
+    assert list(found) == list(tables) == ["bergen", "new york", "oslo"]
+    encoding = Encoding.fit(tables, inputs=INPUTS, targets=["dose"])
+    assert encoding.input_names == ("age", "sex=F", "sex=M", "ward=07", "ward=11", "ward=C")
+    scaling = Scaling.pool([measure_columns(site) for site in found.values()], 6)
+    for name, site in found.items():
+        encoded = scaling.encode_site(site).train
+        np.testing.assert_allclose(encoded.inputs, encoding.encode_inputs(tables[name], name), atol=1e-13)
+        np.testing.assert_allclose(encoded.targets, encoding.encode_targets(tables[name], name), atol=1e-13)
+
+
+@pytest.mark.parametrize("levels", [["7", "11"], [7, 11.0], ["11", "7"]])
+def test_codes_in_typed_columns_are_levels(tmp_path, levels):
+    frame = pd.DataFrame({"ward": [7.0, 11.0, 11.0, 7.0], "y": [1.0, 2.0, 3.0, 5.0]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    node = {"table": str(tmp_path / "t.parquet"), "site": "oslo"}
+    run = {"inputs": "ward", "targets": "y", "test-fraction": 0.0, "categories": json.dumps({"ward": levels})}
+    site = Site.from_config(node, run)
+    expected = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    np.testing.assert_array_equal(site.train.inputs, expected[:, :: -1 if levels[0] == "11" else 1])
+
+
+def test_rows_with_missing_cells_are_refused_or_left_out(table, rows):
+    frame = rows.copy()
+    oslo = frame.index[frame.town == "oslo"]
+    frame.loc[oslo[0], "sex"], frame.loc[oslo[1], "age"], frame.loc[oslo[2], "dose"] = "", np.nan, np.nan
+    frame.to_csv(table, index=False)
+    categories = {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
+    with pytest.raises(InputError, match=r"Row 1 of client 'oslo' in '.*' has no level in 'sex'") as refused:
+        read(table, categories=categories)
+    assert refused.value.message.endswith("or drop the row (drop-missing = true).")
+    site = read(table, categories=categories, drop_missing=True, test_fraction=0.0)
+    assert (len(site.train), site.dropped_rows) == (len(oslo) - 3, 3)
+    frame.loc[oslo, "sex"] = ""
+    frame.to_csv(table, index=False)
+    with pytest.raises(InputError, match="Client 'oslo' has 0 rows"):
+        _ = read(table, categories=categories, drop_missing=True).moments
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "not numeric: .* Name it in 'categories', or convert it to numbers in the same way"),
+        ({"categories": {"sex": ["F"], "ward": ["07", "11"]}}, "Column 'sex' of site 'oslo' has other levels "
+         "than 'categories' gives it: 'M'. Add them, or correct the table."),
+        ({"targets": "sex", "inputs": "age"}, "'sex' of .* is not numeric: .* choose another column.$"),
+    ],
+)  # fmt: skip
+def test_text_without_levels_is_refused(table, changes, words):
+    with pytest.raises(InputError, match=words):
+        read(table, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("sex, ward", "Write the levels of each column as JSON"),
+        ('["sex"]', "Write the levels of each column as JSON"),
+        ('{"sex": []}', "Write the levels of each column as JSON"),
+        ('{"sex": ["F", "F"]}', "Write the levels of each column as JSON"),
+        ('{"sex": "FM"}', "Write the levels of each column as JSON"),
+        ('{"sex": ["F", null]}', "Write the levels of each column as JSON"),
+        (3, "Write the levels of each column as JSON"),
+        ('{"dose": ["1"]}', "Category 'dose' is no input. Add it to 'inputs'"),
+    ],
+)
+def test_wrong_levels_in_a_run_config_are_refused(given, words):
+    config = {"clients": 2, "inputs": "age,sex", "targets": "dose", "categories": given}
+    with pytest.raises(InputError, match=words):
+        FederationConfig.from_run_config(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('["sex", "ward"]', '["sxe"]'), "No column 'sxe'"),
+        (('["sex", "ward"]', '["age"]'), "Column 'age' has .* different texts"),
+        (
+            ('["sex", "ward"]', '{sex = ["F", "M"]}'),
+            "'ward' of .* is not numeric: .* Name it in 'categories'",
+        ),
+        (('column = "town"', 'column = "dose"'), "dose"),
+        (('column = "town"', 'column = "twon"'), "No column 'twon'"),
+    ],
+)
+def test_mistakes_in_a_sites_file_are_named(table, monkeypatch, change, words):
+    monkeypatch.setattr(deployment, "LocalFederation", None)  # nothing starts
+    path = table.with_name("sites.toml")
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(InputError, match=words):
+        deployment.federate(SitesConfig.read(path).with_settings(out=str(table.parent / "runs")))
+
+
+def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
+    sites = SitesConfig.read(table.with_name("sites.toml")).with_settings(
+        out=str(tmp_path / "server"), backbone="resmlp-small", procedure="full-model", name="towns",
+    ).with_levels()  # fmt: skip
+    nodes = {
+        number: {**sites.node_config(name), "device": "cpu", "folder": str(tmp_path / "private")}
+        for number, name in enumerate(sites.nodes, start=7)
+    }
+    grid = MemoryGrid(client_app(), SETTINGS | {"reply-timeout": 0.0} | sites.run_config, nodes)
+    run = run_server(GridTransport(grid, 0.0), FederationConfig.from_run_config(grid.config))
+    assert run.complete
+    assert run.setup.data.provenance["categories"] == {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
+    folder = tmp_path / "private" / "oslo"
+    new = rows[rows.town == "oslo"][INPUTS].reset_index(drop=True)
+    predicted = predict_at_site(folder, new)
+    np.testing.assert_array_equal(predict_at_site(folder, new.to_numpy(object)), predicted)
+    np.testing.assert_array_equal(predict_at_site(folder, new[["ward", "age", "sex"]]), predicted)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    code, out, err = fedgram("runs", "predict", folder, tmp_path / "new.csv")
+    assert (code, err) == (0, "")
+    table_out = pd.read_csv(io.StringIO(out), dtype={"ward": str})
+    np.testing.assert_allclose(table_out["dose"], predicted[:, 0], rtol=1e-6)
+    assert table_out["ward"].tolist() == new["ward"].tolist()
+
+    with pytest.warns(UserWarning, match="did not see count as no level: 'X' of 'sex', '12' of 'ward'"):
+        unknown = predict_at_site(folder, new.assign(sex="X", ward=12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        women = predict_at_site(folder, new.assign(sex="F", ward="07"))
+    assert np.abs(unknown - women).min() > 0
+    with pytest.raises(InputError, match="Column 'sex' has 1 missing value"):
+        predict_at_site(folder, new.assign(sex=[None, *new.sex[1:]]))
