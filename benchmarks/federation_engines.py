@@ -85,7 +85,7 @@ def _run(app: str, config: Mapping, nodes: Mapping[str, Mapping], folder: Path, 
         if ROUND.match(line):
             spent.append(_count_cpu_seconds(federation))
 
-    with LocalFederation(folder / "federation", is_simulation=is_simulation) as federation:
+    with LocalFederation(folder / "federation", len(nodes), is_simulation=is_simulation) as federation:
         for name, node in () if is_simulation else nodes.items():
             federation.start_node(name, node)
         federation.wait_for_nodes()

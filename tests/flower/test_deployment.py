@@ -33,7 +33,7 @@ def test_federation_over_tls_survives_a_killed_node(tmp_path):
         f"out='{out}' kind='GENERATED' procedure='solved+corrected+offset' rounds=3 epochs=5 "
         "reply-timeout=240.0"
     )
-    with LocalFederation(tmp_path / "federation") as federation:
+    with LocalFederation(tmp_path / "federation", len(SITES)) as federation:
 
         def start(name: str) -> None:
             config = {"table": str(tmp_path / f"{name}.csv"), "folder": str(tmp_path / "private")}

@@ -354,7 +354,7 @@ def test_ended_supernode_is_started_again_a_few_times(tmp_path, monkeypatch):
         self.processes.running[f"site-{site}"].wait(20)
 
     monkeypatch.setattr(LocalFederation, "_launch_node", launch)
-    federation, lines, restarts = LocalFederation(tmp_path), [], Counter()
+    federation, lines, restarts = LocalFederation(tmp_path, 1), [], Counter()
     with federation.processes:
         federation.start_node("oslo", {})
         for _ in range(MOST_RESTARTS):
@@ -365,6 +365,21 @@ def test_ended_supernode_is_started_again_a_few_times(tmp_path, monkeypatch):
         federation._restart_ended_nodes(restarts, lines.append)  # stopped on purpose
         assert federation.processes.log("site-oslo").read_text() == 4 * "killed\n"
     assert lines == MOST_RESTARTS * ["The SuperNode of site 'oslo' ended; starting it again."]
+
+
+def test_sites_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 6)
+    monkeypatch.setattr(LocalFederation, "run_flwr", lambda self, *command: "")
+    monkeypatch.setattr(
+        Processes, "start", lambda self, name, *command, environment: threads.append(environment)
+    )
+    for sites, expected in ((1, "6"), (4, "1"), (9, "1"), (2, "3")):
+        threads: list[dict[str, str]] = []
+        federation = LocalFederation(tmp_path, sites)
+        federation.certificate = write_certificate(tmp_path)
+        federation.start_node("oslo", {})
+        (environment,) = threads
+        assert environment["OMP_NUM_THREADS"] == expected
 
 
 def test_termination_interrupts():

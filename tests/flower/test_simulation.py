@@ -106,7 +106,7 @@ def test_simulation_engine_matches_the_trainer(tables, tmp_path):
     """One SuperLink runs all procedures, one after another."""
     pytest.importorskip("ray")
     out = tmp_path / "runs"
-    with LocalFederation(tmp_path / "federation", is_simulation=True) as federation:
+    with LocalFederation(tmp_path / "federation", 3, is_simulation=True) as federation:
         for number, procedure in enumerate(PROCEDURES):
             config = run_config(tables, out, procedure=procedure, **{"reply-timeout": 240.0})
             app = write_app(tmp_path / f"app-{number}", config)

@@ -19,7 +19,7 @@ def test_only_registered_nodes_and_known_servers_connect(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     key = write_node_key(other, "nobody").private
-    with LocalFederation(tmp_path / "federation") as federation:
+    with LocalFederation(tmp_path / "federation", 2) as federation:
         authorities = {
             "unregistered-key": federation.certificate.public,
             "wrong-authority": write_certificate(other).public,

@@ -21,6 +21,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import tomli_w
+import torch
 
 from fedgram._util.errors import InputError
 from fedgram._util.locks import lock_folders
@@ -82,12 +83,16 @@ class LocalFederation:
     ----------
     folder : Path
         Keys, certificates, Flower's files and the logs of all programs.
+    sites : int
+        Number of sites that share this machine's cores.
     is_simulation : bool
         Run all sites in Flower's simulation engine instead of SuperNodes.
     """
 
-    def __init__(self, folder: Path, *, is_simulation: bool = False) -> None:
+    def __init__(self, folder: Path, sites: int, *, is_simulation: bool = False) -> None:
         self.folder, self.is_simulation = folder, is_simulation
+        # Sites train at the same time. With the threads of all cores each, they slow each other down.
+        self.threads = max(1, torch.get_num_threads() // sites)
         self.processes = Processes(folder, QUIET)
         self.port = find_free_port()
         self.node_configs: dict[str, Mapping[str, Any]] = {}
@@ -128,6 +133,7 @@ class LocalFederation:
             name, "flower-supernode", "--superlink", self.address, "--root-certificates",
             str(self.certificate.public), "--auth-supernode-private-key", str(key.private), "--host",
             LOCALHOST, "--port", str(find_free_port()), "--node-config", str(config), home=name,
+            OMP_NUM_THREADS=str(self.threads),
         )  # fmt: skip
 
     def _restart_ended_nodes(self, restarts: Counter[str], on_line: OnLine) -> None:
@@ -210,8 +216,9 @@ class LocalFederation:
             lambda: _is_healthy(f"https://{self.address}/health", context), "the SuperLink", START_TIMEOUT
         )
 
-    def _start(self, name: str, *command: str, home: str) -> None:
-        self.processes.start(name, *command, environment={"FLWR_HOME": str(self._make_home(home))})
+    def _start(self, name: str, *command: str, home: str, **environment: str) -> None:
+        environment |= {"FLWR_HOME": str(self._make_home(home))}
+        self.processes.start(name, *command, environment=environment)
 
     def _make_home(self, name: str) -> Path:
         """Create a folder for a program's Flower files; two programs must not unpack one app together."""
@@ -270,7 +277,7 @@ def federate(
         stack.enter_context(lock_folders([folder]))
         what = "a simulation of" if is_simulation else "a SuperLink and"
         on_line(f"Starting {what} {number} sites to train '{config.run.procedure.name}'.")
-        federation = stack.enter_context(LocalFederation(folder, is_simulation=is_simulation))
+        federation = stack.enter_context(LocalFederation(folder, number, is_simulation=is_simulation))
         app = write_app(folder / "app", sites.run_config)
         if is_simulation:
             options = ["--federation-config", f"num-supernodes={number}"]
