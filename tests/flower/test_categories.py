@@ -61,7 +61,7 @@ def read(table, site="oslo", **others):
 
 
 def test_sites_encode_levels_as_one_process_does(table, rows):
-    sites = SitesConfig.read(table.with_name("sites.toml")).with_levels()
+    sites = SitesConfig.read(table.with_name("sites.toml")).with_summaries()
     assert json.loads(sites.run_config["categories"]) == {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
     found = {
         name: read_site(sites.node_config(name), {**sites.run_config, "test-fraction": 0.0})
@@ -164,7 +164,7 @@ def test_mistakes_in_a_sites_file_are_named(table, monkeypatch, change, words):
 def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
     sites = SitesConfig.read(table.with_name("sites.toml")).with_settings(
         out=str(tmp_path / "server"), backbone="resmlp-small", procedure="full-model", name="towns",
-    ).with_levels()  # fmt: skip
+    ).with_summaries()  # fmt: skip
     nodes = {
         number: {**sites.node_config(name), "device": "cpu", "folder": str(tmp_path / "private")}
         for number, name in enumerate(sites.nodes, start=7)

@@ -909,7 +909,7 @@ def test_empty_table_is_rejected(tmp_path):
 
 @pytest.mark.parametrize(("cell", "remedy"), [
     ("low", "Name it in 'categories', or convert it to numbers in the same way at every site."),
-    ("", "no number in 'a'. Fill it in the same way at every site, or drop the row (drop-missing = true)."),
+    ("", "no number in 'a'. Fill missing inputs (fill), or drop the row (drop-missing = true)."),
 ])  # fmt: skip
 @pytest.mark.parametrize("column", [None, "site"])
 def test_text_and_missing_cells_are_rejected_with_what_to_do(tmp_path, cell, remedy, column):

@@ -20,7 +20,7 @@ from fedgram.data.columns import (
     parse_column,
     parse_levels,
 )
-from fedgram.data.site_summary import ColumnSummary
+from fedgram.data.site_summary import ColumnSummary, weighted_median
 
 # New rows have no --drop-missing or --impute of their own.
 FILL_NEW_INPUTS = (
@@ -45,7 +45,7 @@ class NumberColumn:
         center = summaries[0].center
         offset = math.fsum(each.total + each.count * (each.center - center) for each in summaries) / count
         squares = math.fsum(_squares_about(center, offset, each) for each in summaries)
-        return cls(name, center + offset, math.sqrt(squares / count) or 1.0, _weighted_median(summaries))
+        return cls(name, center + offset, math.sqrt(squares / count) or 1.0, weighted_median(summaries))
 
     @property
     def encoded_names(self) -> tuple[str, ...]:
@@ -110,14 +110,3 @@ def _squares_about(center: float, offset: float, summary: ColumnSummary) -> floa
     """Return Σ (x − center − offset)²; center + offset would round the mean."""
     shift = (summary.center - center) - offset
     return summary.squares + 2.0 * shift * summary.total + summary.count * shift**2
-
-
-def _weighted_median(summaries: Sequence[ColumnSummary]) -> float | None:
-    """Return the smallest of the sites' medians with at least half of the rows at sites up to it."""
-    medians = sorted((each.median, each.count) for each in summaries if each.median is not None)
-    half, rows = sum(count for _, count in medians) / 2, 0
-    for median, count in medians:
-        rows += count
-        if rows >= half:
-            return median
-    return None

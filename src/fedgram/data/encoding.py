@@ -36,6 +36,7 @@ from fedgram.data.site_summary import (
     SiteSummary,
     check_levels,
     check_repeats,
+    no_value,
 )
 
 # Standardized inputs are cut off here, so that an outlier or a rare level does not dominate the first layer.
@@ -277,7 +278,7 @@ def _pool_input(
     name = columns[0].name
     by_site = {each.site: column for each, column in zip(summaries, columns, strict=True) if column.kind}
     if not by_site:
-        raise InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
+        raise no_value(name)
     _check_same_kind(name, by_site)
     check_levels(name, by_site)
     check_repeats(name, by_site)

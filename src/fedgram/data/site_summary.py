@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -234,7 +234,31 @@ def pool_levels(name: str, summaries: Mapping[str, ColumnSummary]) -> list[str]:
     check_repeats(name, summaries)
     if levels := sorted({level for column in summaries.values() for level in column.levels}):
         return levels
-    raise InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
+    raise no_value(name)
+
+
+def pool_median(name: str, summaries: Mapping[str, ColumnSummary]) -> float:
+    """Return the value that fills an input of numbers at all sites."""
+    median = weighted_median(summaries.values())
+    if median is None:
+        raise no_value(name)
+    return median
+
+
+def weighted_median(summaries: Iterable[ColumnSummary]) -> float | None:
+    """Return the smallest of the sites' medians with at least half of the rows at sites up to it."""
+    medians = sorted((each.median, each.count) for each in summaries if each.median is not None)
+    half, rows = sum(count for _, count in medians) / 2, 0
+    for median, count in medians:
+        rows += count
+        if rows >= half:
+            return median
+    return None
+
+
+def no_value(name: str) -> InputError:
+    """Return the error of a column that is missing everywhere."""
+    return InputError(f"Column '{name}' has no value at any site. Drop it from the inputs.", field=name)
 
 
 def is_number(text: str) -> bool:

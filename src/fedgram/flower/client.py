@@ -27,6 +27,7 @@ from fedgram.federation.site_models import (
 )
 from fedgram.flower.client_state import (
     BACKBONE,
+    FILL,
     INPUTS,
     LEVELS,
     SITE,
@@ -211,7 +212,8 @@ class Client:
             arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
         if alone:
             targets = clients.data.test[0][1].cpu().numpy()
-            compared = measure_joining(predicted, alone, [targets])
+            in_time_order = "time" in self.config.row_selection
+            compared = measure_joining(predicted, alone, [targets], in_time_order=in_time_order)
             arrays |= {name: values[0] for name, values in compared.items()}
             self._report_joining(request, arrays, method, alone[0], predicted[0], targets)
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
@@ -353,6 +355,7 @@ class Client:
         names = {
             INPUTS: self.site.inputs,
             LEVELS: self.site.levels,
+            FILL: self.site.fill,
             TARGETS: self.site.targets,
             BACKBONE: self.site.backbone if isinstance(self.site.backbone, str) else "",
             SITE: self.site.name,

@@ -21,9 +21,10 @@ from fedgram.runs.tensor_files import read_arrays, read_metadata, write_arrays, 
 
 Arrays = dict[str, Array]
 MODEL, JOINED, ERROR = "model.safetensors", "joining.json", "error"
-INPUTS, LEVELS, TARGETS, BACKBONE, SITE = "inputs", "levels", "targets", "backbone", "site"
-"""Keys of the model file's metadata, in JSON: names of the columns, of the backbone and of the site, and the
-levels of categories. What is not known is left out."""
+INPUTS, LEVELS, FILL, TARGETS = "inputs", "levels", "fill", "targets"
+BACKBONE, SITE = "backbone", "site"
+"""Keys of the model file's metadata, in JSON: names of the columns, of the backbone and of the site, the
+levels of categories, and the values of missing inputs. What is not known is left out."""
 REMEDY = "Delete it, and the site resumes from the round before"
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import split_names
-from fedgram.data.columns import level_name
+from fedgram.data.columns import LARGEST, level_name
 from fedgram.data.holdout import VALIDATION_FRACTION
 from fedgram.data.problem import Kind
 from fedgram.data.site_summary import MAX_LEVELS
@@ -26,7 +26,7 @@ NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-lear
 """Keys of numeric training settings."""
 KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction",
-    "categories", "drop-missing", "validation-fraction", "decay", "procedure", "seed",
+    "time", "categories", "fill", "drop-missing", "validation-fraction", "decay", "procedure", "seed",
     "backbone", "lambda-h", "lambda-w", "precision", "out", "reply-timeout", "aggregation", "trim",
     "clip-returns", "max-rejections", "secure", "standardize", "sites", "dataset",
 )  # fmt: skip
@@ -129,7 +129,7 @@ class FederationConfig:
             aggregation=AggregationConfig.from_run_config(run_config),
             max_rejections=int(read_number(run_config, "max-rejections", 3, minimum=1, whole=True)),
             row_selection=_read_row_selection(run_config),
-            validation_fraction=_read_validation_fraction(run_config),
+            validation_fraction=read_validation_fraction(run_config),
             secure=read_flag(run_config, "secure"),
             standardize=read_standardize(run_config),
         )
@@ -162,6 +162,29 @@ def read_categories(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             field="categories",
         )
     return levels
+
+
+def read_fill(config: Mapping[str, Any]) -> dict[str, float | str]:
+    """Read the values of missing inputs, a JSON object such as '{"age": 41.0, "sex": ""}'."""
+    text, categories = config.get("fill", ""), read_categories(config)
+    try:
+        values = dict(json.loads(text or "{}"))
+    except (TypeError, ValueError):
+        values = {"": None}
+    for name, value in values.items():
+        if name not in split_names(str(config.get("inputs", ""))):
+            raise InputError(
+                f"Invalid 'fill' in the run config: {str(text)[:100]!r}. Write a value for each input as "
+                """JSON, such as '{"age": 41.0}'.""",
+                field="fill",
+            )
+        is_number = type(value) in (int, float) and abs(value) <= LARGEST
+        if value != "" if name in categories else not is_number:
+            needed = '"": a missing category has no level' if name in categories else "a number"
+            raise InputError(
+                f"Invalid 'fill' of '{name}' in the run config: {value!r}. Use {needed}.", field="fill"
+            )
+    return values
 
 
 def _are_levels(levels: Sequence[str]) -> bool:
@@ -203,7 +226,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
 
 def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     selection: dict[str, Any] = {"clients": config["clients"]}
-    if fraction := _read_validation_fraction(config):
+    if fraction := read_validation_fraction(config):
         selection["validation"] = fraction
     if read_standardize(config):
         selection["standardize"] = True
@@ -212,8 +235,12 @@ def _read_row_selection(config: Mapping[str, Any]) -> dict[str, Any]:
     columns = {key: list(split_names(str(config[key]))) for key in ("inputs", "targets") if key in config}
     if categories := read_categories(config):
         selection["categories"] = {name: list(levels) for name, levels in categories.items()}
+    if fill := read_fill(config):
+        selection["fill"] = fill
     if read_flag(config, "drop-missing"):
         selection["drop_missing"] = True
+    if config.get("time"):
+        selection["time"] = str(config["time"])
     if columns:
         selection |= columns | {"test_fraction": float(read_number(config, "test-fraction", TEST_FRACTION))}
     return selection
@@ -239,7 +266,7 @@ def _read_procedure(config: Mapping[str, Any]) -> Procedure:
     return procedure
 
 
-def _read_validation_fraction(config: Mapping[str, Any]) -> float:
+def read_validation_fraction(config: Mapping[str, Any]) -> float:
     """Read the fraction of validation rows; by default 0, or what the procedure's choices need."""
     procedure = _read_procedure(config)
     needed = VALIDATION_FRACTION if procedure.needs_validation else 0.0

@@ -260,7 +260,7 @@ def federate(
     if is_simulation and find_spec("ray") is None:
         raise InputError('Ray is not installed. Run: pip install "fedgram[simulation]".', field="ray")
     out = Path(str(sites.run_config.get("out", "runs"))).absolute()
-    sites = sites.with_settings(out=str(out)).with_levels()
+    sites = sites.with_settings(out=str(out)).with_summaries()
     config = FederationConfig.from_run_config(sites.run_config)
     if config.secure:
         check_secure(config)

@@ -16,12 +16,19 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.frames import column_names
 from fedgram._util.text import pluralize, quote_list
-from fedgram.data.columns import ColumnKind, check_present, indicate_levels, parse_levels, parse_numbers
+from fedgram.data.columns import (
+    ColumnKind,
+    check_present,
+    indicate_levels,
+    is_missing,
+    parse_levels,
+    parse_numbers,
+)
 from fedgram.data.encoding import describe_clipped_rows, describe_unknown_levels
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.data.tables.read_site_tables import read_columns
 from fedgram.data.tables.read_text import read_as_text
-from fedgram.flower.client_state import BACKBONE, INPUTS, LEVELS, MODEL, SITE, TARGETS
+from fedgram.flower.client_state import BACKBONE, FILL, INPUTS, LEVELS, MODEL, SITE, TARGETS
 from fedgram.flower.scaling import PREFIX, Scaling
 from fedgram.nets.model import Backbone, Model, draw, to_model_input
 from fedgram.nets.stored_model import Arrays, check_predictions, fits, predict_stored
@@ -31,10 +38,12 @@ from fedgram.training.inference import PredictedTable
 
 Levels = Mapping[str, Sequence[str]]
 """Levels of the inputs that are categories, by name."""
+Fill = Mapping[str, float | str]
+"""Values of missing inputs, by name."""
 LOCAL, SHARE, LIMITS = "local.", "local_share", "local_limits"
 """Prefix of the network trained alone, its share in a blended run, and the limits of its predictions."""
 REMEDY = "Restore it from a backup, or train again"
-FILL = "Fill missing values as you did for training, or drop the rows."
+REFILL = "Fill missing values as you did for training, or drop the rows."
 
 
 def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = None) -> Array:
@@ -47,7 +56,8 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     inputs : array, data frame or dict of columns (N, ...)
         Rows in their own units, with the columns of training. Columns of arrays have the order of training.
         Other columns are chosen by name if the file has the names; otherwise the order counts.
-        Levels that no site had in training count as no level.
+        Levels that no site had in training count as no level. Missing values are filled as in training, if
+        the federation had `fill`.
     backbone : str, module, or function, optional
         The backbone of the federation; a named one need not be given.
 
@@ -87,7 +97,7 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     file = _find_file(Path(path))
     arrays = read_arrays(file, REMEDY)
     names = _read_names(file)
-    rows = _read_rows(inputs, names.get(INPUTS, []), names.get(LEVELS, {}))
+    rows = _read_rows(inputs, names.get(INPUTS, []), names.get(LEVELS, {}), names.get(FILL, {}))
     backbone = backbone or names.get(BACKBONE)
     if backbone is None:
         raise InputError(
@@ -133,7 +143,8 @@ def predict_site_table(path: Path, data: str) -> PredictedTable:
 def _read_names(file: Path) -> dict[str, Any]:
     """Read the names in a model file's metadata."""
     found = read_metadata(file, REMEDY)
-    return {key: json.loads(found[key]) for key in (INPUTS, LEVELS, TARGETS, BACKBONE, SITE) if key in found}
+    keys = (INPUTS, LEVELS, FILL, TARGETS, BACKBONE, SITE)
+    return {key: json.loads(found[key]) for key in keys if key in found}
 
 
 def _find_file(path: Path) -> Path:
@@ -153,10 +164,10 @@ def _find_file(path: Path) -> Path:
     return files[0]
 
 
-def _read_rows(inputs: Any, names: Sequence[str], levels: Levels) -> Array:
+def _read_rows(inputs: Any, names: Sequence[str], levels: Levels, fill: Fill) -> Array:
     """Return rows (N, ...) of finite numbers; columns of data frames are ordered as `names`."""
     if labels := tuple(inputs) if isinstance(inputs, Mapping) else column_names(inputs):
-        return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)}, levels)
+        return _read_columns({name: inputs[name] for name in _choose_columns(labels, names)}, levels, fill)
     values = _to_array(inputs)
     if values.ndim == 2 and values.shape[1]:
         given = values.shape[1]
@@ -166,12 +177,12 @@ def _read_rows(inputs: Any, names: Sequence[str], levels: Levels) -> Array:
                 field="inputs",
             )
         labelled = dict(zip(names or [f"x{d}" for d in range(given)], values.T, strict=True))
-        return _read_columns(labelled, levels)
+        return _read_columns(labelled, levels, fill)
     is_number = np.abs(np.ma.filled(values.astype(np.float64), np.nan)) <= np.finfo(np.float32).max
     if not is_number.all():  # images
         row = np.argwhere(~is_number)[0][0] + 1
         raise InputError(
-            f"Row {row} of the inputs has a value that is missing or not finite. {FILL}", field="inputs"
+            f"Row {row} of the inputs has a value that is missing or not finite. {REFILL}", field="inputs"
         )
     return values
 
@@ -202,14 +213,17 @@ def _to_array(inputs: Any) -> Array:
     return values
 
 
-def _read_columns(columns: Mapping[str, Any], levels: Levels) -> Array:
+def _read_columns(columns: Mapping[str, Any], levels: Levels, fill: Fill) -> Array:
     """Return columns of finite numbers as rows (N, columns), a category as one 0/1 column per level."""
     parsed = {
         name: (parse_levels if name in levels else parse_numbers)(columns, name, "") for name in columns
     }
     for name, values in parsed.items():
-        check_present(values, name, "", FILL)
-    unknown = {name: sorted(set(parsed[name].tolist()) - set(known)) for name, known in levels.items()}
+        if name not in fill:
+            check_present(values, name, "", REFILL)
+        elif name not in levels:
+            parsed[name] = np.where(is_missing(values), fill[name], values)
+    unknown = {name: sorted(set(parsed[name].tolist()) - {"", *known}) for name, known in levels.items()}
     if any(unknown.values()):
         listed = (f"{quote_list(found)} of '{name}'" for name, found in unknown.items() if found)
         warnings.warn(describe_unknown_levels(", ".join(listed)), stacklevel=4)

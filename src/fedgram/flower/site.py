@@ -12,13 +12,26 @@ import numpy as np
 from fedgram._util.errors import InputError
 from fedgram._util.text import LONGEST_NAME, as_names, escape_text, is_valid_name, split_names
 from fedgram.data.holdout import draw_validation_rows
-from fedgram.data.site_summary import ColumnSummary
+from fedgram.data.site_summary import ColumnSummary, Impute
 from fedgram.data.split import Split
 from fedgram.data.tables.diagnostics import TextColumnError
-from fedgram.data.tables.read_rows import TEST_FRACTION, TableSpec, count_levels, read_splits
+from fedgram.data.tables.read_rows import (
+    TEST_FRACTION,
+    TableSpec,
+    read_parts,
+    read_splits,
+    summarize_inputs,
+)
 from fedgram.data.validation import check_finite, client_name
 from fedgram.flower.client_state import folder_name
-from fedgram.flower.config import read_categories, read_flag, read_number, read_standardize
+from fedgram.flower.config import (
+    read_categories,
+    read_fill,
+    read_flag,
+    read_number,
+    read_standardize,
+    read_validation_fraction,
+)
 from fedgram.flower.identity import SiteKey
 from fedgram.nets.model import Backbone
 from fedgram.theory.moments import Moments
@@ -31,8 +44,9 @@ class Site:
     `targets` are the target names, and `inputs` the names of the input columns, if they have names. `folder`
     is private and must survive restarts. `backbone` and `device` are as in `fedgram.training.train`.
     `validation` rows choose the round and all strengths; they are not trained on. `levels` are those of the
-    inputs that are categories; each has a 0/1 column in `train`. `dropped_rows` counts rows that were left
-    out because of missing values.
+    inputs that are categories; each has a 0/1 column in `train`. `fill` has the values of missing inputs in
+    rows to predict; a missing category has no level. `dropped_rows` counts rows that were left out because of
+    missing values.
     """
 
     name: str
@@ -45,6 +59,7 @@ class Site:
     validation: Split | None = None
     inputs: tuple[str, ...] = ()
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fill: Mapping[str, float | str] = field(default_factory=dict)
     dropped_rows: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +88,10 @@ class Site:
         where: str | None = None,
         column: str | None = None,
         value: str | None = None,
+        time: str | None = None,
+        validation_fraction: float = 0.0,
         categories: Mapping[str, Sequence[str]] | None = None,
+        fill: Mapping[str, float | str] | None = None,
         drop_missing: bool = False,
         input_type: type = np.float32,
         **others: Any,
@@ -81,8 +99,11 @@ class Site:
         """Read the rows of a table file; `seed` draws the test rows, `where` is a SQL condition.
 
         With `column`, only the rows that have `value` there are read; it is the site's name by default.
-        `categories` has the levels of every input that is a category, at all sites. `drop_missing` leaves out
-        rows with a missing value, which are refused otherwise.
+        With `time`, a column, the latest rows are for testing instead of random ones, and with
+        `validation_fraction` the latest before them for validation.
+        `categories` has the levels of every input that is a category, at all sites. `fill` has the values of
+        missing inputs by name; a missing category has no level. `drop_missing` leaves out rows with another
+        missing value, which are refused otherwise.
         `input_type` is the type of inputs: single precision, or double before they are standardized.
         """
         name, inputs, targets = name.strip(), as_names(inputs), as_names(targets)
@@ -90,18 +111,23 @@ class Site:
         levels = {key: tuple(given) for key, given in (categories or {}).items()}
         spec = TableSpec(
             column, list(inputs), list(targets), test_fraction, where, drop_missing, site=name, value=value,
-            levels=levels,
+            time=time, levels=levels, fill=fill or {},
         )  # fmt: skip
+        validation: dict[str, Split] = {}
         try:
-            train, test, dropped = read_splits(path, spec, seed, input_type)
+            if time:
+                parts = read_parts(path, spec, seed, validation_fraction, input_type)
+                train, validation, test, dropped = parts
+            else:
+                train, test, dropped = read_splits(path, spec, seed, input_type)
         except TextColumnError as error:
             if error.field in targets:
                 raise
             advice = "Name it in 'categories', or convert it to numbers in the same way at every site."
             raise InputError(f"{error.problem} {advice}", client=name, field=error.field) from None
         return cls(
-            name, train[name], test.get(name), targets, inputs=inputs, levels=levels, dropped_rows=dropped,
-            **others,
+            name, train[name], test.get(name), targets, validation=validation.get(name), inputs=inputs,
+            levels=levels, fill=spec.fill, dropped_rows=dropped, **others,
         )  # fmt: skip
 
     @classmethod
@@ -125,7 +151,10 @@ class Site:
             test_fraction=read_number(run_config, "test-fraction", TEST_FRACTION),
             column=str(node_config.get("column", "")) or None,
             value=client_name(node_config.get("value")),
+            time=str(run_config.get("time", "")) or None,
+            validation_fraction=read_validation_fraction(run_config),
             categories=read_categories(run_config),
+            fill=read_fill(run_config),
             drop_missing=read_flag(run_config, "drop-missing"),
             input_type=np.float64 if read_standardize(run_config) else np.float32,
             backbone=str(run_config.get("backbone", "resmlp")),
@@ -134,14 +163,16 @@ class Site:
         )
 
     @staticmethod
-    def count_levels(node_config: Mapping[str, Any], names: Sequence[str]) -> dict[str, ColumnSummary]:
-        """Count the levels of these columns in the site's table."""
+    def summarize_inputs(
+        node_config: Mapping[str, Any], inputs: Sequence[str], categories: Sequence[str], impute: Impute
+    ) -> dict[str, ColumnSummary]:
+        """Count the levels of categories in the site's table; with `impute`, find medians of other inputs."""
         column = str(node_config.get("column", "")) or None
         spec = TableSpec(
-            column, [], [], site=str(node_config["site"]), value=client_name(node_config.get("value")),
-            categories=names,
+            column, list(inputs), [], site=str(node_config["site"]),
+            value=client_name(node_config.get("value")), categories=categories, impute=impute,
         )  # fmt: skip
-        return count_levels(str(node_config["table"]), spec)
+        return summarize_inputs(str(node_config["table"]), spec)
 
     def hold_out_validation(self, fraction: float) -> Site:
         """Move a fraction of the training rows to the validation rows, unless the site has some already.

@@ -3,6 +3,7 @@
 inputs = ["a", "b"]            # keys of the run config, which all sites share
 targets = ["y"]
 categories = ["b"]             # optional: inputs that are text or codes
+fill = "median"                # optional: fill missing inputs
 
 [sites.oslo]
 table = "oslo.csv"             # the whole file
@@ -29,12 +30,12 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import join_names, quote_list, split_names
 from fedgram.data.datasets import registry
 from fedgram.data.problem import Problem
-from fedgram.data.site_summary import pool_levels
+from fedgram.data.site_summary import Impute, pool_levels, pool_median
 from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 from fedgram.data.tables.read_rows import list_clients
 from fedgram.data.validation import client_name
-from fedgram.flower.config import KEYS
+from fedgram.flower.config import KEYS, read_categories
 from fedgram.flower.site import Site
 from fedgram.theory.validation import check_names
 
@@ -92,18 +93,30 @@ class SitesConfig:
         given = {key.replace("_", "-"): value for key, value in settings.items() if value is not None}
         return replace(self, run_config=self.run_config | given)
 
-    def with_levels(self) -> SitesConfig:
-        """Find the levels of categories that are only named, in the tables of all sites."""
-        given = str(self.run_config.get("categories", ""))
-        if not given or given.startswith("{"):
+    def with_summaries(self) -> SitesConfig:
+        """Find the levels of categories that are only named, and medians to fill, in the tables of all sites.
+
+        A missing number becomes the row-weighted median of the sites' medians, as in `Encoding.fit`.
+        """
+        given, fill = (str(self.run_config.get(key, "")) for key in ("categories", "fill"))
+        names = () if given.startswith("{") else split_names(given)
+        impute: Impute = "median" if fill == "median" else None
+        if not names and impute is None:
             return self
-        names = split_names(given)
-        counted = {site: Site.count_levels(self.node_config(site), names) for site in self.nodes}
-        levels = {
-            name: pool_levels(name, {site: columns[name] for site, columns in counted.items()})
-            for name in names
+        categories = names or tuple(read_categories(self.run_config))
+        inputs = split_names(str(self.run_config.get("inputs", "")))
+        numbers = tuple(name for name in inputs if impute and name not in categories)
+        found = {
+            site: Site.summarize_inputs(self.node_config(site), numbers, names, impute) for site in self.nodes
         }
-        return self.with_settings(categories=json.dumps(levels))
+        by_column = {name: {site: each[name] for site, each in found.items()} for name in (*numbers, *names)}
+        settings = {}
+        if names:
+            settings["categories"] = json.dumps({name: pool_levels(name, by_column[name]) for name in names})
+        if impute:
+            medians = {name: pool_median(name, by_column[name]) for name in numbers}
+            settings["fill"] = json.dumps(medians | dict.fromkeys(categories, ""))
+        return self.with_settings(**settings)
 
     def node_config(self, name: str) -> dict[str, Any]:
         """Return the complete node config of a site; by default its private folder is below `out`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,15 +12,23 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.columns import indicate_levels, parse_levels
+from fedgram.data.columns import check_present, indicate_levels, is_missing, parse_levels
+from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import ColumnSummary, Impute
 from fedgram.data.split import Split
 from fedgram.data.splits import split_rows
 from fedgram.data.tables.diagnostics import missing_client_hint
 from fedgram.data.tables.files import sql_text
-from fedgram.data.tables.reader import check_in_every_file, open_table, select_rows, stack_targets
+from fedgram.data.tables.reader import (
+    check_in_every_file,
+    column_types,
+    open_table,
+    select_rows,
+    stack_targets,
+)
 from fedgram.data.tables.source import SourceTable
+from fedgram.data.tables.times import convert_time, to_times
 from fedgram.data.validation import check_unique_columns, client_name
 from fedgram.theory.validation import check_names
 
@@ -32,8 +40,9 @@ class TableSpec:
     """Columns and rows to read from a table. Without a client column, all rows belong to `site`.
 
     With `value`, only the rows of the client column that have this value are read; they belong to `site`.
-    `time`, `impute` and `categories` are for `read_site_tables`, which finds the levels of categories.
-    `levels` are known ones, of inputs that become one 0/1 column per level.
+    `impute` and `categories` are for `read_site_tables`, which finds medians and the levels of categories.
+    `levels` are known ones, of inputs that become one 0/1 column per level. `fill` has the value of missing
+    inputs by name; that of a category does not count, because a missing one has no level.
     """
 
     client: str | None
@@ -49,6 +58,7 @@ class TableSpec:
     impute: Impute = None
     categories: Sequence[str] = ()
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fill: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def required_flags(self) -> dict[str, object]:
@@ -110,23 +120,53 @@ def read_splits(
     path: str, spec: TableSpec, seed: int, input_type: type = np.float32
 ) -> tuple[dict[str, Split], dict[str, Split], int]:
     """Read training and test rows by client, and count the dropped rows."""
+    splits, _, dropped = _read_clients(path, spec, input_type)
+    return *split_rows(splits, spec.held_out, seed), dropped
+
+
+def read_parts(
+    path: str, spec: TableSpec, seed: int, validation_fraction: float, input_type: type
+) -> tuple[dict[str, Split], dict[str, Split], dict[str, Split], int]:
+    """Read training, validation and test rows by client, and count the dropped rows.
+
+    The rows with the latest `spec.time` are for testing and the latest before them for validation, as with
+    `divide_rows`. A client without rows for one of them is left out there.
+    """
+    splits, times, dropped = _read_clients(path, spec, input_type)
+    for name, own in times.items():
+        check_present(own, str(spec.time), name, "Fill the times, or drop the rows (drop-missing = true).")
+    counts = {name: len(split) for name, split in splits.items()}
+    parts = divide_rows(counts, spec.held_out, seed, times, validation_fraction or VALIDATION_FRACTION)
+
+    def take(choose: Callable[[RowParts], Array]) -> dict[str, Split]:
+        return {name: splits[name].take(rows) for name, each in parts.items() if len(rows := choose(each))}
+
+    train = take(lambda each: each.train if validation_fraction else each.fitted)
+    validation = take(lambda each: each.validation) if validation_fraction else {}
+    return train, validation, take(lambda each: each.test), dropped
+
+
+def _read_clients(
+    path: str, spec: TableSpec, input_type: type
+) -> tuple[dict[str, Split], dict[str, Array], int]:
+    """Read rows and, with `spec.time`, times by client, and count the rows dropped for missing values."""
     check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
-    clients, client, values = _read(path, spec)
+    clients, client, values, times = _read(path, spec)
     check_several_clients(clients, spec, f"'{path}'")
-    is_complete = ~np.isnan(values).any(axis=1) & np.isin(client, list(clients.values()))
+    is_complete = ~np.isnan(values).any(axis=1) & np.isin(client, list(clients.values())) & ~is_missing(times)
     is_kept = is_complete | (not spec.drop_missing)
-    splits = {}
+    splits, own_times = {}, {}
     for name, number in clients.items():
         rows = np.flatnonzero((client == number) & is_kept)
         _check_numbers(values[rows], rows, name, spec, path)
         inputs, targets = np.split(values[rows], [-len(spec.targets)], axis=1)
-        splits[name] = Split(inputs.astype(input_type), targets)
-    return *split_rows(splits, spec.held_out, seed), int((~is_kept).sum())
+        splits[name], own_times[name] = Split(inputs.astype(input_type), targets), times[rows]
+    return splits, own_times, int((~is_kept).sum())
 
 
 def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
     """Read the client (N,) and the numbers (N, columns) of every row, in file order."""
-    clients, client, values = _read(path, spec)
+    clients, client, values, _ = _read(path, spec)
     for name, number in clients.items():
         rows = np.flatnonzero(client == number)
         _check_numbers(values[rows], rows, name, spec, path)
@@ -134,21 +174,34 @@ def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
     return [names[number] for number in client], values
 
 
-def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array]:
-    """Read a number per client name, the number of each row's client (N,), and the values (N, columns)."""
+def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array, Array]:
+    """Read a number per client name, the number of each row's client (N,), values (N, columns), times (N,).
+
+    Without `spec.time` all times are 0.
+    """
     with _open_site(path, spec, spec.numbers) as table:
-        clients, found = fetch_rows(table, spec)
+        time = "0.0::DOUBLE"
+        if spec.time:
+            table.connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
+            key = f"x{len(spec.levels)}"
+            time = convert_time(table, key, spec.time, column_types(table, "data")[key]).format(key)
+        clients, found = fetch_rows(table, spec, f"* EXCLUDE (client), {time} AS time")
     numbers = stack_targets(found, len(spec.numbers))
     columns = {name: numbers[:, [place]] for place, name in enumerate(spec.numbers)}
     for place, (name, levels) in enumerate(spec.levels.items()):
         columns[name] = _encode_levels(found[f"x{place}"], name, levels, spec.site)
-    return clients, found["client"], np.hstack([columns[name] for name in spec.columns])
+    for name, value in spec.fill.items():
+        missing = 0.0 if name in spec.levels else float(value)
+        columns[name] = np.where(np.isnan(columns[name]), missing, columns[name])
+    values = np.hstack([columns[name] for name in spec.columns])
+    return clients, found["client"], values, to_times(found["time"])
 
 
 @contextmanager
 def _open_site(path: str, spec: TableSpec, numbers: Sequence[str]) -> Iterator[SourceTable]:
     """Open a table with these numeric columns and those with levels, and select its rows."""
-    with open_table(path, spec.client, spec.site, numbers, spec.where, tuple(spec.levels)) as table:
+    others = (*spec.levels, *([spec.time] if spec.time else []))
+    with open_table(path, spec.client, spec.site, numbers, spec.where, others) as table:
         check_in_every_file(table, table.columns)
         select_rows(table, drop_missing=False)
         if spec.value is not None:
@@ -156,13 +209,16 @@ def _open_site(path: str, spec: TableSpec, numbers: Sequence[str]) -> Iterator[S
         yield table
 
 
-def count_levels(path: str, spec: TableSpec) -> dict[str, ColumnSummary]:
-    """Count the levels of `spec.categories` in the rows of a site."""
+def summarize_inputs(path: str, spec: TableSpec) -> dict[str, ColumnSummary]:
+    """Count the levels of `spec.categories` at a site, and with `spec.impute` find medians of all inputs."""
     names = spec.categories
-    with _open_site(path, replace(spec, levels=dict.fromkeys(names, ())), ()) as table:
+    numbers = [name for name in spec.inputs if spec.impute and name not in names]
+    with _open_site(path, replace(spec, levels=dict.fromkeys(names, ())), numbers) as table:
         _, found = fetch_rows(table, spec)
     columns = {name: found[f"x{place}"] for place, name in enumerate(names)}
-    return {name: ColumnSummary.from_values(name, parse_levels(columns, name, spec.site)) for name in names}
+    values = {name: parse_levels(columns, name, spec.site) for name in names}
+    values |= {name: np.ma.filled(found[f"y{place}"], np.nan) for place, name in enumerate(numbers)}
+    return {name: ColumnSummary.from_values(name, each, spec.impute) for name, each in values.items()}
 
 
 def list_clients(path: str, client: str) -> list[str]:
@@ -265,7 +321,8 @@ def _check_numbers(values: Array, rows: Array, client: str, spec: TableSpec, pat
     flag = "" if is_one_site or not spec.targets or spec.drop_missing else " (missing values: --drop-missing)"
     remedy = "Correct it"
     if is_one_site and spec.targets and np.isnan(value):
-        remedy, flag = "Fill it in the same way at every site", " (drop-missing = true)"
+        remedy = "Fill missing inputs (fill)" if name in spec.inputs else remedy
+        flag = " (drop-missing = true)"
     raise InputError(
         f"{place} has {what}. {remedy}, or drop the row{flag}.",
         client=client,

@@ -22,7 +22,7 @@ from fedgram.data.tables.reader import (
     select_rows,
 )
 from fedgram.data.tables.source import SourceTable
-from fedgram.data.tables.times import NUMBER, TIME, TIME_TYPES, convert_time
+from fedgram.data.tables.times import NUMBER, TIME, TIME_TYPES, convert_time, to_times
 from fedgram.data.validation import check_unique_columns
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
@@ -168,7 +168,7 @@ def _to_array(values: Array) -> Array:
         return booleans
     if values.dtype == bool:
         return np.ma.getdata(values)
-    return np.ma.filled(values, np.nan if values.dtype.kind == "f" else np.datetime64("NaT"))
+    return to_times(values)
 
 
 def _convert_for_condition(table: SourceTable, kinds: Mapping[str, ColumnKind]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.data.tables.files import sql_name
@@ -38,6 +41,11 @@ def convert_time(table: SourceTable, key: str, name: str, kind: str) -> str:
             field=name,
         )
     return conversion
+
+
+def to_times(values: Array) -> Array:
+    """Return fetched times (N,) with NaN or NaT for missing ones, which DuckDB masks."""
+    return np.ma.filled(values, np.nan if values.dtype.kind == "f" else np.datetime64("NaT"))
 
 
 def check_times(table: SourceTable, key: str, name: str) -> None:
