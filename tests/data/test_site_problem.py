@@ -70,7 +70,7 @@ def test_inputs_that_are_cut_off_are_named_with_the_site_that_has_most():
     build_site_problem(given, inputs=["x", "sex"], targets=["y"], on_warning=said.append)
     assert said == [
         "Inputs more than 6 standard deviations from their mean are cut off there: 'x' (4 rows, most at "
-        "'site 1'). Predictions do not follow them further."
+        "'site 1'). Values beyond predict the same."
     ]
     for table in given.values():
         table |= {f"x{number}": table["x"] for number in range(7)}

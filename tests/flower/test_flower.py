@@ -226,7 +226,7 @@ def test_absent_client_counts_with_its_last_return(tmp_path):
 def test_log_names_absent_clients(tmp_path, server_log):
     missed = (("ridge", "train", 2), ("coast", "evaluate", 2))
     serve(grid_of(tmp_path, silent=lambda *request: request in missed, rounds=2))
-    assert "in round 1, local training came this share of the way" in server_log()[1]
+    assert "progress of local training in round 1" in server_log()[1]
     assert server_log()[2:4] == [
         "Client 'coast' did not evaluate round 2.",
         "Client 'ridge' did not reply in round 2; using its last head.",

@@ -42,7 +42,7 @@ def test_a_rotated_optimum_is_an_optimum_but_not_the_selected_one(heads):
 def test_sites_are_named_with_the_slowest_first():
     shares = np.linspace(0.005, 0.999, 12)
     said = describe_progress("proximal", [f"s{m}" for m in range(12)], [LocalProgress(shares, shares)] * 2)
-    assert said.startswith("proximal: in round 1, local training came this share of the way")
+    assert said.startswith("proximal: progress of local training in round 1")
     assert "selected one: s0 0 %, s1 9 %, " in said
     assert said.endswith("s9 81 %, 2 more up to 99 %. The prediction is for the end of that way.")
 

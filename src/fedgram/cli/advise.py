@@ -45,8 +45,8 @@ def advise(
 ) -> None:
     """Say for every site whether joining a federation pays, measured on held-out rows.
 
-    Trains alone, with a shared head, by FedAvg, with a moment head and site effects, and pooled. Inputs are
-    standardized, text is one-hot, and errors are in the targets' own units.
+    Trains five alternatives: alone, a shared head, FedAvg, a moment head with site effects, and pooled.
+    Inputs are standardized, text is one-hot, and errors are in the targets' own units.
 
     fedgram advise beijing-stations
     """

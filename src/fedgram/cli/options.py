@@ -54,7 +54,7 @@ Impute = Annotated[
 ]
 Categories = Annotated[
     str | None,
-    table_option(help="Inputs with numbers that are codes, separated by commas: one-hot, as text."),
+    table_option(help="Numeric inputs that are codes, separated by commas: one-hot, as text is."),
 ]
 
 DataDir = Annotated[

@@ -35,7 +35,7 @@ def summary(advice: Advice, units: Sequence[str]) -> list[str]:
         _answer(advice),
         "; ".join(
             f"{name}: {format_digits(alone.rmse[c])} alone, {format_digits(ours.rmse[c])} federated, "
-            f"{format_digits(errors[POOLED].rmse[c])} by one network for all "
+            f"{format_digits(errors[POOLED].rmse[c])} pooled "
             f"(RMSE{_unit(', ', units[c], name)})"
             for c, name in enumerate(advice.targets)
         )

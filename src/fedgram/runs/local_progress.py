@@ -58,14 +58,14 @@ def describe_progress(name: str, clients: Sequence[str], runs: Sequence[LocalPro
     more = f", {len(clients) - NAMED} more up to {_percent(share[order[-1]])}" if len(clients) > NAMED else ""
     nearest = float(np.median(np.mean([run.to_optimum for run in runs], axis=0)))
     rotated = (
-        f" Returned heads came {_percent(nearest)} of the way to some local optimum (median), but not to the "
+        f" Returned heads came {_percent(nearest)} of the way to a local optimum (median), but not to the "
         "selected one: they rotated. Returning them 'aligned' undoes that."
         if nearest - max(0.0, float(np.median(share))) > ROTATED
         else ""
     )
     return (
-        f"{name}: in round 1, local training came this share of the way from the broadcast head to the "
-        f"selected one: {listed}{more}. The prediction is for the end of that way.{rotated}"
+        f"{name}: progress of local training in round 1 from the broadcast head to the selected one: "
+        f"{listed}{more}. The prediction assumes 100 %.{rotated}"
     )
 
 

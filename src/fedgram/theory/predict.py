@@ -162,7 +162,7 @@ class Prediction(DisplayMethods):
         clipped = "Inactive directions were clipped: the three terms of the gap need not be positive."
         if self.activity.active.any(axis=-1).all():
             return (clipped,)
-        return clipped, "No client is active in every direction, so the limit may depend on the start."
+        return clipped, "No client is fully active, so the limit may depend on the start."
 
     def trajectory(self, initial: Any, rounds: int, proximal: float = 0.0) -> Array:
         """Predict Grams of the shared head in rounds 0..T from an initial Gram (C, C): (T + 1, ..., C, C).
