@@ -431,6 +431,10 @@ def test_without_skill_the_advice_is_not_to_train(capsys):
     assert "recommended" not in second
     partly = replace(found, procedures=(*useless[1:], replace(useless[0], r2=np.array([0.1, -0.3]))))
     assert not partly.summary().startswith("On these rows")
+    unknown = [replace(each, r2=np.array([np.nan, -0.3])) for each in useless]  # equal test targets
+    assert not replace(found, procedures=tuple(unknown)).summary().startswith("On these rows")
+    diverged = replace(useless[0], r2=np.full(2, np.nan))
+    assert replace(found, procedures=(diverged, *useless[1:])).summary().startswith("On these rows")
 
 
 def test_too_few_test_rows_in_total_get_no_interval():

@@ -79,6 +79,7 @@ def test_sites_file_names_the_rows_of_every_site(tables):
         (("inputs =", "input ="), "Unknown key in '.*sites.toml': 'input'. Use 'inputs'"),
         (('table = "coast.csv"', ""), r"\[sites.coast\] of '.*' needs a table. Add table = "),
         (('table = "coast.csv"', "table = 3"), r"\[sites.coast\] of '.*' needs a table"),
+        (('table = "coast.csv"', 'table = "coast.csv"\nfolder = 3'), "Invalid 'folder' of .*: 3. Use a path"),
         (("column =", "colum ="), r"Unknown key in \[sites.ridge\] of '.*': 'colum'. Use 'column'"),
         (("[sites.", "[site."), "Unknown key in '.*': 'site'. Use 'sites'"),
         (("[sites.", "[sites.coast."), "needs at least two sites"),
@@ -244,6 +245,40 @@ def test_sites_file_may_name_a_dataset(tmp_path):
     assert len(sites.nodes) == 8
     assert sites.run_config["lambda-h"] == 0.1
     assert sites.run_config["kind"] == "GENERATED"
+
+
+@pytest.mark.parametrize("clients", ['"4"', "2.5", "1"])
+def test_the_number_of_sites_must_be_a_whole_number(tmp_path, clients):
+    (tmp_path / "sites.toml").write_text(f'dataset = "swimmer-mini"\nclients = {clients}\n')
+    with pytest.raises(InputError, match=r"Invalid 'clients' in the run config: .* at least 2"):
+        SitesConfig.read(tmp_path / "sites.toml")
+
+
+def test_sites_with_the_same_rows_are_refused(tables):
+    path = tables / "sites.toml"
+    for shared in ("", 'column = "town"\nvalue = "coast"\n'):
+        path.write_text(f'inputs="a"\ntargets="y1"\ntable="all.csv"\n{shared}[sites.oslo]\n[sites.bergen]\n')
+        with pytest.raises(InputError, match=r"'oslo' and 'bergen' of '.*' have the same rows"):
+            SitesConfig.read(path)
+
+
+def test_a_byte_order_mark_does_not_count(tables):
+    path = tables / "sites.toml"
+    plain = SitesConfig.read(path)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert SitesConfig.read(path) == plain
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(("resmlp-small", "resmlp-smal"), "did you mean 'resmlp-small'"), (('"cpu"', '"xpu"'), "'xpu'")],
+)
+def test_unknown_backbones_and_devices_start_nothing(tables, monkeypatch, change, words):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    path = tables / "sites.toml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(InputError, match=words):
+        federate(SitesConfig.read(path).with_settings(out=str(tables / "runs")))
 
 
 def test_the_help_tells_how_training_differs_from_advise():

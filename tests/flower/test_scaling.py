@@ -37,6 +37,15 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh())
 
 
+def test_a_rare_level_is_no_outlier():
+    """A level in 2 % of the rows is 7 standard deviations away, but no unit is wrong."""
+    rows = np.column_stack([np.arange(100.0), np.arange(100) < 2])
+    scaling = Scaling(rows.mean(axis=0), rows.std(axis=0), np.zeros(1), np.ones(1))
+    assert scaling.find_clipped(rows).sum() == 2
+    assert not scaling.find_clipped(rows, [False, True]).any()
+    assert scaling.find_clipped([[1e4, 0.0]], [False, True]).all()
+
+
 def problem() -> Problem:
     rng = np.random.default_rng(0)
     parts: list[dict[str, Split]] = []

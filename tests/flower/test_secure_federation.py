@@ -378,6 +378,15 @@ def test_a_site_refuses_another_request_for_a_sum_that_it_answered(site_client):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_sites_that_cannot_take_part_are_named_at_once(tmp_path):
+    grid = build_grid(tmp_path, **{"reply-timeout": 60.0})
+    grid.configs = {number: {"site": "nobody"} for number in grid.configs}
+    with pytest.raises(
+        InputError, match=r"None of 4 connected sites can take part\. Refused node 11: see the"
+    ):
+        serve(grid)
+
+
 def test_a_restarted_site_keeps_its_new_node(tmp_path):
     grid = build_grid(tmp_path)
     settings = FederationConfig.from_run_config(grid.config)

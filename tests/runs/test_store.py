@@ -261,6 +261,10 @@ def test_other_settings_are_refused_field_by_field(whole):
     moved = replace(small_problem(rows=(23, 21, 16)), provenance={"inputs": ["a", "c"]})
     with pytest.raises(InputError, match=r"data.provenance.inputs is None there and a, c here"):
         trained(whole, problem=moved)
+    renamed = replace(small_problem(), provenance={"inputs": ["a", "c"], "file": "elsewhere"})
+    with pytest.raises(InputError, match=r"data.provenance.inputs is None there and a, c here") as refused:
+        trained(whole, problem=renamed)  # equal rows of other columns
+    assert "elsewhere" not in refused.value.message
     other_net = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
     with pytest.raises(InputError, match=r"parameters is 75 there and 86 here; network is \w+ there and"):
         train(small_problem(), other_net, ["ordinary"], [0], SETTINGS, folder=whole, backbone_name="net")

@@ -33,8 +33,10 @@ from fedgram.flower.config import FederationConfig
 from fedgram.flower.processes import ANSI, GRACE, Processes, interrupt_on_termination
 from fedgram.flower.secure_server import check_secure
 from fedgram.flower.sites_file import SitesConfig, read_site
+from fedgram.nets.model import draw_example
 from fedgram.runs import Runs, StoredRun
 from fedgram.runs.secure_record import SecureRecord
+from fedgram.training.devices import resolve_device
 
 START_TIMEOUT = 120.0
 """Seconds until a SuperLink or a SuperNode must be ready; on two busy cores it took 4 to 15 s."""
@@ -267,7 +269,10 @@ def federate(
     dropped = 0
     for name in sites.nodes:  # bad settings and tables are refused before anything starts
         rows = read_site(sites.node_config(name), sites.run_config)
-        _ = rows.hold_out_validation(config.validation_fraction).moments  # checks targets as the site will
+        # These check targets, backbone and device as the site will.
+        _ = rows.hold_out_validation(config.validation_fraction).moments
+        draw_example(rows.backbone, rows.train, config.settings.features)
+        resolve_device(rows.device)
         dropped += rows.dropped_rows
     if dropped:
         on_line(dropped_rows_message(dropped))

@@ -97,7 +97,8 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     file = _find_file(Path(path))
     arrays = read_arrays(file, REMEDY)
     names = _read_names(file)
-    rows = _read_rows(inputs, names.get(INPUTS, []), names.get(LEVELS, {}), names.get(FILL, {}))
+    levels = names.get(LEVELS, {})
+    rows = _read_rows(inputs, names.get(INPUTS, []), levels, names.get(FILL, {}))
     backbone = backbone or names.get(BACKBONE)
     if backbone is None:
         raise InputError(
@@ -106,7 +107,8 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     scaling = Scaling.from_arrays(arrays)
     if scaling is not None:
         encoded = scaling.encode_inputs(rows)  # rejects rows of another width
-        if (is_clipped := scaling.find_clipped(rows)).any():
+        is_level = [name in levels for name in names.get(INPUTS, []) for _ in levels.get(name, [name])]
+        if (is_clipped := scaling.find_clipped(rows, is_level or False)).any():
             warnings.warn(describe_clipped_rows(is_clipped), stacklevel=2)
         rows = encoded
         arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}

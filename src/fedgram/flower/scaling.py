@@ -117,10 +117,10 @@ class Scaling:
         numbers = np.asarray(inputs, np.float64)
         return np.clip((numbers - self.input_mean) / self.input_scale, -CLIP, CLIP)
 
-    def find_clipped(self, inputs: Array) -> Array:
-        """Find the rows (N,) that `encode_inputs` clips."""
+    def find_clipped(self, inputs: Array, is_level: Sequence[bool] | bool = False) -> Array:
+        """Find the rows (N,) that `encode_inputs` clips in columns (I,) of numbers, not of levels."""
         away = np.abs((np.asarray(inputs) - self.input_mean) / self.input_scale)
-        return np.any(away > CLIP, axis=1)
+        return np.any((away > CLIP) & ~np.asarray(is_level), axis=1)
 
     def decode_targets(self, values: Array) -> Array:
         """Convert standardized predictions (N, C) to the targets' units."""

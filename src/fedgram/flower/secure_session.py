@@ -75,6 +75,7 @@ class SecureSums:
         self.bound, self.fingerprints = dict(keys or {}), dict(fingerprints or {})
         self.members: dict[str, Member] = {}
         self.refused_nodes: dict[int, float] = {}
+        self.problems: list[str] = []
         self.replaced_nodes: set[int] = set()
         self.session, self.used = "", SUMS_PER_SESSION
         self.keys: dict[str, list[bytes]] = {}
@@ -111,11 +112,20 @@ class SecureSums:
         deadline = time.monotonic() + self.config.reply_timeout
         self._refresh()
         while len(self.members) < self.config.clients:
+            problems = " ".join(self.problems)
+            refused = self.refused_nodes.keys() & set(self.transport.node_ids())
+            if not self.members and len(refused) >= self.config.clients:  # asking again is useless
+                raise InputError(
+                    f"None of {len(refused)} connected sites can take part. {problems} Correct the run "
+                    "config or the sites, and run again.",
+                    field="clients",
+                )
             if time.monotonic() > deadline:
+                start_others = "Start the others or raise 'reply-timeout', and run again."
                 raise InputError(
                     f"Only {len(self.members)} of {self.config.clients} clients connected within "
-                    f"{self.config.reply_timeout:g} s: {', '.join(self.members) or 'none'}. Start the others "
-                    "or raise 'reply-timeout', and run again.",
+                    f"{self.config.reply_timeout:g} s: {', '.join(self.members) or 'none'}. "
+                    f"{problems or start_others}",
                     field="clients",
                 )
             time.sleep(POLL_INTERVAL)
@@ -290,7 +300,9 @@ class SecureSums:
                 self._register(node, reply)
             except RejectedReplyError as error:
                 self.refused_nodes[node] = now
-                log.warning("Refused node %d: %s.", node, error)
+                problem = f"Refused node {node}: {error}."
+                log.warning(problem)
+                self.problems = [*dict.fromkeys([*self.problems, problem])]
                 self.audit.append("introduction", node=str(node), outcome=REFUSED, reason=str(error))
 
     def _register(self, node: int, reply: Payload) -> None:

@@ -35,7 +35,7 @@ from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 from fedgram.data.tables.read_rows import list_clients
 from fedgram.data.validation import client_name
-from fedgram.flower.config import KEYS, read_categories
+from fedgram.flower.config import KEYS, read_categories, read_number
 from fedgram.flower.site import Site
 from fedgram.theory.validation import check_names
 
@@ -61,6 +61,8 @@ class SitesConfig:
         _check_keys(document, KEYS, f"'{path}'")
         run_config = {key: _to_text(value) for key, value in document.items()}
         if not sites and "dataset" in document:
+            if "clients" in document:
+                read_number(document, "clients", minimum=2, whole=True)
             found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
             return replace(found, run_config=found.run_config | run_config)
         nodes = _build_nodes(sites, shared, Path(path))
@@ -181,7 +183,7 @@ def _read_dataset_site(dataset: str, node_config: Mapping[str, Any], run_config:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"Cannot read '{path}': {error.strerror}.", field=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -217,13 +219,34 @@ def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str,
     check_names(tuple(sites), len(sites), "site", f" in '{path}'")
     for name, own in sites.items():
         _check_keys(own, SITE_KEYS, f"[sites.{name}] of '{path}'")
-    return {name: _build_node({**shared, **own}, name, path) for name, own in sites.items()}
+    nodes = {name: _build_node({**shared, **own}, name, path) for name, own in sites.items()}
+    _check_own_rows(nodes, path)
+    return nodes
+
+
+def _check_own_rows(nodes: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Reject two sites with the same rows: one would be tested on what the other has trained on."""
+    owners: dict[tuple[Any, ...], str] = {}
+    for name, node in nodes.items():
+        owner = owners.setdefault((node["table"], node.get("column"), node.get("value")), name)
+        if owner != name:
+            raise InputError(
+                f"Sites '{owner}' and '{name}' of '{path}' have the same rows. Give each a table, or a "
+                "'column' that tells them apart.",
+                client=name,
+                field="sites",
+            )
 
 
 def _build_node(own: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Make paths absolute, and let a site's name be its value in the column."""
     if not isinstance(own.get("table"), str):
         raise InputError(f"[sites.{name}] of '{path}' needs a table. Add table = \"FILE\".", field="table")
+    if not isinstance(own.get("folder", ""), str):
+        raise InputError(
+            f"Invalid 'folder' of [sites.{name}] in '{path}': {own['folder']!r}. Use a path in quotes.",
+            field="folder",
+        )
     places = {key: str(path.absolute().parent / own[key]) for key in ("table", "folder") if key in own}
     value = {"value": client_name(own.get("value", name))} if "column" in own else {}
     return {**own, **places, **value}

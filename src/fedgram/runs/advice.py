@@ -134,8 +134,9 @@ class Advice(DisplayMethods):
 
     @property
     def has_skill(self) -> bool:
-        """Whether any procedure predicts any target better than a constant would."""
-        return any((each.r2 > 0).any() for each in self.procedures)
+        """Whether any procedure predicts a target better than a constant would, or no R² of it is known."""
+        best = np.fmax.reduce([each.r2 for each in self.procedures])
+        return not bool((best <= 0).all())
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram advise --json`."""

@@ -93,12 +93,14 @@ class Joining:
         is_compared = self.is_compared
         weights = self.rows[is_compared] / self.rows[is_compared].sum()
         gain, loss = int((self.high < 0).sum()), int((self.low > 0).sum())
+        undecided = int((is_compared & np.isfinite(self.low)).sum()) - gain - loss
+        untested = len(weights) - gain - loss - undecided
+        few = f", too few test rows at {untested}" if untested else ""
         chance = " If joining changes nothing, one of 40 sites shows a clear loss by chance." if loss else ""
         return (
             f"Joining changes the mean squared error over the test rows of {pluralize(len(weights), 'site')} "
             f"from {weights @ self.alone[is_compared]:.3g} to {weights @ self.joined[is_compared]:.3g}: "
-            f"clear gain at {gain}, clear loss at {loss}, no clear difference at "
-            f"{len(weights) - gain - loss}.{chance}"
+            f"clear gain at {gain}, clear loss at {loss}, no clear difference at {undecided}{few}.{chance}"
         )
 
     def describe_site(self, m: int) -> str:

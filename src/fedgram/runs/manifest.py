@@ -26,6 +26,9 @@ MEAN = "mean"
 FEDERATION = "a Flower federation"
 """Value of the provenance key 'trained by' of a run that Flower trained."""
 
+MEANING = ("data.provenance.inputs", "data.provenance.encoding")
+"""What columns mean. Standardized rows can be equal although names, levels or units differ."""
+
 VALIDATION_ROWS = "validation_rows"
 """Provenance key of a run that Flower trained: number of all clients' validation rows, if there are any."""
 
@@ -100,11 +103,11 @@ class Setup:
         ours, theirs = (
             {"aggregation": each.aggregation} | dict(_flatten(each.document())) for each in (self, other)
         )
-        same_rows = self.data.digest == other.data.digest  # then their provenance may differ
+        same_rows = self.data.digest == other.data.digest  # then their origin may differ
         return [
             _describe_difference(name, _shorten(ours.get(name)), _shorten(theirs.get(name)))
             for name in {**ours, **theirs}
-            if ours.get(name) != theirs.get(name) and not (same_rows and name.startswith("data.provenance"))
+            if ours.get(name) != theirs.get(name) and not (same_rows and _is_origin(name))
         ]
 
 
@@ -151,12 +154,17 @@ class Account:
 
 
 def digest(setups: Sequence[Setup]) -> str:
-    """Hash setups, in this order, without the provenance of their data."""
+    """Hash setups, in this order, without the origin of their data."""
     parts = [
-        {name: value for name, value in _flatten(setup.document()) if not name.startswith("data.provenance")}
+        {name: value for name, value in _flatten(setup.document()) if not _is_origin(name)}
         for setup in setups
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_origin(name: str) -> bool:
+    """Whether a field says where rows come from, such as their file."""
+    return name.startswith("data.provenance") and not name.startswith(MEANING)
 
 
 def _to_json(made: Setup | Account) -> dict[str, Any]:
