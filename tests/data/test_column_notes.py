@@ -85,7 +85,7 @@ def test_other_differences_are_no_units(change):
 def test_columns_that_grow_with_time_are_named():
     said = warnings_of(tables(), ("x", "day", "month"), time="day")
     assert said == [
-        "Most test rows have values of 'day' that no training row has, as columns that grow with time do. "
-        "Models cannot learn what happens there: compare the errors without them."
+        "Most test rows have values of 'day' that no training row has, as in columns that grow with time. "
+        "Models cannot learn there: compare the errors without these inputs."
     ]
     assert warnings_of(tables(), ("x", "day", "month")) == []  # random test rows

@@ -63,7 +63,7 @@ DataDir = Annotated[
 ]
 Variant = Annotated[str, dataset_option(help="Variant of the files, if the dataset has several.")]
 Larger = Annotated[bool, dataset_option("--larger", help="Use the paper's larger training set.")]
-DataSeed = Annotated[int, typer.Option(help="Seed for sampling rows, test rows and shifts.")]
+DataSeed = Annotated[int, typer.Option(help="Seed of random choices about the data.")]
 
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
 LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]
@@ -71,7 +71,7 @@ Initial = Annotated[
     str | None, typer.Option(help="JSON file with the initial Gram matrix. Default: identity.")
 ]
 Seeds = Annotated[
-    str, typer.Option(help="Number of seeds ('5' means 0 to 4), or a list with commas ('0,3' or '3,').")
+    str, typer.Option(help="Number of seeds ('5' means 0 to 4), or a list ('0,3'; '3,' is 3 alone).")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Engine = Annotated[str, typer.Option(help="local, or ray for all GPUs of a Ray cluster.")]

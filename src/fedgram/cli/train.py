@@ -70,7 +70,7 @@ def train(
         float, optimizer_option(help="Learning rate at the end of each round.")
     ] = PAPER.final_learning_rate,
     decay: Annotated[
-        str, optimizer_option(help="Learning rate falls within each 'round', or over the whole 'run'.")
+        str, optimizer_option(help="Decay the learning rate within each 'round' or over the whole 'run'.")
     ] = PAPER.decay,
     clip: Annotated[float, optimizer_option(help="Maximum gradient norm of a network.")] = PAPER.clip,
     data_dir: options.DataDir = None,

@@ -77,6 +77,6 @@ def describe_new_values(
             new.append(column.name)
     if new:
         yield (
-            f"Most test rows have values of {quote_list(new[:5])} that no training row has, as columns that "
-            "grow with time do. Models cannot learn what happens there: compare the errors without them."
+            f"Most test rows have values of {quote_list(new[:5])} that no training row has, as in columns "
+            "that grow with time. Models cannot learn there: compare the errors without these inputs."
         )

@@ -199,7 +199,7 @@ def distance(analysis: Analysis) -> list[str]:
     chance = (
         "centralized training ends at a zero head for half of all samples from one population"
         if np.isnan(found.chance_median)
-        else f"sites of one population would show {percent(found.chance_median)} with as many rows (median)"
+        else f"equal sites with this many rows would show {percent(found.chance_median)} (median)"
     )
     if found.p_value > SIGNIFICANT:
         return [
@@ -213,7 +213,7 @@ def distance(analysis: Analysis) -> list[str]:
         else f"{found.level:.0%} interval {low} to {high}"
     )
     outside = (
-        "Chance differences between few rows add to this estimate; the interval is without them. "
+        "Chance differences between few rows add to this estimate; the interval corrects for them. "
         if gap.relative > found.relative[1]
         else ""
     )
