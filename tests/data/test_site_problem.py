@@ -70,13 +70,13 @@ def test_inputs_that_are_cut_off_are_named_with_the_site_that_has_most():
     build_site_problem(given, inputs=["x", "sex"], targets=["y"], on_warning=said.append)
     assert said == [
         "Inputs more than 6 standard deviations from their mean are cut off there: 'x' (4 rows, most at "
-        "'site 1'). Values beyond predict the same."
+        "'site 1'). Values beyond that predict the same."
     ]
     for table in given.values():
         table |= {f"x{number}": table["x"] for number in range(7)}
     build_site_problem(given, inputs=[f"x{n}" for n in range(7)], targets=["y"], on_warning=said.append)
     assert said[1].count("4 rows") == 5
-    assert "'x4' (4 rows, most at 'site 1') and 2 more columns. Pred" in said[1]
+    assert "'x4' (4 rows, most at 'site 1') and 2 more columns. Values" in said[1]
 
 
 def test_targets_far_from_all_others_are_named():

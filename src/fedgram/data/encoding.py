@@ -49,8 +49,8 @@ def describe_clipped_rows(is_clipped: Array, names: str = "") -> str:
     """Count the rows (N,) to predict whose inputs are clipped, in a sentence; names: of the columns."""
     return (
         f"Inputs of {is_clipped.sum():,} of {pluralize(len(is_clipped), 'row')} are more than {CLIP:g} "
-        f"standard deviations from the training mean{names}. They are cut off there: values beyond predict "
-        "the same. Check the units."
+        f"standard deviations from the training mean{names}. They are cut off there: values beyond "
+        "that predict the same. Check the units."
     )
 
 

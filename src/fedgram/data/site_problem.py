@@ -134,7 +134,7 @@ def _describe_clipped(encoding: Encoding, tables: Mapping[str, Columns]) -> Iter
         more = f" and {pluralize(len(parts) - 5, 'more column')}" if len(parts) > 5 else ""
         yield (
             f"Inputs more than {CLIP:g} standard deviations from their mean are cut off there: "
-            f"{', '.join(parts[:5])}{more}. Values beyond predict the same."
+            f"{', '.join(parts[:5])}{more}. Values beyond that predict the same."
         )
 
 
