@@ -228,6 +228,19 @@ def test_a_category_may_have_only_numbers_in_new_rows():
     np.testing.assert_array_equal(numbers, texts)
 
 
+def test_booleans_are_one_level_however_they_are_spelled():
+    smoker = np.array([True, False, True])
+    encoding = Encoding.fit({"a": {"smoker": smoker, "y": [1.0, 2.0, 3.0]}}, inputs=["smoker"], targets=["y"])
+    texts = np.where(smoker, "True ", "FALSE")
+    for values in (texts, texts.tolist(), texts.astype(object), pd.Series(texts), smoker.astype(object)):
+        np.testing.assert_array_equal(
+            encoding.encode_inputs({"smoker": values}), encoding.encode_inputs({"smoker": smoker})
+        )
+    document = encoding.document()
+    document["inputs"][0]["levels"] = ["False", "True"]  # as version 0.2.0 wrote the levels of text
+    assert Encoding.from_document(document) == encoding
+
+
 def test_text_instead_of_numbers_in_new_rows_is_refused():
     columns = rows() | {"dose": ["low"] * 60}
     with pytest.raises(InputError, match="'dose' of site 'b' has text but had numbers in training"):

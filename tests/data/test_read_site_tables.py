@@ -113,6 +113,26 @@ def test_categories_of_training_stay_text():
     np.testing.assert_array_equal(columns["dose"], table["dose"])
 
 
+@pytest.mark.parametrize("source", [lambda table: table, write], ids=["memory", "csv"])
+@pytest.mark.parametrize(
+    ("training", "levels", "new", "read"),
+    [
+        (["True", "FALSE", "Unknown"], ["Unknown", "false", "true"], ["True", "False"], ["true", "false"]),
+        (["True", "False"], ["false", "true"], ["TRUE", "False", "no"], ["true", "false", "no"]),
+        (["2020-01-01", "never"], ["2020-01-01", "never"], ["2020-01-01"], ["2020-01-01"]),
+    ],
+)
+def test_the_rows_to_predict_do_not_change_how_a_category_is_read(source, training, levels, new, read):
+    tables = read_site_tables(source(frame().assign(grade=np.resize(training, 24))), SPEC)
+    encoding = Encoding.fit(tables, inputs=["grade"], targets=["effect"])
+    assert encoding.inputs[0].levels == tuple(levels)
+    later, said = source(frame().assign(grade=np.resize(new, 24))), []
+    _, columns = read_columns(later, replace(SPEC, targets=[], time=None), encoding.kinds)
+    expected = encoding.encode_inputs({"grade": np.resize(read, 24)}, on_warning=[].append)
+    np.testing.assert_array_equal(encoding.encode_inputs(columns, on_warning=said.append), expected)
+    assert [sentence.partition(": ")[2] for sentence in said] == ["'no' of 'grade'."] * ("no" in new)
+
+
 @pytest.mark.parametrize(
     ("source", "levels"),
     [(lambda table: table, ["0", "1", "2"]), (write, ["0.0", "1.0", "2.0"])],

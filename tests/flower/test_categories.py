@@ -7,17 +7,21 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fedgram._util.errors import InputError
 from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.data.tables.read_site_tables import read_site_tables
-from fedgram.flower import Site, client_app, deployment, predict_at_site
+from fedgram.flower import Site, client_app, client_state, deployment, predict_at_site
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.messages import GridTransport
+from fedgram.flower.predict_at_site import predict_site_table
 from fedgram.flower.scaling import Scaling, measure_columns
 from fedgram.flower.server import run_server
 from fedgram.flower.sites_file import SitesConfig, read_site
+from fedgram.nets.model import draw
+from fedgram.runs.tensor_files import write_arrays
 from tests.helpers.command import fedgram
 from tests.helpers.federations import SETTINGS
 from tests.helpers.flower_grid import MemoryGrid
@@ -88,6 +92,42 @@ def test_codes_in_typed_columns_are_levels(tmp_path, levels):
     site = Site.from_config(node, run)
     expected = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     np.testing.assert_array_equal(site.train.inputs, expected[:, :: -1 if levels[0] == "11" else 1])
+
+
+def test_booleans_are_one_level_however_a_file_spells_them(tmp_path):
+    frame = pd.DataFrame({"smoker": [True, False, True], "y": [1.0, 2.0, 4.0]})
+    frame.to_csv(tmp_path / "oslo.csv", index=False)
+    frame.to_parquet(tmp_path / "bergen.parquet")
+    nodes = {file.stem: {"table": str(file), "site": file.stem} for file in tmp_path.iterdir()}
+    run = {"inputs": "smoker", "targets": "y", "test-fraction": 0.0, "categories": "smoker"}
+    sites = SitesConfig(run, nodes).with_summaries()
+    assert json.loads(sites.run_config["categories"]) == {"smoker": ["false", "true"]}
+    expected = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    for levels in (["false", "true"], ["False", "True"], [False, True]):
+        run["categories"] = json.dumps({"smoker": levels})
+        for node in nodes.values():
+            np.testing.assert_array_equal(Site.from_config(node, run).train.inputs, expected)
+    site = read(tmp_path / "oslo.csv", inputs="smoker", targets="y", column=None, test_fraction=0.0,
+                categories={"smoker": ["False", "True"]})  # fmt: skip
+    np.testing.assert_array_equal(site.train.inputs, expected)
+
+
+@pytest.mark.parametrize("levels", [["false", "true"], ["False", "True"]])
+def test_rows_to_predict_have_the_booleans_of_training(tmp_path, levels):
+    model = draw("resmlp-small", torch.zeros(2, 2), 8, 1, 0, None)
+    arrays = {name: each.numpy() for name, each in model.state_dict().items()}
+    names = {
+        client_state.INPUTS: ["smoker"], client_state.LEVELS: {"smoker": levels}, client_state.TARGETS: ["y"],
+        client_state.BACKBONE: "resmlp-small", client_state.SITE: "oslo",
+    }  # fmt: skip
+    metadata = {key: json.dumps(value) for key, value in names.items()}
+    write_arrays(tmp_path / "model.safetensors", arrays, metadata)
+    frame = pd.DataFrame({"smoker": [True, False, True]})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    predicted = predict_site_table(tmp_path, str(tmp_path / "new.csv")).values
+    assert predicted[0] == predicted[2] != predicted[1]
+    np.testing.assert_array_equal(predict_at_site(tmp_path, frame), predicted)
+    np.testing.assert_array_equal(predict_at_site(tmp_path, frame.astype(str)), predicted)
 
 
 def test_rows_with_missing_cells_are_refused_or_left_out(table, rows):

@@ -29,7 +29,8 @@ _BOOLEANS = {"": np.nan, "false": 0.0, "true": 1.0}
 def parse_column(columns: Columns, name: str, site: str) -> Array:
     """Return a column (N,) as float64 with NaN for missing values, or as text with "" for missing values.
 
-    Numbers stay numbers. Text and booleans become text without blanks around it, such as "true".
+    Numbers stay numbers. Text and booleans become text without blanks around it. True, "True" and "TRUE" are
+    all "true", because which of them a column has depends on the tool that wrote it.
     """
     if name not in columns:
         where = f" at site '{site}'" if site else ""
@@ -47,7 +48,7 @@ def parse_column(columns: Columns, name: str, site: str) -> Array:
         case "i" | "u" | "f":
             return _check_range(array.astype(np.float64), name, site)
         case "U":
-            return np.strings.strip(array)
+            return _lower_booleans(np.strings.strip(array))
         case "O" | "T":
             return _parse_objects(array.astype(object), name, site)
         case _:
@@ -83,10 +84,17 @@ def _to_float(value: Any) -> float:
 
 
 def level_name(value: Any) -> str:
-    """Return a value as the text of its level; 1.0 and 1 are one level, NaN is none."""
-    if isinstance(value, (bool, np.bool)):
-        return "true" if value else "false"
-    return (client_name(value) or "").strip()
+    """Return a value as the text of its level; 1.0 and 1 are one level, True and 'True' too, NaN is none."""
+    text = (client_name(value) or "").strip()
+    return lower if (lower := text.lower()) in _BOOLEANS else text
+
+
+def _lower_booleans(texts: Array) -> Array:
+    may_be_boolean = np.isin(texts.astype("U1"), list("tTfF"))  # because lower() takes 0.5 µs for each text
+    found = texts[may_be_boolean]
+    lower = np.strings.lower(found)
+    texts[may_be_boolean] = np.where(np.isin(lower, list(_BOOLEANS)), lower, found)
+    return texts
 
 
 def _check_range(numbers: Array, name: str, site: str) -> Array:

@@ -26,6 +26,7 @@ from fedgram.data.columns import (
     check_lengths,
     check_present,
     column_error,
+    level_name,
     parse_numbers,
 )
 from fedgram.data.encoded_columns import CategoryColumn, NumberColumn
@@ -269,7 +270,10 @@ def _restore_column(document: Mapping[str, Any]) -> NumberColumn | CategoryColum
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
     }
-    return NumberColumn(**fields) if fields.pop("kind") == "number" else CategoryColumn(**fields)
+    if fields.pop("kind") == "number":
+        return NumberColumn(**fields)
+    levels = tuple(map(level_name, fields["levels"]))  # version 0.2.0 wrote 'True' for text of a CSV file
+    return CategoryColumn(**fields | {"levels": levels})
 
 
 def _pool_input(

@@ -21,6 +21,7 @@ from fedgram.data.columns import (
     check_present,
     indicate_levels,
     is_missing,
+    level_name,
     parse_levels,
     parse_numbers,
 )
@@ -217,6 +218,8 @@ def _to_array(inputs: Any) -> Array:
 
 def _read_columns(columns: Mapping[str, Any], levels: Levels, fill: Fill) -> Array:
     """Return columns of finite numbers as rows (N, columns), a category as one 0/1 column per level."""
+    # `Site.from_table` stores levels as they are given, such as 'True'
+    levels = {name: [level_name(level) for level in each] for name, each in levels.items()}
     parsed = {
         name: (parse_levels if name in levels else parse_numbers)(columns, name, "") for name in columns
     }

@@ -12,7 +12,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
-from fedgram.data.columns import check_present, indicate_levels, is_missing, parse_levels
+from fedgram.data.columns import check_present, indicate_levels, is_missing, level_name, parse_levels
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import ColumnSummary, Impute
@@ -231,7 +231,7 @@ def list_clients(path: str, client: str) -> list[str]:
 
 def _encode_levels(values: Array, name: str, levels: Sequence[str], site: str) -> Array:
     """Return a 0/1 column per level (N, levels), NaN where the value is missing; reject other levels."""
-    texts = parse_levels({name: values}, name, site)
+    texts, levels = parse_levels({name: values}, name, site), [level_name(level) for level in levels]
     if unknown := sorted(set(texts.tolist()) - {"", *levels}):
         raise InputError(
             f"Column '{name}' of site '{site}' has other levels than 'categories' gives it: "

@@ -104,7 +104,7 @@ def read_columns(
     """Read the site of every row (N,) and the columns (N,), all in the table's order; for predictions.
 
     `kinds` are those of the inputs in training (`Encoding.kinds`): a category is read as text, also where the
-    rows have only numbers.
+    rows have only numbers, booleans or dates.
     """
     sites, site, columns = _read(source, spec, kinds or {})
     names = {number: name for name, number in sites.items()}
@@ -208,19 +208,20 @@ def _choose_conversions(
     """Return the SQL of every column of the view `data`: y0, y1, ... are numbers already."""
     types = column_types(table, "data")
     inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
-    texts = [key for key in inputs if types[key] == "VARCHAR"] if _has_text_files(table) else []
+    # A known category stays text: what its values look like depends on the rows.
+    unknown = [key for key, name in inputs.items() if kinds.get(name) != "category"]
+    texts = [key for key in unknown if types[key] == "VARCHAR"] if _has_text_files(table) else []
     fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():
-        is_category = kinds.get(name) == "category"
-        chosen[key] = _convert_input(name, types[key], fitting.get(key, _TEXT), is_category)
+        chosen[key] = _convert_input(name, types[key], fitting.get(key, _TEXT))
     if spec.time:
         key = f"x{len(inputs)}"
         chosen[key] = convert_time(table, key, spec.time, types[key])
     return {key: conversion.format(key) for key, conversion in chosen.items()}
 
 
-def _convert_input(name: str, kind: str, fitting: str, is_category: bool) -> str:
+def _convert_input(name: str, kind: str, fitting: str) -> str:
     """Return the conversion of an input; `fitting` is that of a column in a text file."""
     if kind == "BOOLEAN":
         return "{0}"
@@ -232,7 +233,7 @@ def _convert_input(name: str, kind: str, fitting: str, is_category: bool) -> str
             field=name,
         )
     if kind == "VARCHAR" or kind.startswith("ENUM"):
-        return _TEXT if is_category and fitting == NUMBER else fitting
+        return fitting
     raise InputError(
         f"Input '{name}' has type {kind}, which is neither numbers nor text. Convert it, or drop it.",
         field=name,
