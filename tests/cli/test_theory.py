@@ -685,6 +685,7 @@ def test_blocks_of_rows_are_resampled_in_order_of_time(table_of_sites):
     ("times", "words"),
     [
         (["01.02.2020", "02.02.2020"], "'hour' has 80 invalid times, first '01.02.2020' at site"),
+        (["01-02-20", "02-02-20"], "'hour' has 80 invalid times, first '01-02-20' at site"),
         (["2020-02-01", ""], "'hour' has no time in 40 rows, the first at site 'a'. Fill"),
     ],
 )

@@ -217,6 +217,7 @@ def test_rows_without_a_site_or_a_time():
     [
         (["2016-03-01", "2016-03-02 14:00"], ["2016-03-01T00", "2016-03-02T14"]),
         (["2016-03-01T00:00:00Z", "2016-03-01T00:00:00+02:00"], ["2016-03-01T00", "2016-02-29T22"]),
+        ([" 2016-3-1 ", "2016/03/02 14:00"], ["2016-03-01T00", "2016-03-02T14"]),
         (["2016", "2016.5"], [2016.0, 2016.5]),
     ],
 )
@@ -238,6 +239,7 @@ def test_a_time_may_be_an_input():
     [
         (["2016-03-01"] * 5 + ["soon"], "Column 'day' has 1 invalid time, first 'soon' at site 'c'."),
         (["1", "2", "3", "4", "x", "2016-03-01"], "Column 'day' has 2 invalid times, first 'x' at site 'a'."),
+        (["15-03-21"] * 6, "Column 'day' has 6 invalid times, first '15-03-21' at site 'b'."),
         (["31.12.2016"] * 6, "Column 'day' has 6 invalid times, first '31.12.2016' at site 'b'."),
         ([True] * 6, "Column 'day' has 6 invalid times, first 'true' at site 'b'."),
     ],

@@ -14,7 +14,11 @@ from fedgram.data.validation import client_name
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
 NUMBER = "TRY_CAST({0} AS DOUBLE)"
-TIME = "TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
+# DuckDB takes the day of 15-03-21 as the year, so the year needs four digits.
+TIME = (
+    r"CASE WHEN regexp_matches({0}::VARCHAR, '^\s*\d{{4}}\D') "
+    "THEN TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC' END"
+)
 
 TIME_TYPES = ("DATE", "TIMESTAMP")
 
