@@ -156,6 +156,17 @@ def test_kinds_of_values_in_memory():
     assert encoding.target_mean == 0.75
 
 
+def test_lists_keep_the_types_of_their_values():
+    columns = {"text": ["F", np.nan, "M"], "code": [1.0, "b", None], "flag": (True, np.nan, False)}
+    columns["y"] = [1, 2, 3]
+    named = {"inputs": ["text", "code", "flag"], "targets": ["y"]}
+    encoding = Encoding.fit({"a": columns}, **named, impute="median")
+    assert encoding.input_names == ("text=F", "text=M", "code=1", "code=b", "flag=false", "flag=true")
+    assert encoding == Encoding.fit({"a": pd.DataFrame(columns)}, **named, impute="median")
+    with pytest.raises(InputError, match="Column 'text' of site 'a' has 1 missing value in 3 rows"):
+        Encoding.fit({"a": columns}, **named)
+
+
 # Missing values
 
 

@@ -41,6 +41,12 @@ def test_missing_inputs_are_counted_over_all_sites_and_columns():
     assert sum(map(len, problem.train.values())) > 0
 
 
+def test_missing_text_of_a_list_is_no_level():
+    given = {site: table | {"sex": [np.nan, "F", "M"] * 5} for site, table in tables(rows=15).items()}
+    _, encoding = build_site_problem(given, inputs=["x", "sex"], targets=["y"], impute="median")
+    assert encoding.input_names == ("x", "sex=F", "sex=M")
+
+
 def test_one_missing_target_is_named():
     given = tables()
     given["site 1"]["y"][-1] = np.nan

@@ -128,6 +128,8 @@ def test_rows_to_predict_have_the_booleans_of_training(tmp_path, levels):
     assert predicted[0] == predicted[2] != predicted[1]
     np.testing.assert_array_equal(predict_at_site(tmp_path, frame), predicted)
     np.testing.assert_array_equal(predict_at_site(tmp_path, frame.astype(str)), predicted)
+    with pytest.raises(InputError, match="Column 'smoker' has 1 missing value in 2 rows"):
+        predict_at_site(tmp_path, {"smoker": ["True", np.nan]})
 
 
 def test_rows_with_missing_cells_are_refused_or_left_out(table, rows):

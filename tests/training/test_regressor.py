@@ -196,6 +196,8 @@ def test_names_of_sites_are_text_or_numbers(rows, few_rounds):
     large = 2**60 + np.arange(3).repeat(40)
     model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=large)
     assert model.sites_ == tuple(str(2**60 + m) for m in range(3))
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=[1.0, "b", 2**60] * 40)
+    assert model.sites_ == ("1", str(2**60), "b")
     model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.arange(3).repeat(40))
     np.testing.assert_array_equal(model.predict(X[:1], sites=[0]), model.predict(X[:1], sites=[0.0]))
 
@@ -340,6 +342,8 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=["site 0 ", *sites[1:]])
     with pytest.raises(InputError, match="1 of 120 rows has no site"):
         model.fit(X, y, sites=pd.Series([None, *sites[1:]], dtype="string"))
+    with pytest.raises(InputError, match="1 of 120 rows has no site"):
+        model.fit(X, y, sites=[np.nan, *sites[1:].tolist()])
     with pytest.raises(InputError, match=r"^The target y has text, first 'low'\. Pass numbers\.$"):
         model.fit(X, np.where(y > 0, "high", "low"), sites=sites)
     with pytest.raises(InputError, match=r"^sites and X have different indexes, .* sites.loc\[X.index\]"):

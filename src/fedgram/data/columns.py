@@ -36,10 +36,7 @@ def parse_column(columns: Columns, name: str, site: str) -> Array:
         where = f" at site '{site}'" if site else ""
         hint = suggest(name, map(str, columns))
         raise column_error(f"No column '{name}'{where}{hint} Add it, or drop it everywhere.", name, site)
-    array = np.asarray(columns[name])
-    if np.ma.isMaskedArray(columns[name]):
-        array = array.astype(object)
-        array[np.ma.getmaskarray(columns[name])] = None
+    array = as_column(columns[name])
     if array.ndim != 1:
         raise _bad_column(name, site, f"must have one value per row, not shape {array.shape}.")
     match array.dtype.kind:
@@ -55,16 +52,32 @@ def parse_column(columns: Columns, name: str, site: str) -> Array:
             raise _unsupported(str(array.dtype), name, site)
 
 
+def as_column(values: Any) -> Array:
+    """Convert values (N,) to an array of their own types, with None for masked ones."""
+    if isinstance(values, (list, tuple)) and not _are_numbers(values):
+        return np.asarray(values, dtype=object)  # else one text makes NaN the text 'nan', and 1.0 '1.0'
+    array = np.asarray(values)
+    if np.ma.isMaskedArray(values):
+        array = array.astype(object)
+        array[np.ma.getmaskarray(values)] = None
+    return array
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether the types of all values are those of numbers; booleans are none."""
+    kinds = set(map(type, values))
+    return all(issubclass(kind, (Real, Decimal)) and not issubclass(kind, bool) for kind in kinds)
+
+
 def _parse_objects(array: Array, name: str, site: str) -> Array:
     """Parse Python objects by their types; None, NaN, pandas.NA and blank text are missing."""
     is_present = np.array([not _is_missing(value) for value in array], dtype=bool)
     present = array[is_present].tolist()
-    kinds = {type(value) for value in present}
-    if all(issubclass(kind, (Real, Decimal)) and not issubclass(kind, bool) for kind in kinds):
+    if _are_numbers(present):
         numbers = np.full(len(array), np.nan)
         numbers[is_present] = [_to_float(value) for value in present]
         return _check_range(numbers, name, site)
-    for kind in kinds:
+    for kind in set(map(type, present)):
         if not issubclass(kind, (str, Real, Decimal, np.bool)):
             raise _unsupported(kind.__name__, name, site)
     texts = np.full(len(array), "", object)

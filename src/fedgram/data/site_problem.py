@@ -11,7 +11,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram.data.column_notes import describe_new_values, describe_scales, describe_units
-from fedgram.data.columns import Columns, parse_numbers
+from fedgram.data.columns import Columns, as_column, parse_numbers
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
@@ -149,4 +149,4 @@ def _describe_outliers(encoding: Encoding, tables: Mapping[str, Columns]) -> Ite
 
 
 def _take(table: Columns, rows: Array) -> dict[str, Any]:
-    return {column: np.asarray(values)[rows] for column, values in table.items()}
+    return {column: as_column(values)[rows] for column, values in table.items()}

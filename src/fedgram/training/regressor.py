@@ -13,7 +13,14 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import number_targets, pluralize
-from fedgram.data.columns import check_present, is_missing, level_name, parse_column, parse_levels
+from fedgram.data.columns import (
+    as_column,
+    check_present,
+    is_missing,
+    level_name,
+    parse_column,
+    parse_levels,
+)
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.site_problem import build_site_problem
 from fedgram.data.site_summary import is_number
@@ -284,7 +291,7 @@ def _check_same_index(X: Any, **given: Any) -> None:
 
 def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
     """Return the rows of each site, by name in alphabetic order."""
-    values = np.asarray(sites)
+    values = as_column(sites)
     if values.shape != (rows,):
         raise InputError(
             f"sites must have one name for each of {pluralize(rows, 'row')}, not shape {values.shape}.",
@@ -340,7 +347,7 @@ def _divide_rows(sites: Any, first_target: Array) -> tuple[tuple[str, ...], dict
     """
     rows = len(first_target)
     by_site = {} if sites is None else _group_rows(sites, rows)
-    texts = sorted({each for each in np.asarray(sites).ravel().tolist() if isinstance(each, str)})
+    texts = sorted({each for each in as_column(sites).ravel().tolist() if isinstance(each, str)})
     check_names(tuple(texts), len(texts), "site")
     if len(by_site) > 1:
         return tuple(by_site), by_site
