@@ -305,12 +305,13 @@ def test_divergence_is_said(rows):
         FederatedRegressor("full-model", Explosive).fit(X, y, sites=sites)
 
 
-@pytest.mark.parametrize("kind", ["number", "datetime64[D]", "text", "zone"])
+@pytest.mark.parametrize("kind", ["number", "datetime64[D]", "text", "seconds", "zone"])
 def test_the_latest_rows_are_for_validation(rows, few_rounds, monkeypatch, kind):
     _, y, sites = rows
     days = np.random.default_rng(1).permutation(len(y))
     dates = np.datetime64("2020-01-01") + days
     time = {"number": days, "datetime64[D]": dates, "text": dates.astype(str).tolist(),
+            "seconds": dates.astype("datetime64[s]").astype(int).astype(str),
             "zone": pd.Series(pd.DatetimeIndex(dates, tz="Asia/Tokyo"))}[kind]  # fmt: skip
     problems = []
 
@@ -354,10 +355,13 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, np.where(sites == "site 0", 1.0, y), sites=sites)
     with pytest.raises(InputError, match="time must have one value for each of 120 rows"):
         model.fit(X, y, sites=sites, time=[1, 2])
-    with pytest.raises(InputError, match="time has values that are neither numbers nor dates"):
-        model.fit(X, y, sites=sites, time=["soon"] * 120)
+    for times in (["soon"] * 120, ["15-03-21"] * 120, [2016, "2017-01-01", 2015] * 40):
+        with pytest.raises(InputError, match="time has values that are neither numbers nor dates"):
+            model.fit(X, y, sites=sites, time=times)
     with pytest.raises(InputError, match="Site 'site 0' has 1 row without a time"):
         model.fit(X, y, sites=sites, time=[np.nan, *range(119)])
+    with pytest.raises(InputError, match="Site 'site 0' has 1 row without a time"):
+        model.fit(X, y, sites=sites, time=[np.nan, *["2016-03-01"] * 119])
     with pytest.raises(InputError, match="Unknown procedure 'fedavg'"):
         FederatedRegressor("fedavg").fit(X, y, sites=sites)
 

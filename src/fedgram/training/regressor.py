@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -107,8 +109,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             Site of each row. Without it, or with a single site, one model is trained on all rows. A series
             has the index of a data frame X.
         time : sequence (N,), optional
-            Time of each row, as numbers, datetime64 or ISO dates. The latest rows of each site are then the
-            validation rows, not random ones: pass it to predict later rows.
+            Time of each row, as numbers or dates, or as text such as "2016-03-01". The latest rows of each
+            site are then the validation rows, not random ones: pass it to predict later rows.
 
         Returns
         -------
@@ -313,21 +315,34 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
 
 def _read_times(time: Any, rows: int) -> Array:
     """Return times (N,) as numbers or datetime64."""
-    try:
-        values = np.asarray(time)
-        if values.dtype.kind not in "iufM":
-            values = np.asarray(time, dtype="datetime64[us]")  # text; dates with a time zone become UTC
-    except (TypeError, ValueError):
-        raise InputError(
-            "time has values that are neither numbers nor dates such as 2016-03-01. Convert them.",
-            field="time",
-        ) from None
+    values = as_column(time)
     if values.shape != (rows,):
         raise InputError(
             f"time must have one value for each of {pluralize(rows, 'row')}, not shape {values.shape}.",
             field="time",
         )
-    return values
+    if values.dtype.kind in "iufM":
+        return values
+    try:
+        if any(isinstance(value, (str, bytes, Real)) for value in values.tolist()):
+            return _parse_times(values)
+        return np.asarray(time, dtype="datetime64[us]")  # dates with a time zone become UTC
+    except (TypeError, ValueError):
+        raise InputError(
+            "time has values that are neither numbers nor dates such as 2016-03-01. Convert them.",
+            field="time",
+        ) from None
+
+
+def _parse_times(values: Array) -> Array:
+    """Return text (N,) as numbers if all of it is, else as dates: NumPy alone takes 20160301 as a year."""
+    parsed = parse_column({"time": values}, "time", "")
+    is_known = ~is_missing(parsed)
+    with suppress(ValueError):
+        return np.where(is_known, parsed, "nan").astype(np.float64)
+    if not all(map(re.compile(r"\d{4}-").match, parsed[is_known].tolist())):
+        raise ValueError
+    return np.where(is_known, parsed, "NaT").astype("datetime64[us]")
 
 
 def _check_variation(targets: Mapping[str, Array], by_site: Mapping[str, Array]) -> None:
