@@ -126,6 +126,17 @@ def test_a_client_that_folders_name_is_added(predict, folder):
     )
 
 
+def test_files_of_both_kinds_may_have_other_orders_of_columns(predict, folder):
+    (folder / "kinds").mkdir()
+    NEW[:3][["b", "site", "a"]].to_parquet(folder / "kinds" / "first.parquet")
+    NEW[3:].to_csv(folder / "kinds" / "second.csv", index=False)
+    code, out, err = predict("runs", "kinds", "--client", "site")
+    assert code == 0, err
+    whole = pd.read_csv(io.StringIO(predict("runs", "new.csv", "--client", "site").stdout))
+    wanted = pd.concat([whole[3:], whole[:3]], ignore_index=True)  # rows of CSV files come first
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(out)), wanted)
+
+
 def test_inputs_that_overflow_are_an_error(predict, folder):
     (folder / "huge.csv").write_text("a,b\n1,2\n3e38,3e38\n")
     code, out, err = predict("runs", "huge.csv", "--site", "north")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from fedgram.data.tables.diagnostics import translate_errors
-from fedgram.data.tables.files import find_tables, is_text
+from fedgram.data.tables.file_reader import split_by_kind
+from fedgram.data.tables.files import find_tables
 from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
 
 PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -22,13 +23,14 @@ def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
         with translate_errors(table):
             files = find_tables([path])
             limit_file_access(connection, files)
-            parquet = [file for file in files if not is_text(file)]
+            texts, parquet = split_by_kind(files)
             parts = table.reader.select_strictly(files)
             parts += [table.reader.select(parquet, {}, folders=False)] if parquet else []
             rows = " UNION ALL BY NAME ".join(f"SELECT COLUMNS(*)::VARCHAR FROM ({part})" for part in parts)
             found = connection.execute(f"SELECT coalesce(COLUMNS(*), '') FROM ({rows})")
             names, values = [column[0] for column in found.description], found.fetchall()
-            own = table.reader.read_header(files[0])  # DuckDB renames columns without a name
+            first = (texts + parquet)[0]  # whose columns come first
+            own = table.reader.read_header(first)  # DuckDB renames columns without a name
     names = own if len(own) == len(names) else names
     kept = [number for number, name in enumerate(names) if not PANDAS_INDEX.fullmatch(name)]
     return [names[number] for number in kept], [tuple(row[number] for number in kept) for row in values]
