@@ -347,6 +347,8 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=[np.nan, *sites[1:].tolist()])
     with pytest.raises(InputError, match=r"^The target y has text, first 'low'\. Pass numbers\.$"):
         model.fit(X, np.where(y > 0, "high", "low"), sites=sites)
+    with pytest.raises(InputError, match=r"^y has several targets '1'\. Rename all but one\.$"):
+        model.fit(X, pd.DataFrame({1: y, "1": -y}), sites=sites)
     with pytest.raises(InputError, match=r"^sites and X have different indexes, .* sites.loc\[X.index\]"):
         model.fit(pd.DataFrame(X), y, sites=pd.Series(sites)[::-1])
     with pytest.raises(InputError, match="constant over all sites"):

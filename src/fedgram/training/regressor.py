@@ -232,7 +232,10 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         names: Sequence[Any] = [getattr(y, "name", None)] if own is None else list(own)
         if len(names) != values.shape[1] or None in names:
             names = number_targets(values.shape[1])
-        return dict(zip(map(str, names), values.T, strict=True))
+        names = list(map(str, names))
+        if same := [name for name in names if names.count(name) > 1]:
+            raise InputError(f"y has several targets '{same[0]}'. Rename all but one.", field="y")
+        return dict(zip(names, values.T, strict=True))
 
     def _choose_procedure(self, sites: Sequence[str], by_site: Mapping[str, Array]) -> str:
         counts = [len(rows) for rows in by_site.values()]
