@@ -926,7 +926,10 @@ def test_a_stream_is_refused_because_it_can_be_read_only_once():
     )
 
 
-@pytest.mark.parametrize(("source", "called"), [({"site": ["a"]}, "dict"), ([], "an empty list")])
+@pytest.mark.parametrize(
+    ("source", "called"),
+    [({"site": ["a"]}, "dict"), ([], "an empty list"), ([{"site": "a"}], "list"), (("a.csv", 3), "tuple")],
+)
 def test_what_is_no_table_is_named(source, called):
     assert refusal(source).message.startswith(f"Unsupported source: {called}. Pass a path")
 

@@ -18,10 +18,10 @@ MISSING_TEXT = ["", ".", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL"
 
 
 def source_paths(source: Any) -> list[str]:
-    """Return the paths in a source; a table in memory has none."""
-    if isinstance(source, (str, os.PathLike)):
-        return [os.fspath(source)]
-    return [os.fspath(path) for path in source] if isinstance(source, (list, tuple)) else []
+    """Return the paths in a source; a table in memory, or a list with other items, has none."""
+    items = source if isinstance(source, (list, tuple)) else [source]
+    are_paths = all(isinstance(item, (str, os.PathLike)) for item in items)
+    return [os.fspath(item) for item in items] if are_paths else []
 
 
 def find_tables(paths: Sequence[str]) -> list[str]:
