@@ -56,6 +56,13 @@ def test_one_missing_target_is_named():
     )
 
 
+@pytest.mark.parametrize("lacking", ["inputs", "targets"])
+def test_no_column_is_refused(lacking):
+    named = {"inputs": ["x"], "targets": ["y"]} | {lacking: []}
+    with pytest.raises(InputError, match=f"No {lacking} are named. Name at least one column"):
+        build_site_problem(tables(), **named)
+
+
 def test_text_among_numbers_is_said_once_and_with_what_to_do():
     given, said = tables(), []
     for table in given.values():

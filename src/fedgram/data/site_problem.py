@@ -17,7 +17,7 @@ from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
 from fedgram.data.missing_values import check_complete
 from fedgram.data.outliers import Outliers, describe_outliers, find_target_outliers
 from fedgram.data.problem import Kind, Problem
-from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute
+from fedgram.data.site_summary import FILL_INPUTS, FILL_TARGETS, Impute, check_columns_named
 from fedgram.data.split import Split
 from fedgram.data.splits import check_training_rows
 from fedgram.data.stray_text import find_stray_text
@@ -74,6 +74,7 @@ def build_site_problem(
     InputError
         If columns do not fit, values are missing, or the test rows leave a site too few rows.
     """
+    check_columns_named(inputs, targets)
     check_complete(tables, targets, FILL_TARGETS)
     if impute is None:
         check_complete(tables, inputs, FILL_INPUTS)
