@@ -161,6 +161,15 @@ def test_rows_for_testing_are_checked_as_well():
         Problem("mine", "REAL", train, train | {"site 2": narrow})
 
 
+def test_inputs_that_are_infinite_in_single_precision_are_refused():
+    inputs, targets = clients()
+    inputs["site 1"][4, 2] = -1e39
+    with pytest.raises(InputError, match=r"its inputs that is too large to compute with, in row 5, column 3"):
+        Problem.from_arrays(inputs, targets)
+    inputs["site 1"][4, 2], targets["site 1"][4, 0] = -1e38, 1e39
+    Problem.from_arrays(inputs, targets)
+
+
 def test_a_value_of_an_image_has_a_row_and_no_column():
     images = np.zeros((5, 4, 4, 1))
     images[2, 1, 3] = np.inf

@@ -101,10 +101,15 @@ def check_image_dtype(values: Array, dtype: str, reference: str, client: str) ->
 
 
 def check_finite(values: Array, client: str, what: str) -> None:
-    """Reject a value that is not finite, and name its place."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
+    """Reject a value that is not finite, or an input that is infinite in the networks' single precision."""
+    if values.dtype.kind != "f":
         return
-    row, *place = np.argwhere(~np.isfinite(values))[0]
+    largest = np.finfo(np.float32 if what == "inputs" else np.float64).max
+    is_valid = (values >= -largest) & (values <= largest)
+    if is_valid.all():
+        return
+    row, *place = np.argwhere(~is_valid)[0]
     column = f", column {place[0] + 1}" if len(place) == 1 else ""
-    message = f"Client '{client}' has a value in its {what} that is not finite, in row {row + 1}{column}."
-    raise InputError(f"{message} Drop the row, or fill the value.", client=client, field=what)
+    problem = "too large to compute with" if np.isfinite(values[row, *place]) else "not finite"
+    message = f"Client '{client}' has a value in its {what} that is {problem}, in row {row + 1}{column}."
+    raise InputError(f"{message} Drop the row, or correct the value.", client=client, field=what)
