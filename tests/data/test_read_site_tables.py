@@ -150,6 +150,22 @@ def test_numbers_that_are_codes_become_text(source, levels):
     assert tables["a"]["grade"].tolist() == [str(number) for number in table["grade"][table["site"] == "a"]]
 
 
+@pytest.mark.parametrize(
+    ("values", "levels"),
+    [
+        ([3, 1, None], ["3", "1", ""]),
+        ([1.5, 2.0], ["1.5", "2"]),
+        ([True, False, None], ["true", "false", ""]),
+    ],
+)
+def test_categories_of_a_data_frame_stay_categories(values, levels):
+    repeats = 24 // len(values)
+    table = frame().assign(grade=pd.Categorical(values * repeats), day=pd.Categorical(np.arange(24)))
+    columns = read_site_tables(table, replace(SPEC, inputs=["grade", "day"]))
+    assert columns["a"]["grade"].tolist() == np.array(levels * repeats)[table["site"] == "a"].tolist()
+    assert columns["a"]["day"].dtype.kind == "f"  # a time that is an input, too, is a number
+
+
 def test_a_code_must_be_an_input():
     error = refusal(frame(), replace(SPEC, categories=["grad"]))
     assert str(error) == "Category 'grad' is no input; did you mean 'grade'? Add it to the inputs."

@@ -48,7 +48,8 @@ def read_site_problem(
     impute : {"median", None}
         "median" fills missing inputs; None refuses them.
     categories : str or list of str
-        Inputs to read as categories although they have numbers, such as codes of machines.
+        Inputs to read as categories although they have numbers, such as codes of machines. Columns of a data
+        frame with the type category are categories.
     test_fraction : float
         Fraction of each site's rows for testing.
     where : str, optional

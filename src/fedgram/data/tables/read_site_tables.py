@@ -45,7 +45,8 @@ def read_site_tables(
     spec : TableSpec
         Columns and rows. `drop_missing` drops rows without a site, time, target or input; with `impute` rows
         without an input stay. Otherwise a missing site or time is refused, and other missing values are kept.
-        Numbers in `categories` become text: as written in a text file ('07'), otherwise '7' for 7.0.
+        Numbers in `categories`, and in columns of a data frame with the type category, become text: as
+        written in a text file ('07'), otherwise '7' for 7.0.
     on_warning : function of str
         Receives one sentence if rows are dropped.
 
@@ -70,8 +71,9 @@ def read_site_tables(
     (['F', 'M'], [1.0, 3.0])
     """
     _check_categories(spec)
-    sites, site, columns = _read(source, spec, dict.fromkeys(spec.categories, "category"))
-    columns |= {name: parse_levels(columns, name, "") for name in spec.categories}
+    categories = {*spec.categories, *_find_categories(source, spec)}
+    sites, site, columns = _read(source, spec, dict.fromkeys(categories, "category"))
+    columns |= {name: parse_levels(columns, name, "") for name in categories}
     tables = {
         name: {column: values[site == number] for column, values in columns.items()}
         for name, number in sites.items()
@@ -96,6 +98,13 @@ def _check_categories(spec: TableSpec) -> None:
                 f"Category '{name}' is no input{suggest(name, spec.inputs)} Add it to the inputs.",
                 field="categories",
             )
+
+
+def _find_categories(source: Any, spec: TableSpec) -> set[str]:
+    """Return the inputs of a data frame with the type category: DuckDB reads those of numbers as numbers."""
+    types = source.dtypes.items() if hasattr(source, "iloc") else []
+    found = {str(name) for name, kind in types if str(kind) == "category"}
+    return found & ({*spec.inputs} - {spec.time})
 
 
 def read_columns(
