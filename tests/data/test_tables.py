@@ -850,8 +850,8 @@ def damaged(path, change):
     ("nothing.csv", "No such file or folder: 'nothing.csv'. Check the path."),
     ("nothing*.csv", "No file matches 'nothing*.csv'. Check the pattern."),
     ("folder", "The folder 'folder' has no CSV, TSV or Parquet file. Choose another folder."),
-    ("sheet.xlsx", "'sheet.xlsx' is not named like a CSV, TSV or Parquet file. Convert it, or pass a data "
-                   "frame."),
+    ("sheet.xlsx", "'sheet.xlsx' does not have the suffix of a CSV, TSV or Parquet file. Convert it, or pass "
+                   "a data frame."),
     ("x.parquet.gz", "'x.parquet.gz' is a gzipped Parquet file, but only CSV and TSV may be gzipped. "
                      "Unpack it first."),
     ("empty.csv", "The file 'empty.csv' is empty. Export it again, or leave it out."),

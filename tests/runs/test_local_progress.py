@@ -44,20 +44,20 @@ def test_sites_are_named_with_the_slowest_first():
     said = describe_progress("proximal", [f"s{m}" for m in range(12)], [LocalProgress(shares, shares)] * 2)
     assert said.startswith("proximal: progress of local training in round 1")
     assert "selected one: s0 0 %, s1 9 %, " in said
-    assert said.endswith("s9 81 %, 2 more up to 99 %. The prediction is for the end of that way.")
+    assert said.endswith("s9 81 %, 2 more up to 99 %. The prediction assumes 100 %.")
 
 
 def test_a_rotation_is_said():
     said = describe_progress("ordinary", ["\x1b[1m"], [LocalProgress(np.array([-0.4]), np.array([0.8]))])
     assert "selected one: \\x1b[1m 0 %. The prediction" in said
-    assert "Returned heads came 80 % of the way to some local optimum (median), but not to the" in said
+    assert "Returned heads came 80 % of the way to a local optimum (median), but not to the" in said
 
 
 def test_training_says_it_once_for_each_procedure_with_selected_heads(tmp_path):
     said, procedures = [], ["ordinary", "solved+offset", "full-model", "local"]
     settings = replace(SETTINGS, rounds=2, epochs=1)
     runs = trained(tmp_path, procedures, settings=settings, on_warning=said.append)
-    told = [sentence for sentence in said if "in round 1, local training" in sentence]
+    told = [sentence for sentence in said if "progress of local training in round 1" in sentence]
     assert [sentence.partition(":")[0] for sentence in told] == ["ordinary", "solved+offset"]
     prediction = predict(runs[2].moments, SETTINGS.penalty)
     grams = expectation(prediction, runs[2].setup.procedure).grams

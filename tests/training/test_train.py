@@ -36,7 +36,7 @@ from tests.helpers.small_runs import (
 
 def without_progress(said):
     """Drop the sentences about the first round."""
-    return [sentence for sentence in said if "in round 1, local training" not in sentence]
+    return [sentence for sentence in said if "progress of local training in round 1" not in sentence]
 
 
 def test_what_is_stored_is_what_the_federation_recorded(tmp_path):

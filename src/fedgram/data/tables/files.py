@@ -98,7 +98,8 @@ def is_tab_separated(file: str) -> bool:
 def _check_file(file: str) -> None:
     if not is_table(file):
         raise InputError(
-            f"'{file}' has no ending of a CSV, TSV or Parquet file. Convert it, or pass a data frame.",
+            f"'{file}' does not have the suffix of a CSV, TSV or Parquet file. Convert it, or pass a data "
+            "frame.",
             field="source",
         )
     if file.lower().endswith(".gz") and not is_text(file):
