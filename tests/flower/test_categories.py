@@ -13,18 +13,15 @@ from fedgram._util.errors import InputError
 from fedgram.data.encoding import Encoding
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.data.tables.read_site_tables import read_site_tables
-from fedgram.flower import Site, client_app, client_state, deployment, predict_at_site
+from fedgram.flower import Site, client_state, deployment, predict_at_site
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import GridTransport
 from fedgram.flower.predict_at_site import predict_site_table
 from fedgram.flower.scaling import Scaling, measure_columns
-from fedgram.flower.server import run_server
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.nets.model import draw
 from fedgram.runs.tensor_files import write_arrays
 from tests.helpers.command import fedgram
-from tests.helpers.federations import SETTINGS
-from tests.helpers.flower_grid import MemoryGrid
+from tests.helpers.federations import run_sites, write_sites
 
 INPUTS = ["age", "sex", "ward"]
 SITES_FILE = """inputs = ["age", "sex", "ward"]
@@ -54,9 +51,7 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture
 def table(tmp_path, rows):
-    rows.to_csv(tmp_path / "all.csv", index=False)
-    (tmp_path / "sites.toml").write_text(SITES_FILE)
-    return tmp_path / "all.csv"
+    return write_sites(tmp_path, rows, SITES_FILE)
 
 
 def read(table, site="oslo", **others):
@@ -204,15 +199,7 @@ def test_mistakes_in_a_sites_file_are_named(table, monkeypatch, change, words):
 
 
 def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
-    sites = SitesConfig.read(table.with_name("sites.toml")).with_settings(
-        out=str(tmp_path / "server"), backbone="resmlp-small", procedure="full-model", name="towns",
-    ).with_summaries()  # fmt: skip
-    nodes = {
-        number: {**sites.node_config(name), "device": "cpu", "folder": str(tmp_path / "private")}
-        for number, name in enumerate(sites.nodes, start=7)
-    }
-    grid = MemoryGrid(client_app(), SETTINGS | {"reply-timeout": 0.0} | sites.run_config, nodes)
-    run = run_server(GridTransport(grid, 0.0), FederationConfig.from_run_config(grid.config))
+    run = run_sites(table, procedure="full-model", name="towns")
     assert run.complete
     assert run.setup.data.provenance["categories"] == {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
     folder = tmp_path / "private" / "oslo"

@@ -11,15 +11,12 @@ from fedgram.data.encoding import Encoding
 from fedgram.data.holdout import divide_rows
 from fedgram.data.tables.read_rows import TableSpec
 from fedgram.data.tables.read_site_tables import read_site_tables
-from fedgram.flower import Site, client_app, predict_at_site
+from fedgram.flower import Site, predict_at_site
 from fedgram.flower.config import FederationConfig
-from fedgram.flower.messages import GridTransport
-from fedgram.flower.server import run_server
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.runs.paired_bootstrap import FEWEST_CONSECUTIVE_ROWS, FEWEST_ROWS
 from tests.helpers.command import fedgram
-from tests.helpers.federations import SETTINGS
-from tests.helpers.flower_grid import MemoryGrid
+from tests.helpers.federations import run_sites, write_sites
 
 SITES_FILE = """inputs = ["age", "ward"]
 targets = ["dose"]
@@ -52,9 +49,7 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture
 def table(tmp_path, rows):
-    rows.to_csv(tmp_path / "all.csv", index=False)
-    (tmp_path / "sites.toml").write_text(SITES_FILE)
-    return tmp_path / "all.csv"
+    return write_sites(tmp_path, rows, SITES_FILE)
 
 
 def read(table, site="oslo", **others):
@@ -152,16 +147,7 @@ def test_wrong_values_to_fill_are_refused(fill, words):
 
 
 def test_a_federation_trains_and_predicts_with_missing_values(table, rows, tmp_path):
-    sites = SitesConfig.read(table.with_name("sites.toml")).with_settings(
-        out=str(tmp_path / "server"), backbone="resmlp-small", name="towns",
-        procedure="full-model+moment-head+blended",
-    ).with_summaries()  # fmt: skip
-    nodes = {
-        number: {**sites.node_config(name), "device": "cpu", "folder": str(tmp_path / "private")}
-        for number, name in enumerate(sites.nodes, start=7)
-    }
-    grid = MemoryGrid(client_app(), SETTINGS | {"reply-timeout": 0.0} | sites.run_config, nodes)
-    run = run_server(GridTransport(grid, 0.0), FederationConfig.from_run_config(grid.config))
+    run = run_sites(table, procedure="full-model+moment-head+blended", name="towns")
     provenance = run.setup.data.provenance
     median = provenance["fill"]["age"]
     assert (run.complete, provenance["time"]) == (True, "day")

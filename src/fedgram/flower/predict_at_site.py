@@ -108,8 +108,7 @@ def predict_at_site(path: str | Path, inputs: Any, backbone: Backbone | None = N
     scaling = Scaling.from_arrays(arrays)
     if scaling is not None:
         encoded = scaling.encode_inputs(rows)  # rejects rows of another width
-        is_level = [name in levels for name in names.get(INPUTS, []) for _ in levels.get(name, [name])]
-        if (is_clipped := scaling.find_clipped(rows, is_level or False)).any():
+        if (is_clipped := scaling.find_clipped(rows, _find_levels(names))).any():
             warnings.warn(describe_clipped_rows(is_clipped), stacklevel=2)
         rows = encoded
         arrays = {name: value for name, value in arrays.items() if not name.startswith(PREFIX)}
@@ -148,6 +147,14 @@ def _read_names(file: Path) -> dict[str, Any]:
     found = read_metadata(file, REMEDY)
     keys = (INPUTS, LEVELS, FILL, TARGETS, BACKBONE, SITE)
     return {key: json.loads(found[key]) for key in keys if key in found}
+
+
+def _find_levels(names: Mapping[str, Any]) -> list[bool] | bool:
+    """Return which columns of the encoded rows indicate levels; none do in a file without names."""
+    levels, inputs = names.get(LEVELS, {}), names.get(INPUTS)
+    if inputs is None:
+        return False
+    return [name in levels for name in inputs for _ in levels.get(name, [name])]
 
 
 def _find_file(path: Path) -> Path:

@@ -134,7 +134,7 @@ class Advice(DisplayMethods):
 
     @property
     def has_skill(self) -> bool:
-        """Whether any procedure predicts a target better than a constant would, or no R² of it is known."""
+        """Whether some procedure predicts a target better than a constant would, or the target has no R²."""
         best = np.fmax.reduce([each.r2 for each in self.procedures])
         return not bool((best <= 0).all())
 
