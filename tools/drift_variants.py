@@ -7,7 +7,8 @@
 After the first averaging, alignment removes a part of the objective. Of all quantities of ordinary training
 this part is furthest from the paper's (docs/drift.md). A first round takes seconds on a GPU, so it tells
 variants apart at little cost. Only ordinary training is run: the objective after alignment is known from the
-targets (`aligned_objective`). Finished runs are skipped. Results are written to results/drift_variants.csv.
+targets (`aligned_objective`). Results are written to results/drift_variants.csv, and runs that are in it are
+skipped.
 """
 
 from __future__ import annotations
@@ -212,9 +213,9 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="needed unless --list is given")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of runs and of the table")
     parser.add_argument("--settings", default=",".join(TABLES))
-    parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--seeds", type=int, default=2, help="number of seeds, from 0")
-    parser.add_argument("--epochs", type=int, default=4000)
+    parser.add_argument("--variants", default=",".join(list(VARIANTS)[1:]))
+    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--epochs", default="4000", help="one or several, as 400,1000")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--list", action="store_true", help="print the variants, and train nothing")
@@ -227,34 +228,41 @@ def main() -> None:
     if unknown := set(given.variants.split(",")) - set(VARIANTS):
         parser.error(f"unknown variant: {', '.join(sorted(unknown))}; --list prints all")
     end, longest = time.monotonic() + 60 * given.minutes, 0.0
-    for name, setting in product(given.variants.split(","), given.settings.split(",")):
+    table = given.out / "drift_variants.csv"
+    chosen = product(given.variants.split(","), map(int, given.epochs.split(",")), given.settings.split(","))
+    for name, epochs, setting in chosen:
+        seeds = find_missing(given.seeds.split(","), name, setting, epochs, given.rounds, table)
+        if not seeds:
+            continue
         begin = time.monotonic()
         if begin + longest > end:
             print("The time is over. Run the same command again to continue.")
             return
         try:
-            rows = list(measure_variant(name, setting, given))
+            rows = list(measure_variant(name, setting, epochs, seeds, given))
         except InputError as error:
-            print(f"{name}, {setting}: {error}", flush=True)
+            print(f"{name}, {setting}, E = {epochs}: {error}", flush=True)
             continue
-        save(rows, given.out / "drift_variants.csv")
+        save(rows, table)
         for row in rows:
             print(*row.values(), sep="  ", flush=True)
         longest = max(longest, time.monotonic() - begin)
 
 
-def measure_variant(name: str, setting: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_variant(
+    name: str, setting: str, epochs: int, seeds: Sequence[int], given: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Train a variant in a setting, and yield a row for each seed and round."""
     variant = VARIANTS[name]
     problem = PAPER.problem(find_source(setting, variant.policy, given.data_dir), given.data_dir, False)
     if variant.own_units:
         problem = restore_units(problem)
     network = partial(variant.network, SETTINGS[setting].inputs[0])
-    config = replace(PAPER.settings(given.epochs, given.rounds), **variant.settings)
-    protocol = protocol_folder(given.epochs, given.rounds, False)
+    config = replace(PAPER.settings(epochs, given.rounds), **variant.settings)
+    protocol = protocol_folder(epochs, given.rounds, False)
     with changed_models(variant.change):
         runs = train(
-            problem, network, ("ordinary",), range(given.seeds), config,
+            problem, network, ("ordinary",), seeds, config,
             folder=given.out / "drift_variants" / protocol / name.replace(" ", "-"),
             device=given.device, backbone_name="resmlp", keep_models=False,
         )  # fmt: skip
@@ -324,10 +332,23 @@ def find_source(setting: str, policy: str, data_dir: Path) -> Source:
     raise InputError(" ".join(filter(None, reasons.values())) or "It has no other rollouts.")
 
 
+def read_known(path: Path) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """Read the rows of a table by the values of KEY."""
+    rows = csv.DictReader(path.read_text().splitlines()) if path.exists() else []
+    return {tuple(row[key] for key in KEY): row for row in rows}
+
+
+def find_missing(
+    seeds: Sequence[str], name: str, setting: str, epochs: int, rounds: int, path: Path
+) -> list[int]:
+    """Return the seeds whose last round is not in a table."""
+    known = read_known(path)
+    return [int(seed) for seed in seeds if (name, setting, str(epochs), seed, str(rounds)) not in known]
+
+
 def save(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Replace the rows of the same runs in a table, or append them."""
-    known = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-    merged = {tuple(str(row[key]) for key in KEY): row for row in [*known, *rows]}
+    merged = read_known(path) | {tuple(str(row[key]) for key in KEY): row for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

@@ -7,7 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tools.drift_variants import PAPER, VARIANTS, changed_models, find_source, restore_units, save
+from tools.drift_variants import (
+    PAPER,
+    VARIANTS,
+    changed_models,
+    find_missing,
+    find_source,
+    restore_units,
+    save,
+)
 
 from fedgram import InputError, Moments, Penalty, predict
 from fedgram.data.problem import Problem
@@ -99,6 +107,16 @@ def test_rows_of_the_same_runs_are_replaced(tmp_path):
     save([first | {"removed": "0.2"}], path)
     found = pd.read_csv(path)
     assert list(zip(found.seed, found.removed, strict=True)) == [(0, 0.2), (1, 0.1)]
+
+
+def test_only_seeds_without_the_last_round_are_trained(tmp_path):
+    path = tmp_path / "table.csv"
+    row = {"variant": "a", "setting": "s", "epochs": 400, "seed": 0, "removed": "0.1"}
+    assert find_missing(["0", "2"], "a", "s", 400, 1, path) == [0, 2]
+    save([row | {"round": round} for round in (1, 2)] + [row | {"seed": 2, "round": 1}], path)
+    assert find_missing(["0", "1", "2"], "a", "s", 400, 2, path) == [1, 2]
+    assert find_missing(["0", "1", "2"], "a", "s", 400, 1, path) == [1]
+    assert find_missing(["0"], "a", "s", 4000, 1, path) == [0]
 
 
 @pytest.mark.parametrize(
