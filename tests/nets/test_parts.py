@@ -9,6 +9,7 @@ from scipy import stats
 from torch import nn
 
 from fedgram import Penalty
+from fedgram.nets import optimizer
 from fedgram.nets.batches import GOLDEN, Batches, splitmix64
 from fedgram.nets.cuda import HALF, autocast, storage_dtype, use_precision
 from fedgram.nets.fit import choose_optimizer
@@ -31,8 +32,10 @@ def drawn(*shape, seed=0):
 
 
 @pytest.mark.parametrize("clip", [1e-3, 3.0, 1e6], ids=["always clipped", "some clipped", "never clipped"])
-def test_optimizer_and_schedule_are_those_of_torch(clip):
+@pytest.mark.parametrize("at_once", [optimizer.AT_ONCE, 10], ids=["all models at once", "one or two at once"])
+def test_optimizer_and_schedule_are_those_of_torch(clip, at_once, monkeypatch):
     """Three clients with 3, 2 and 1 steps in an epoch, each beside PyTorch's own optimizer."""
+    monkeypatch.setattr(optimizer, "AT_ONCE", at_once)
     settings = TrainConfig(epochs=9, learning_rate=1e-2, final_learning_rate=1e-4, clip=clip)
     own_steps, shapes = [3, 2, 1], {"matrix": (3, 4), "vector": (5,), "slope": (1,)}
     parameters = {name: drawn(3, *shape) for name, shape in shapes.items()}
@@ -320,14 +323,32 @@ def test_arithmetic_puts_the_switches_back(precision, before):
     assert storage_dtype(precision) == (torch.float64 if precision == "fp64" else torch.float32)
 
 
-@pytest.mark.parametrize(("backbone", "is_used"), [("resmlp-small", False), ("residual-cnn-small", True)])
-def test_only_convolutions_and_half_precision_use_onednn(backbone, is_used):
+def convolve_with_shortcut(kernel, stride, channels=8):
+    """Build a network of 3x3 convolutions and one that changes the size of its input."""
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(channels, 16, kernel, stride, padding=kernel // 2), nn.Flatten(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backbone", "is_used"),
+    [
+        ("resmlp-small", (False, True)),
+        ("residual-cnn-small", (False, False)),
+        (convolve_with_shortcut(kernel=1, stride=2), (False, False)),
+        (convolve_with_shortcut(kernel=1, stride=2, channels=16), (True, True)),
+        (convolve_with_shortcut(kernel=1, stride=1), (True, True)),
+        (convolve_with_shortcut(kernel=3, stride=2), (True, True)),
+    ],
+    ids=["linear", "small", "narrow and strided", "wide", "not strided", "3x3"],
+)
+def test_onednn_is_used_where_it_is_fast_and_correct(backbone, is_used):
     """It is slow for many small products; afterwards it is as it was."""
-    shape = (2, 1, 16, 16) if is_used else (2, 3)
-    stack = ModelStack.from_models([draw(backbone, torch.zeros(shape), 4, 2, 0, None)], CPU, torch.float32)
+    inputs = torch.zeros((2, 3) if backbone == "resmlp-small" else (2, 1, 16, 16))
+    stack = ModelStack.from_models([draw(backbone, inputs, 4, 2, 0, None)], CPU, torch.float32)
     with torch.backends.mkldnn.flags(enabled=True, allow_tf32=None):
-        with stack.use_precision("fp32"):
-            assert torch.backends.mkldnn.enabled is is_used
-        with stack.use_precision("bf16"):
-            assert torch.backends.mkldnn.enabled
+        for precision, expected in zip(("fp32", "bf16"), is_used, strict=True):
+            with stack.use_precision(precision):
+                assert torch.backends.mkldnn.enabled is expected
         assert torch.backends.mkldnn.enabled

@@ -241,7 +241,10 @@ def iterate_outputs(
         for first in range(0, len(sites), stack.models_at_once):
             some = sites[first : first + stack.models_at_once]
             inputs = pad_sequence([rows[m][0][at] for m in some], batch_first=True)
-            yield some, at, stack.outputs({name: each[some] for name, each in tensors.items()}, inputs)
+            models = (
+                tensors if len(some) == len(rows) else {name: each[some] for name, each in tensors.items()}
+            )
+            yield some, at, stack.outputs(models, inputs)
 
 
 def feature_sums(clients: Clients, tensors: Tensors, part: str, run: int) -> FeatureSums:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgram.nets.objective import compute_losses
-from fedgram.nets.stack import ModelStack, Tensors
+from fedgram.nets.stack import CONVOLUTIONS, ModelStack, Tensors
 
 # Half precision: bounds of the largest slope after scaling. fp16 ends at 65,504, which sums over rows and
 # pixels must not reach, and loses digits below 6e-5.
@@ -59,7 +59,7 @@ def adapt_largest_slope(largest: Tensor, finite: Tensor) -> Tensor:
 
 def list_product_weights(stack: ModelStack) -> list[str]:
     """List the weights of linear layers and convolutions of backbones."""
-    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    layers = (nn.Linear, *CONVOLUTIONS)
     weights = {id(each.weight) for each in stack.model.backbone.modules() if isinstance(each, layers)}
     return [
         name

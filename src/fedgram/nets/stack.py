@@ -21,6 +21,9 @@ from fedgram.runs.train_config import Precision
 
 Tensors = dict[str, Tensor]
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ONEDNN_BLOCK = 16  # channels that oneDNN computes at once with AVX-512
+
 ROWS_AT_ONCE = 1024  # rows of one evaluation, which bounds its memory
 BACKBONE_PREFIX = "backbone."  # names of backbones' parameters and buffers begin with it
 
@@ -76,10 +79,10 @@ class ModelStack:
     def use_precision(self, precision: Precision) -> Iterator[None]:
         """Set PyTorch's global switches for these models, and restore them on exit.
 
-        oneDNN is fast for convolutions and in half precision only.
+        oneDNN is fast for convolutions and in half precision only, and wrong for some convolutions.
         """
-        needs_onednn = precision in HALF or has_convolutions(self.model)
-        onednn = nullcontext() if needs_onednn else disable_onednn()
+        is_faster = precision in HALF or has_convolutions(self.model)
+        onednn = nullcontext() if is_faster and not breaks_onednn(self.model) else disable_onednn()
         with use_precision(precision), onednn:
             yield
 
@@ -149,7 +152,20 @@ class ModelStack:
 
 def has_convolutions(model: nn.Module) -> bool:
     """Whether a model has convolutions, and so is faster alone than batched."""
-    return any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in model.modules())
+    return any(isinstance(module, CONVOLUTIONS) for module in model.modules())
+
+
+def breaks_onednn(model: nn.Module) -> bool:
+    """Whether a model has strided 1x1 convolutions of fewer than ONEDNN_BLOCK channels.
+
+    oneDNN writes past its memory in their backward pass: gradients are wrong, or the process is aborted
+    (github.com/uxlfoundation/oneDNN/issues/6035).
+    """
+    convolutions = [each for each in model.modules() if isinstance(each, CONVOLUTIONS)]
+    return any(
+        max(each.kernel_size) == 1 < max(each.stride) and each.in_channels // each.groups < ONEDNN_BLOCK
+        for each in convolutions
+    )
 
 
 def split_slice(models: slice, size: int) -> list[slice]:
