@@ -171,6 +171,16 @@ def test_a_code_must_be_an_input():
     assert str(error) == "Category 'grad' is no input; did you mean 'grade'? Add it to the inputs."
 
 
+def test_a_code_must_not_be_the_time():
+    error = refusal(frame(), replace(SPEC, inputs=["grade", "day"], categories=["day"]))
+    assert str(error) == "The column 'day' is both the time and a category. Name it as one of them."
+
+
+def test_columns_must_be_named():
+    error = refusal(frame(), replace(SPEC, inputs=[], targets=[]))
+    assert str(error) == "No inputs are named. Name at least one column (--inputs)."
+
+
 def test_one_site_without_a_column_of_sites():
     spec = replace(SPEC, client=None, site="oslo")
     tables = read_site_tables(write(frame()), spec)

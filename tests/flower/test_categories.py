@@ -206,6 +206,7 @@ def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
     new = rows[rows.town == "oslo"][INPUTS].reset_index(drop=True)
     predicted = predict_at_site(folder, new)
     np.testing.assert_array_equal(predict_at_site(folder, new.to_numpy(object)), predicted)
+    np.testing.assert_array_equal(predict_at_site(folder, new.to_numpy().tolist()), predicted)
     np.testing.assert_array_equal(predict_at_site(folder, new[["ward", "age", "sex"]]), predicted)
     new.to_csv(tmp_path / "new.csv", index=False)
     code, out, err = fedgram("runs", "predict", folder, tmp_path / "new.csv")
@@ -222,3 +223,5 @@ def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
     assert np.abs(unknown - women).min() > 0
     with pytest.raises(InputError, match="Column 'sex' has 1 missing value"):
         predict_at_site(folder, new.assign(sex=[None, *new.sex[1:]]))
+    with pytest.raises(InputError, match="Column 'sex' has 1 missing value"):
+        predict_at_site(folder, new.assign(sex=[np.nan, *new.sex[1:]]).to_numpy().tolist())

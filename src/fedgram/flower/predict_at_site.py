@@ -218,6 +218,8 @@ def _to_array(inputs: Any) -> Array:
         values = np.asanyarray(inputs.detach().cpu().double() if isinstance(inputs, Tensor) else inputs)
     except ValueError:  # rows of different lengths
         raise InputError("Rows of the inputs have different lengths. Pass a table.", field="inputs") from None
+    if values.dtype.kind == "U" and isinstance(inputs, Sequence):
+        values = np.array(inputs, dtype=object)  # as text, NaN would be a level
     if values.ndim != 2 and values.dtype.kind not in "biuf":
         raise InputError(f"The inputs are not numbers: {values.dtype}. Convert them.", field="inputs")
     return values

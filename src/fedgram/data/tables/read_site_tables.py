@@ -11,7 +11,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case, suggest
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column, parse_levels
-from fedgram.data.site_summary import FILL_TARGETS
+from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import (
@@ -70,6 +70,7 @@ def read_site_tables(
     >>> tables["a"]["sex"].tolist(), tables["a"]["dose"].tolist()
     (['F', 'M'], [1.0, 3.0])
     """
+    check_columns_named(spec.inputs, spec.targets)
     _check_categories(spec)
     categories = {*spec.categories, *_find_categories(source, spec)}
     sites, site, columns = _read(source, spec, dict.fromkeys(categories, "category"))
@@ -98,6 +99,9 @@ def _check_categories(spec: TableSpec) -> None:
                 f"Category '{name}' is no input{suggest(name, spec.inputs)} Add it to the inputs.",
                 field="categories",
             )
+        if name == spec.time:
+            message = f"The column '{name}' is both the time and a category. Name it as one of them."
+            raise InputError(message, field="categories")
 
 
 def _find_categories(source: Any, spec: TableSpec) -> set[str]:
