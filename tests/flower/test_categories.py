@@ -2,7 +2,9 @@
 
 import io
 import json
+import shlex
 import warnings
+from functools import partialmethod
 
 import numpy as np
 import pandas as pd
@@ -196,6 +198,31 @@ def test_mistakes_in_a_sites_file_are_named(table, monkeypatch, change, words):
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=words):
         deployment.federate(SitesConfig.read(path).with_settings(out=str(table.parent / "runs")))
+
+
+def test_a_category_named_twice_counts_once(table):
+    path = table.with_name("sites.toml")
+    once = SitesConfig.read(path).with_summaries()
+    path.write_text(path.read_text().replace('["sex", "ward"]', '["sex", "ward", "sex"]'))
+    assert SitesConfig.read(path).with_summaries() == once
+
+
+def test_the_printed_command_predicts_with_the_run(table, rows, tmp_path, monkeypatch):
+    """A site's folder may have the models of other runs, and a name in the file may have blanks."""
+    path = tmp_path / "sites.toml"
+    sections = "".join(f'[sites."{town} "]\n' for town in rows.town.unique())
+    path.write_text('folder = "private"\n' + SITES_FILE + sections)
+    run_sites(table, procedure="ordinary", name="towns")
+    settings = {"procedure": "full-model", "name": "towns"}
+    monkeypatch.setattr(deployment, "federate", lambda config, **options: run_sites(table, **settings))
+    monkeypatch.setattr(SitesConfig, "with_settings", partialmethod(SitesConfig.with_settings, **settings))
+    rows[rows.town == "bergen"][INPUTS].to_csv(tmp_path / "new.csv", index=False)
+    code, out, _ = fedgram("federate", path)
+    command = shlex.split(out.splitlines()[-1].removeprefix("Predict at 'bergen': "))
+    assert (code, command[0], command[-1]) == (0, "fedgram", "new.csv")
+    code, out, err = fedgram(*command[1:-1], tmp_path / "new.csv")
+    assert (code, err) == (0, "")
+    assert len(pd.read_csv(io.StringIO(out))) == (rows.town == "bergen").sum()
 
 
 def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):

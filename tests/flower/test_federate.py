@@ -80,6 +80,14 @@ def test_sites_file_names_the_rows_of_every_site(tables):
         (('table = "coast.csv"', ""), r"\[sites.coast\] of '.*' needs a table. Add table = "),
         (('table = "coast.csv"', "table = 3"), r"\[sites.coast\] of '.*' needs a table"),
         (('table = "coast.csv"', 'table = "coast.csv"\nfolder = 3'), "Invalid 'folder' of .*: 3. Use a path"),
+        (('value = "new york"', 'value = ["new york"]'), r"Invalid 'value' of \[sites.york\] .* Use text"),
+        (('column = "town"\nvalue', "value"), r"\[sites.york\] of '.*' has a value, but no column"),
+        (
+            ('column = "town"', 'column = ["town"]'),
+            r"Invalid 'column' of \[sites.ridge\] .* Use text in quotes",
+        ),
+        (("rounds = 2", "clients = 2"), "'clients' of '.*' applies to a dataset"),
+        (("rounds = 2", 'dataset = "swimmer-mini"'), "'sites' has no effect next to 'dataset'"),
         (("column =", "colum ="), r"Unknown key in \[sites.ridge\] of '.*': 'colum'. Use 'column'"),
         (("[sites.", "[site."), "Unknown key in '.*': 'site'. Use 'sites'"),
         (("[sites.", "[sites.coast."), "needs at least two sites"),
@@ -254,6 +262,33 @@ def test_the_number_of_sites_must_be_a_whole_number(tmp_path, clients):
         SitesConfig.read(tmp_path / "sites.toml")
 
 
+@pytest.mark.parametrize(
+    "line", ['table = "a.csv"', 'inputs = ["a"]', "test-fraction = 0.5", 'time = "t"', 'column = "town"']
+)
+def test_keys_of_tables_are_refused_next_to_a_dataset(tmp_path, line):
+    (tmp_path / "sites.toml").write_text(f'dataset = "swimmer-mini"\n{line}\n')
+    with pytest.raises(InputError, match=rf"'{line.split()[0]}' has no effect next to 'dataset'"):
+        SitesConfig.read(tmp_path / "sites.toml")
+
+
+def test_sites_of_a_dataset_have_the_folder_and_device_of_the_file(tmp_path):
+    (tmp_path / "sites.toml").write_text('dataset = "swimmer-mini"\nfolder = "kept"\ndevice = "cpu"\n')
+    sites = SitesConfig.read(tmp_path / "sites.toml")
+    for name in sites.nodes:
+        site = read_site(sites.node_config(name), sites.run_config)
+        assert (site.folder, site.device) == (str(tmp_path / "kept"), "cpu")
+
+
+@pytest.mark.parametrize("second", ['table="all.csv"\ncolumn="town"', 'table="../{folder}/all.csv"'])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_site_with_the_rows_of_another_is_refused(tables, second, is_reversed):
+    sections = ['[sites.oslo]\ntable="all.csv"', f"[sites.coast]\n{second.format(folder=tables.name)}"]
+    ordered = sections[::-1] if is_reversed else sections
+    (tables / "sites.toml").write_text("\n".join(['inputs="a"', 'targets="y1"', *ordered]))
+    with pytest.raises(InputError, match=r"Sites '.*' and '.*' of '.*' have the same rows"):
+        SitesConfig.read(tables / "sites.toml")
+
+
 def test_sites_with_the_same_rows_are_refused(tables):
     path = tables / "sites.toml"
     for shared in ("", 'column = "town"\nvalue = "coast"\n'):
@@ -279,6 +314,26 @@ def test_unknown_backbones_and_devices_start_nothing(tables, monkeypatch, change
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=words):
         federate(SitesConfig.read(path).with_settings(out=str(tables / "runs")))
+
+
+def test_a_private_folder_that_is_a_file_starts_nothing(tables, monkeypatch):
+    monkeypatch.setattr(deployment, "LocalFederation", None)
+    path = tables / "sites.toml"
+    path.write_text(
+        path.read_text().replace('table = "coast.csv"', 'table = "coast.csv"\nfolder = "all.csv"')
+    )
+    with pytest.raises(
+        InputError, match=r"The private folder of site 'coast' cannot be made: '.*all.csv' is a"
+    ):
+        federate(SitesConfig.read(path).with_settings(out=str(tables / "runs")))
+
+
+def test_numbers_that_flower_cannot_send_are_refused(tables):
+    sites = SitesConfig.read(tables / "sites.toml").with_settings(seed=2**63)
+    with pytest.raises(
+        InputError, match=r"'seed' in the run config is 9223372036854775808. Use a number below"
+    ):
+        FederationConfig.from_run_config(sites.run_config)
 
 
 def test_the_help_tells_how_training_differs_from_advise():
@@ -514,7 +569,9 @@ def test_federation_on_this_machine_matches_the_trainer(tables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "SIGTERM", "SIGKILL"]
+)
 def test_stopped_command_leaves_no_process(tmp_path, number):
     arguments = ("federate", "--dataset", "swimmer-mini", "--clients", "2", "--out", tmp_path)
     command = subprocess.Popen(
@@ -528,7 +585,11 @@ def test_stopped_command_leaves_no_process(tmp_path, number):
         time.sleep(0.2)
     command.send_signal(number)
     _, err = command.communicate(timeout=60)
+    assert len(seen) > 2
+    if number == signal.SIGKILL:
+        _, left = psutil.wait_procs(seen, 30)
+        assert not left
+        return
     assert command.returncode == 130
     assert b"Run the same command to continue" in err
-    assert len(seen) > 2
     assert not any(each.is_running() for each in seen)

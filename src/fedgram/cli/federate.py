@@ -91,7 +91,9 @@ def federate(
         if joining:
             run_tables.print_joining(joining)
     typer.echo(f"Run: {run.folder}")
-    if dataset is None:
-        site = next(iter(config.nodes))
-        private = Path(config.node_config(site)["folder"], folder_name(site))
+    if "dataset" not in config.run_config:  # its columns have no names
+        key = next(iter(config.nodes))
+        site, folder = key.strip(), config.node_config(key)["folder"]
+        name, _, *run_name = run.folder.parts[-4:]  # a site's folders have no backbone
+        private = Path(folder, folder_name(site), name, *run_name)
         typer.echo(f"Predict at '{site}': {shlex.join(['fedgram', 'runs', 'predict', str(private)])} new.csv")

@@ -24,6 +24,8 @@ from fedgram.theory.penalty import Penalty
 
 NUMBERS = ("rounds", "epochs", "batch", "features", "learning-rate", "final-learning-rate", "clip")
 """Keys of numeric training settings."""
+LARGEST_INTEGER = 2**63
+"""Flower's messages have whole numbers of 64 bits."""
 KEYS = (
     *NUMBERS, "name", "kind", "clients", "inputs", "targets", "test-fraction",
     "time", "categories", "fill", "drop-missing", "validation-fraction", "decay", "procedure", "seed",
@@ -204,6 +206,8 @@ def read_number(
 ) -> float:
     """Read a number of at least `minimum`."""
     value = config.get(key, default)
+    if isinstance(value, int) and value >= LARGEST_INTEGER:
+        raise InputError(f"'{key}' in the run config is {value}. Use a number below 2^63.", field=key)
     # type() excludes bool, and `not value >= minimum` excludes NaN.
     if type(value) not in ((int,) if whole else (int, float)) or not value >= minimum:
         raise InputError(

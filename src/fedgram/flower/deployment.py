@@ -32,6 +32,7 @@ from fedgram.flower.client_state import folder_name
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.processes import ANSI, GRACE, Processes, interrupt_on_termination
 from fedgram.flower.secure_server import check_secure
+from fedgram.flower.site import Site
 from fedgram.flower.sites_file import SitesConfig, read_site
 from fedgram.nets.model import draw_example
 from fedgram.runs import Runs, StoredRun
@@ -273,6 +274,7 @@ def federate(
         _ = rows.hold_out_validation(config.validation_fraction).moments
         draw_example(rows.backbone, rows.train, config.settings.features)
         resolve_device(rows.device)
+        _check_folder(rows)
         dropped += rows.dropped_rows
     if dropped:
         on_line(dropped_rows_message(dropped))
@@ -298,6 +300,18 @@ def federate(
     if run is None or not has_finished:  # a server that refuses other settings leaves a finished run alone
         raise InputError(_find_reason(lines, folder), field="run")
     return run
+
+
+def _check_folder(site: Site) -> None:
+    """Reject a private folder that is a file, or below one."""
+    for path in (site.own_folder, *site.own_folder.parents):
+        if path.exists() and not path.is_dir():
+            raise InputError(
+                f"The private folder of site '{site.name}' cannot be made: '{path}' is a file. Use another "
+                "'folder'.",
+                client=site.name,
+                field="folder",
+            )
 
 
 def _load_run(config: FederationConfig) -> StoredRun | SecureRecord | None:

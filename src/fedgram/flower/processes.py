@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ LOG_TAIL = 3
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 """Colors in a log."""
 BIN = Path(sys.executable).parent
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 MARK = "FEDGRAM_PROGRAM"
 """Environment variable with a random name of the program, which its descendants inherit."""
 
@@ -62,6 +64,7 @@ class Processes:
                 [str(BIN / command[0]), *command[1:]], cwd=self.folder,
                 env=self.environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process only
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )  # fmt: skip
 
     def stop(self, *names: str, grace: float = GRACE) -> None:
@@ -121,6 +124,11 @@ class Processes:
         text = ANSI.sub("", self.log(name).read_text(errors="replace"))
         lines = [line.strip() for line in text.splitlines()]
         return " ".join([line for line in lines if line][-LOG_TAIL:])
+
+
+def _end_with_parent() -> None:
+    """Let Linux end this process if its parent is killed, which then cannot stop it."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _find_marked(marks: Container[str]) -> set[psutil.Process]:

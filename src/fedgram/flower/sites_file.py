@@ -41,6 +41,8 @@ from fedgram.theory.validation import check_names
 
 SITE_KEYS = ("table", "column", "value", "folder", "device")
 """Keys of a site. `value` is the site's value in `column`, by default its name."""
+COLUMN_KEYS = ("inputs", "targets", "test-fraction", "time", "categories", "fill", "drop-missing")
+"""Keys of the run config that apply to tables; a dataset has its own columns and test rows."""
 PARTITION = "partition-id"
 """Key that Flower's simulation gives a node: its number from 0."""
 
@@ -60,11 +62,16 @@ class SitesConfig:
         shared = {key: document.pop(key) for key in SITE_KEYS if key in document}
         _check_keys(document, KEYS, f"'{path}'")
         run_config = {key: _to_text(value) for key, value in document.items()}
-        if not sites and "dataset" in document:
-            if "clients" in document:
-                read_number(document, "clients", minimum=2, whole=True)
+        if "dataset" in document:
+            _check_dataset_keys({"sites": sites} if sites else {}, shared, document, Path(path))
             found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
-            return replace(found, run_config=found.run_config | run_config)
+            own = _make_absolute(shared, Path(path))
+            return cls(found.run_config | run_config, {name: dict(own) for name in found.nodes})
+        if "clients" in document:
+            raise InputError(
+                f"'clients' of '{path}' applies to a dataset; here sections name the sites. Remove it.",
+                field="clients",
+            )
         nodes = _build_nodes(sites, shared, Path(path))
         origin = {"clients": len(nodes), "sites": str(Path(path).absolute())}
         return cls({"name": Path(path).stem} | run_config | origin, nodes)
@@ -101,7 +108,7 @@ class SitesConfig:
         A missing number becomes the row-weighted median of the sites' medians, as in `Encoding.fit`.
         """
         given, fill = (str(self.run_config.get(key, "")) for key in ("categories", "fill"))
-        names = () if given.startswith("{") else split_names(given)
+        names = () if given.startswith("{") else tuple(dict.fromkeys(split_names(given)))
         impute: Impute = "median" if fill == "median" else None
         if not names and impute is None:
             return self
@@ -224,29 +231,60 @@ def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str,
     return nodes
 
 
+def _check_dataset_keys(
+    sections: Mapping[str, Any], shared: Mapping[str, Any], document: Mapping[str, Any], path: Path
+) -> None:
+    """Reject keys that would have no effect, since a dataset has its own sites and columns."""
+    known = {*KEYS, "folder", "device"} - {*COLUMN_KEYS}
+    for key in (*sections, *shared, *document):
+        if key not in known or (key == "sites" and sections):
+            raise InputError(
+                f"'{key}' has no effect next to 'dataset' in '{path}', which has its own sites and columns. "
+                "Remove one of the two.",
+                field=key,
+            )
+    if "clients" in document:
+        read_number(document, "clients", minimum=2, whole=True)
+
+
 def _check_own_rows(nodes: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Reject two sites with the same rows: one would be tested on what the other has trained on."""
-    owners: dict[tuple[Any, ...], str] = {}
+    owners: dict[str, dict[tuple[str, str] | None, str]] = {}
     for name, node in nodes.items():
-        owner = owners.setdefault((node["table"], node.get("column"), node.get("value")), name)
-        if owner != name:
+        others = owners.setdefault(str(Path(node["table"]).resolve()), {})
+        rows = (node["column"], node["value"]) if "column" in node else None  # None: the whole table
+        whole = next(iter(others.values()), None) if rows is None else others.get(None)
+        if owner := others.get(rows, whole):
             raise InputError(
                 f"Sites '{owner}' and '{name}' of '{path}' have the same rows. Give each a table, or a "
                 "'column' that tells them apart.",
                 client=name,
                 field="sites",
             )
+        others[rows] = name
 
 
 def _build_node(own: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Make paths absolute, and let a site's name be its value in the column."""
     if not isinstance(own.get("table"), str):
         raise InputError(f"[sites.{name}] of '{path}' needs a table. Add table = \"FILE\".", field="table")
-    if not isinstance(own.get("folder", ""), str):
+    if "value" in own and "column" not in own:
         raise InputError(
-            f"Invalid 'folder' of [sites.{name}] in '{path}': {own['folder']!r}. Use a path in quotes.",
-            field="folder",
+            f"[sites.{name}] of '{path}' has a value, but no column in which rows have it. Add column = "
+            '"NAME".',
+            field="column",
         )
+    value = {"value": client_name(own.get("value", name.strip()))} if "column" in own else {}
+    return _make_absolute(own, path, f" of [sites.{name}]") | value
+
+
+def _make_absolute(own: Mapping[str, Any], path: Path, place: str = "") -> dict[str, Any]:
+    """Make paths of a site's keys absolute; values that are no text are refused."""
+    for key, value in own.items():
+        if not isinstance(value, str) and (key != "value" or isinstance(value, list | dict)):
+            kind = "a path" if key in ("table", "folder") else "text"
+            raise InputError(
+                f"Invalid '{key}'{place} in '{path}': {value!r}. Use {kind} in quotes.", field=key
+            )
     places = {key: str(path.absolute().parent / own[key]) for key in ("table", "folder") if key in own}
-    value = {"value": client_name(own.get("value", name))} if "column" in own else {}
-    return {**own, **places, **value}
+    return {**own, **places}
