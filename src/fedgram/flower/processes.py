@@ -31,6 +31,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 """Colors in a log."""
 BIN = Path(sys.executable).parent
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
+C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
 MARK = "FEDGRAM_PROGRAM"
 """Environment variable with a random name of the program, which its descendants inherit."""
 
@@ -64,7 +65,7 @@ class Processes:
                 [str(BIN / command[0]), *command[1:]], cwd=self.folder,
                 env=self.environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process only
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_end_with_parent if C_LIBRARY else None,
             )  # fmt: skip
 
     def stop(self, *names: str, grace: float = GRACE) -> None:
@@ -128,7 +129,8 @@ class Processes:
 
 def _end_with_parent() -> None:
     """Let Linux end this process if its parent is killed, which then cannot stop it."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if C_LIBRARY:
+        C_LIBRARY.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _find_marked(marks: Container[str]) -> set[psutil.Process]:
