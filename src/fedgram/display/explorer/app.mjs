@@ -2,7 +2,7 @@
 
 import { combine, eigen, gram, norm } from "./matrices.mjs";
 import { trajectory } from "./barycenter.mjs";
-import { pool, predict, siteEffects } from "./geometry.mjs";
+import { pool, predict, refuse, siteEffects } from "./geometry.mjs";
 import { Bootstrap } from "./intervals.mjs";
 import { Bars } from "./bars.mjs";
 import { ClientEditor } from "./client_editor.mjs";
@@ -168,6 +168,7 @@ export class Explorer {
     const { state } = this;
     if (this.isPlaying) this.advance(time);
     this.result = predict(state.moments, state.penalty, state.strength, this.result);
+    if (this.intervals?.refusal) refuse(this.result, this.intervals.refusal);
     this.result.observed = pool(state.moments);
     this.plain = state.strength === 0 ? this.result : predict(state.moments, state.penalty, 0, this.plain);
     const roots = this.result.clients.map((client) => client.root);
@@ -251,9 +252,10 @@ export class Explorer {
     if (!result.gap) return;
     const ghosts = this.plain?.gap && this.state.strength > 0 ? this.plain.gap.traces : [0, 0, 0];
     this.bars.draw(result.gap, ghosts, intervals?.traces ?? null);
-    const note = intervals
-      ? "Bands: 95% sampling intervals from the clients' row counts."
-      : "Percentages are shares of the gap's trace.";
+    const bands = intervals?.isNoise
+      ? "Bands: 95% intervals of the privacy noise, without sampling."
+      : "Bands: 95% sampling intervals from the clients' row counts.";
+    const note = intervals ? bands : "Percentages are shares of the gap's trace.";
     setText(ui.barNote, result.gap.isOneSided ? note : "Lengths are traces; one of them is negative.");
   }
 
@@ -341,8 +343,7 @@ export class Explorer {
         this.sampleTimer = setTimeout(run, 0);
         return;
       }
-      const { relative, traces, others } = bootstrap.intervals();
-      this.intervals = { relative, traces, radii: others };
+      this.intervals = bootstrap.intervals();
       this.schedule();
     };
     this.sampleTimer = setTimeout(run, 0);

@@ -11,6 +11,7 @@ import {
 import { barycenter, closestFactor } from "./barycenter.mjs";
 import { localOptimum, scaleOf, thresholdOf } from "./local_optimum.mjs";
 import { notes, undefinedLimit } from "./notes.mjs";
+import { noiseProblem } from "./privacy.mjs";
 
 function normalizedWeights(clients) {
   const total = clients.reduce((sum, client) => sum + client.weight, 0);
@@ -53,11 +54,14 @@ export function correctedMoments(moments, strength) {
 
 /**
  * The prediction and its explanation. `previous`, the result of a nearby problem, saves rounds. If the limit
- * is not defined, `error` is a sentence, and the barycenter and what follows from it are null.
+ * is not defined, or the noise of private moments decides it, `error` is a sentence, and the barycenter and
+ * what follows from it are null.
  */
 export function predict(moments, penalty, strength = 0, previous = null) {
   const problem = correctedMoments(moments, strength);
   const result = { ...findLimit(problem, penalty, previous), strength, gap: null };
+  const refusal = result.error ? "" : noiseProblem(moments);
+  if (refusal) refuse(result, refusal);
   if (!result.error) {
     const { factor } = result.barycenter;
     for (const client of result.clients) client.selected = closestFactor(factor, client.root, result.size);
@@ -65,6 +69,11 @@ export function predict(moments, penalty, strength = 0, previous = null) {
   }
   result.notes = notes(moments, result, penalty);
   return result;
+}
+
+/** Give no answer, but a reason. */
+export function refuse(result, error) {
+  Object.assign(result, { error, barycenter: null, gap: null });
 }
 
 /** Local optima, barycenter and centralized Gram, without their explanation. */

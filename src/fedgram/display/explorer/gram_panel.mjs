@@ -206,7 +206,7 @@ export class GramPanel extends Panel {
   /** The 95% band of the barycenter's outline. */
   drawBand() {
     const radii = this.app.intervals?.radii;
-    const isShown = Boolean(radii) && !this.isLine && !this.app.hidden.has("barycenter");
+    const isShown = Boolean(radii && this.app.result.barycenter) && !this.isLine && !this.app.hidden.has("barycenter");
     update(this.band, { visibility: isShown ? "visible" : "hidden" });
     if (!isShown) return;
     const low = radii.map(([from]) => Math.max(from, 0));

@@ -1,7 +1,8 @@
-// Sampling intervals of the gap from row counts, as fedgram.theory.intervals.
+// Intervals of the gap: sampling, as fedgram.theory.intervals, or privacy noise, as fedgram.theory.noise.
 
 import { combine, gram, multiply, norm, squareRoot, trace } from "./matrices.mjs";
 import { correctedMoments, findLimit, gapTerms } from "./geometry.mjs";
+import { drawNoise, isPrivate, noiseRefusal } from "./privacy.mjs";
 
 /** Uniform numbers in (0, 1) from a seed (mulberry32); equal seeds give equal intervals. */
 function generator(seed) {
@@ -47,7 +48,8 @@ function drawMoments(moments, roots, uniform) {
 }
 
 /**
- * A parametric bootstrap of the gap, in slices that leave time for drawing, as fedgram.theory.intervals.
+ * A parametric bootstrap of the gap, in slices that leave time for drawing, as fedgram.theory.intervals. Private
+ * moments get their noise drawn again instead.
  * `observe` maps a barycenter's Gram to further numbers that get intervals.
  */
 export class Bootstrap {
@@ -60,9 +62,15 @@ export class Bootstrap {
     };
     this.observe = gapOf;
     this.uniform = generator(seed);
+    this.isNoise = isPrivate(moments);
     this.roots = moments.clients.map((client) => squareRoot(client.covariance, moments.targets.length));
     this.samples = [];
     this.tried = 0;
+  }
+
+  draw() {
+    if (this.isNoise) return drawNoise(this.moments, () => drawNormal(this.uniform));
+    return drawMoments(this.moments, this.roots, this.uniform);
   }
 
   /** Draw until all draws are done or the time, in milliseconds, is over; return whether all are done. */
@@ -70,7 +78,7 @@ export class Bootstrap {
     const start = performance.now();
     while (this.tried < this.draws && performance.now() - start < milliseconds) {
       this.tried += 1;
-      const drawn = correctedMoments(drawMoments(this.moments, this.roots, this.uniform), this.result.strength);
+      const drawn = correctedMoments(this.draw(), this.result.strength);
       const limit = findLimit(drawn, this.penalty, this.result);
       if (!limit.error) this.samples.push(this.observe(limit));
     }
@@ -91,7 +99,11 @@ export class Bootstrap {
     const clip = (span) => span.map((end) => Math.max(end, 0));
     const [relative, mean, covariance, averaging, ...others] = spans;
     const terms = [mean, covariance, averaging];
-    return { relative: clip(relative), traces: this.result.fullyActive ? terms.map(clip) : terms, others };
+    const traces = this.result.fullyActive ? terms.map(clip) : terms;
+    const missing = this.tried - this.samples.length;
+    const estimate = this.result.gap.relative;
+    const refusal = this.isNoise ? noiseRefusal(estimate, clip(relative), missing, this.tried) : "";
+    return { relative: clip(relative), traces, radii: others, isNoise: this.isNoise, refusal };
   }
 }
 

@@ -1,6 +1,7 @@
 // The page around the panels: header, cards, controls, legend and help.
 
 import { element, setText } from "./plots.mjs";
+import { describePrivacy } from "./privacy.mjs";
 
 const LEGEND = [
   ["clients", "client alone"],
@@ -206,16 +207,18 @@ function help() {
   );
 }
 
-/** Notes on clients that are not fully active, and on what cannot be said then. */
+/** Notes on private moments, on clients that are not fully active, and on what cannot be said then. */
 function notesList(app) {
   const node = element("ul", { class: "notes" });
   let shown = "";
   node.refresh = () => {
+    const privacy = describePrivacy(app.state.moments);
     const notes = app.result.error ? [] : app.result.notes;
-    node.hidden = notes.length === 0;
-    if (shown === notes.join("\n")) return;
-    shown = notes.join("\n");
-    node.replaceChildren(...notes.map((note) => element("li", {}, element("span", { class: "swatch" }), note)));
+    node.hidden = notes.length === 0 && !privacy;
+    if (shown === [privacy, ...notes].join("\n")) return;
+    shown = [privacy, ...notes].join("\n");
+    const items = notes.map((note) => element("li", {}, element("span", { class: "swatch" }), note));
+    node.replaceChildren(...(privacy ? [element("li", {}, privacy)] : []), ...items);
   };
   return node;
 }

@@ -61,7 +61,7 @@ function isNames(names) {
 }
 
 function readClient(client, m, size) {
-  const { name, count, mean, covariance, weight = count } = client;
+  const { name, count, mean, covariance, weight = count, privacy } = client;
   require(typeof name === "string" && name.trim() !== "", `Client number ${m + 1} has no name.`);
   require(isNumbers(mean, size), `The mean of client '${name}' must be a list of ${size} finite numbers.`);
   require(
@@ -79,7 +79,18 @@ function readClient(client, m, size) {
   const flat = Float64Array.from(covariance.flat());
   const problem = covarianceProblem(flat, size);
   require(!problem, `The covariance of client '${name}' ${problem}.`);
-  return { name, count, weight, mean: Float64Array.from(mean), covariance: flat };
+  const isReleased = privacy !== undefined && privacy !== null;
+  require(!isReleased || isPrivacy(privacy, size), `The privacy of client '${name}' is not valid.`);
+  const own = isReleased ? { privacy } : {};
+  return { name, count, weight, mean: Float64Array.from(mean), covariance: flat, ...own };
+}
+
+function isPrivacy({ epsilon, delta, bounds, noise }, size) {
+  const areBounds =
+    Array.isArray(bounds) && bounds.length === size && bounds.every((pair) => isNumbers(pair, 2) && pair[0] < pair[1]);
+  const isBetween = (value, low, high) => typeof value === "number" && value > low && value < high;
+  const isNoise = noise === 0 || isBetween(noise, 0, Infinity);
+  return areBounds && isNoise && isBetween(epsilon, 0, Infinity) && isBetween(delta, 0, 1);
 }
 
 function isNumbers(values, size) {
@@ -105,12 +116,13 @@ export function momentsDocument({ targets, clients, isWeighted }) {
   return {
     format: FORMAT,
     targets,
-    clients: clients.map(({ name, count, mean, covariance, weight }) => ({
+    clients: clients.map(({ name, count, mean, covariance, weight, privacy }) => ({
       name,
       count,
       mean: [...mean],
       covariance: Array.from({ length: size }, (_, i) => [...covariance.slice(i * size, (i + 1) * size)]),
       ...(isWeighted ? { weight } : {}),
+      ...(privacy ? { privacy } : {}),
     })),
   };
 }

@@ -17,13 +17,15 @@ from fedgram._util.errors import InputError
 from fedgram._util.files import write_bytes
 from fedgram.display.explorer.presets import presets
 from fedgram.theory.moments import Moments, check_federation
+from fedgram.theory.noise import check_noise, noise_intervals
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.predict import predict
 
 # In the order of their imports.
 MODULES = (
-    "matrices", "barycenter", "local_optimum", "notes", "geometry", "intervals", "moments", "plots", "bars",
-    "picture", "story", "state", "handles", "target_panel", "gram_panel", "site_table", "client_editor",
-    "layout", "app",
+    "matrices", "barycenter", "local_optimum", "notes", "plots", "privacy", "geometry", "intervals",
+    "moments", "bars", "picture", "story", "state", "handles", "target_panel", "gram_panel", "site_table",
+    "client_editor", "layout", "app",
 )  # fmt: skip
 # Limits of the page, the same as in moments.mjs.
 MOST_TARGETS, MOST_CLIENTS = 6, 60
@@ -98,6 +100,8 @@ def describe_data(
     ------
     InputError
         If there are too many targets or clients, or fewer than two clients.
+    AccuracyError
+        If moments are private and their noise decides the gap.
 
     Examples
     --------
@@ -122,6 +126,7 @@ def describe_data(
             "--where.",
             field="clients",
         )
+    _check_privacy(moments, penalty)
     return {
         "name": name,
         "caption": f"{clients} clients, {moments.count.sum():,.0f} rows.",
@@ -130,6 +135,16 @@ def describe_data(
         "head": penalty.head,
         "strength": strength,
     }
+
+
+def _check_privacy(moments: Moments, penalty: Penalty) -> None:
+    """Refuse private moments where `fedgram predict` refuses them."""
+    if not any(moments.privacy):
+        return
+    prediction = predict(moments, penalty)
+    noise = noise_intervals(prediction)
+    if noise is not None:
+        check_noise(prediction, noise)
 
 
 def explorer_page(data: dict[str, Any] | None = None) -> str:

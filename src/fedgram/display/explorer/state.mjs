@@ -99,9 +99,14 @@ export function planeMap([a, b, c, d], unit, directions, size) {
   return map;
 }
 
+// Private moments with another one of these are no longer what the client released.
+const RELEASED = ["count", "mean", "covariance"];
+
 /** Replace fields of one client. */
 export function editClient(state, m, fields) {
-  const clients = state.moments.clients.map((client, k) => (k === m ? { ...client, ...fields } : client));
+  const edited = { ...state.moments.clients[m], ...fields };
+  if (RELEASED.some((name) => name in fields)) delete edited.privacy;
+  const clients = state.moments.clients.map((client, k) => (k === m ? edited : client));
   state.moments = { ...state.moments, clients };
   state.preset = null;
 }

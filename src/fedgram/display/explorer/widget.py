@@ -11,6 +11,7 @@ from fedgram.display.explorer.page import bundle, describe_data, style
 from fedgram.display.explorer.presets import presets
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
+from fedgram.theory.privacy import Privacy
 
 try:
     import anywidget
@@ -65,6 +66,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     ------
     InputError
         If there are too many targets or clients, or fewer than two clients.
+    AccuracyError
+        If moments are private and their noise decides the gap.
 
     Examples
     --------
@@ -96,7 +99,8 @@ class ExplorerWidget(anywidget.AnyWidget):
             np.array([client[field] for client in clients]) for field in ("count", "mean", "covariance")
         )
         names = tuple(client["name"] for client in clients)
-        moments = Moments(count, mean, covariance, names, tuple(document["targets"]))
+        privacy = tuple(Privacy(**client["privacy"]) if "privacy" in client else None for client in clients)
+        moments = Moments(count, mean, covariance, names, tuple(document["targets"]), privacy=privacy)
         weights = [client["weight"] for client in clients if "weight" in client]
         return moments.weighted(weights) if weights else moments
 
