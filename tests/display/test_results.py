@@ -416,10 +416,27 @@ def test_losses_by_a_sites_own_interval_are_counted_but_not_clear():
     lines = replace(found, sites=(found.sites[0], losing, found.sites[2])).summary().splitlines()
     assert (
         "Of 3 sites, 1 gains by joining, 1 shows no clear difference and 1 has too few test rows to tell. "
-        "By its own interval, one site without a clear difference loses; among 3 sites that can be chance."
+        "By its own interval, one site without a clear difference loses; 1 loss among 2 tested sites is "
+        "hardly chance."
     ) in lines
-    two = replace(found, sites=(losing, losing)).summary()
-    assert "By their own intervals, 2 sites without a clear difference lose; among 2 sites that can" in two
+
+
+@pytest.mark.parametrize(
+    ("tested", "losing", "alone", "end"),
+    [
+        (3, 1, 0, "loses; 1 loss among 3 tested sites can be chance."),  # 7.3 %
+        (3, 3, 0, "lose; 3 losses among 3 tested sites are hardly chance."),
+        (40, 3, 0, "lose; 3 losses among 40 tested sites can be chance."),  # 7.7 %
+        (40, 3, 1, "lose; 4 losses among 40 tested sites are hardly chance."),  # 1.8 %
+    ],
+)
+def test_losses_are_chance_only_if_so_many_are_probable(tested, losing, alone, end):
+    found = advice()
+    errors = [replace(each, site_rmse=np.ones((tested + 9, 2))) for each in found.procedures]
+    gain, loss, untested = found.sites
+    unclear = replace(loss, verdict="undecided")
+    sites = (*[unclear] * losing, *[loss] * alone, *[gain] * (tested - losing - alone), *[untested] * 9)
+    assert end in replace(found, sites=sites, procedures=tuple(errors)).summary()
 
 
 def test_without_skill_the_advice_is_not_to_train(capsys):

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scipy.special import bdtrc
 
 from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
@@ -20,6 +21,10 @@ from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice,
 from fedgram.runs.paired_bootstrap import FEWEST_CONSECUTIVE_ROWS, FEWEST_ROWS
 
 MAX_SITES = 10  # shown unless all are asked for
+LOSS_BY_CHANCE = 0.025
+"""Probability that a site's own 95 % interval is below zero if joining changes nothing."""
+LEAST_PROBABILITY = 0.05
+"""Losses at more sites than chance gives with this probability are hardly chance."""
 NO_SKILL = (
     "On these rows no procedure predicts a target better than a constant would. Before you train, look for "
     "inputs that explain more, or for more rows."
@@ -118,7 +123,7 @@ def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:
 
 
 def _count_unclear_losses(sites: Sequence[SiteAdvice]) -> str:
-    """Say how many sites lose by their own intervals, which is not counted as clear among many sites."""
+    """Say how many sites lose by their own intervals without being clear, and whether chance explains it."""
     count = sum(site.verdict == "undecided" and site.difference[2] < 0 for site in sites)
     if not count:
         return ""
@@ -128,7 +133,13 @@ def _count_unclear_losses(sites: Sequence[SiteAdvice]) -> str:
         else (f"{count} sites without a clear difference lose")
     )
     own = "its own interval" if count == 1 else "their own intervals"
-    return f" By {own}, {who}; among {len(sites)} sites that can be chance."
+    tested = sum(site.verdict != "untested" for site in sites)
+    losses = count + sum(site.verdict == "alone" for site in sites)
+    # The probability of so many losses or more, if sites are independent.
+    is_chance = bdtrc(losses - 1, tested, LOSS_BY_CHANCE) > LEAST_PROBABILITY
+    found = f"{'1 loss' if losses == 1 else f'{losses} losses'} among {pluralize(tested, 'tested site')}"
+    verb = "can be" if is_chance else "is hardly" if losses == 1 else "are hardly"
+    return f" By {own}, {who}; {found} {verb} chance."
 
 
 def describe_site(site: SiteAdvice, targets: Sequence[str], units: Sequence[str], alone: np.ndarray) -> str:
