@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -202,3 +203,15 @@ def test_what_cannot_be_predicted_is_explained(predict, folder, arguments, words
     assert words in err
     assert "--drop-missing" not in err  # which this command does not have
     assert len(pd.read_csv(folder / "new.csv")) == 7
+
+
+def test_a_run_without_its_manifest_is_no_private_folder(tmp_path, folder):
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    (path,) = (tmp_path / "runs").rglob("manifest.json")
+    path.unlink()
+    for root in (tmp_path / "runs", path.parent):
+        done = fedgram("runs", "predict", root, folder / "new.csv", "--client", "site")
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"fedgram: '{path}' is missing. Restore the file, or delete its folder and train again.\n"
+        )

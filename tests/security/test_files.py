@@ -94,6 +94,19 @@ def test_swapped_and_missing_files_are_found(copy):
     assert "round-00.safetensors' is missing" in problems
 
 
+def test_run_without_its_manifest_is_found(copy, tmp_path):
+    (copy / "manifest.json").unlink()
+    missing = f"'{copy / 'manifest.json'}' is missing."
+    assert check_folder(copy).problems == (missing,)
+    with pytest.raises(InputError, match=re.escape(f"{missing} Restore the file")):
+        Runs(copy).require()
+
+
+def test_rounds_of_a_site_need_no_manifest(tmp_path):
+    ClientStore(tmp_path).write_round(1, "request", {"head": np.eye(2)}, 0.0)
+    assert check_folder(tmp_path).problems == ()
+
+
 def test_server_does_not_resume_from_damaged_state(tmp_path):
     grid = ScriptedGrid(tmp_path, rounds=2)
     grid.silent = lambda site, kind, n: kind == "train" and n == 2

@@ -184,9 +184,10 @@ def predict(
 
 def _is_private_folder(path: Path) -> bool:
     """Whether a path has models of a Flower site, not runs."""
-    from fedgram.runs.store import MANIFEST, MODEL
+    from fedgram.runs.store import MANIFEST, MODEL, find_lost_manifests
 
-    return path.name == MODEL or (any(path.rglob(MODEL)) and not any(path.rglob(MANIFEST)))
+    has_runs = any(path.rglob(MANIFEST)) or bool(find_lost_manifests(path))
+    return path.name == MODEL or (any(path.rglob(MODEL)) and not has_runs)
 
 
 @runs_app.command()

@@ -12,7 +12,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.files import TEMPORARY_ENDINGS
 from fedgram.runs.audit import AUDIT, read_audit
 from fedgram.runs.secure_record import DOCUMENT, SecureRecord
-from fedgram.runs.store import MANIFEST, StoredRun, read_run
+from fedgram.runs.store import MANIFEST, StoredRun, find_lost_manifests, read_run
 from fedgram.runs.tensor_files import read_arrays, read_metadata
 
 STATE = "federation.safetensors"
@@ -68,6 +68,7 @@ def check_folder(root: str | Path) -> FolderCheck:
     if not paths:
         raise InputError(f"No runs or arrays found in '{root}'. Check the path.", field="root")
     problems = [problem for path in paths for problem in _find_problems(path)]
+    problems += [f"'{path}' is missing." for path in find_lost_manifests(root)]
     left = [path for ending in TEMPORARY_ENDINGS for path in root.rglob(f".*{ending}")]
     temporary = [f"'{path}' is a temporary file of a killed process." for path in left]
     return FolderCheck(root, len(paths), tuple(dict.fromkeys(problems)), (*_find_open(paths), *temporary))

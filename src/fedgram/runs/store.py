@@ -83,6 +83,8 @@ class Runs(DisplayMethods):
     def require(self) -> list[StoredRun]:
         """Read all runs; raise InputError if there are none."""
         if not (runs := list(self)):
+            if lost := find_lost_manifests(self.root):
+                raise InputError(f"'{lost[0]}' is missing. {RESTORE}.", field=str(lost[0].parent))
             raise InputError(
                 f"No runs found in '{self.root}'. Train some with 'fedgram train'.", field="root"
             )
@@ -321,6 +323,12 @@ def read_run(folder: Path) -> StoredRun | None:
     document = _read_manifest(folder)
     is_ours = isinstance(document, dict) and document.get("format") == FORMAT
     return StoredRun.from_document(folder, document) if is_ours else None
+
+
+def find_lost_manifests(root: Path) -> list[Path]:
+    """Find manifests that are missing from folders of runs, which have a round 0 unlike those of sites."""
+    manifests = [path.with_name(MANIFEST) for path in sorted(root.rglob("round-00.safetensors"))]
+    return [path for path in manifests if not path.exists()]
 
 
 def safe_name(name: str) -> str:
