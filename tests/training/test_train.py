@@ -474,6 +474,18 @@ def test_models_are_kept_only_where_wanted(tmp_path):
     assert said[-1].startswith("1 run finished earlier without saved networks.")
 
 
+def test_a_lost_model_is_named(tmp_path):
+    (run,) = trained(tmp_path, ["ordinary"], [0])
+    path = run.folder / "model.safetensors"
+    path.unlink()
+    said = []
+    (again,) = trained(tmp_path, ["ordinary"], [0], on_warning=said.append)
+    assert said[-1] == f"'{path}' is missing. Restore the file, or delete its folder and train again."
+    assert not any("without saved networks" in each for each in said)
+    with pytest.raises(InputError, match=r"model\.safetensors' is missing\. Restore the file"):
+        again.require_model()
+
+
 def test_images_in_bytes_without_an_axis_of_channels_are_numbers(tmp_path):
     """Trained, measured and predicted as the same rows in single precision, to the bit."""
     rng = np.random.default_rng(0)

@@ -197,6 +197,11 @@ class StoredRun(DisplayMethods):
         return (self.folder / MODEL).exists()
 
     @property
+    def lacks_model(self) -> bool:
+        """Whether the clients' last models were stored, but the file is missing."""
+        return MODEL in self.checksums and not self.has_model
+
+    @property
     def moments(self) -> Moments:
         """Moments of the clients' training targets."""
         path = self.folder / MOMENTS
@@ -240,6 +245,8 @@ class StoredRun(DisplayMethods):
         """Raise InputError if the clients' last models are missing."""
         if self.has_model:
             return
+        if self.lacks_model:
+            raise InputError(f"'{self.folder / MODEL}' is missing. {RESTORE}.", field="run")
         if self.account.stopped is not None:
             reason = f"it was stopped because {self.account.stopped}."
         elif not self.complete:

@@ -22,6 +22,8 @@ from fedgram.runs import Runs, Setup, StoredRun
 from fedgram.runs.manifest import Data
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
+from fedgram.runs.store import MODEL
+from fedgram.runs.tensor_files import RESTORE
 from fedgram.runs.train_config import TrainConfig
 from fedgram.theory.moments import Moments
 from fedgram.theory.predict import predict
@@ -215,12 +217,21 @@ def _run(task: Task, setups: list[Setup]) -> tuple[StoredRun, ...]:
         for stack in plan_stacks(task, setups):
             _run_stack(task, stack)
     stored = tuple(run for setup in setups if (run := task.runs.find(setup)) is not None)
-    if task.keep_models and (bare := [run for run in stored if run.complete and not run.has_model]):
+    if task.keep_models:
+        _warn_without_models(task, [run for run in stored if run.complete and not run.has_model])
+    return stored
+
+
+def _warn_without_models(task: Task, runs: list[StoredRun]) -> None:
+    """Warn about complete runs whose networks are not stored."""
+    for run in runs:
+        if run.lacks_model:
+            task.on_warning(f"'{run.folder / MODEL}' is missing. {RESTORE}.")
+    if bare := [run for run in runs if not run.lacks_model]:
         task.on_warning(
             f"{pluralize(len(bare))} finished earlier without saved networks. Train in another folder to get "
             "them."
         )
-    return stored
 
 
 def _run_stack(task: Task, stack: StackPlan) -> None:
