@@ -270,9 +270,12 @@ def test_more_rows_than_are_read_are_refused(tmp_path, monkeypatch):
     ("bounds", "epsilon", "message"),
     [
         ([(0, 1)] * 3, 1.0, r"bounds has shape \(3, 2\)"),
+        ("foo", 1.0, "bounds must be numbers or 'private', not 'foo'"),
+        ([(0, 1), (0, "high")], 1.0, "bounds must be an array of real numbers"),
+        ([(0, 1), (0,)], 1.0, "bounds must be an array of real numbers"),
         ((0, 1), 1e-300, "need infinite noise"),
     ],
 )
-def test_bounds_of_another_shape_and_infinite_noise_are_refused(bounds, epsilon, message):
+def test_bounds_that_are_not_valid_and_infinite_noise_are_refused(bounds, epsilon, message):
     with pytest.raises(InputError, match=message):
         private_moments({"oslo": np.zeros((50, 2))}, bounds=bounds, epsilon=epsilon, delta=1e-6)

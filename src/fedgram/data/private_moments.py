@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, as_float_array
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
 from fedgram._util.text import number_targets
@@ -160,7 +160,9 @@ def _check_estimated_bounds(client: str, mean: Array, covariance: Array, privacy
 
 def _check_bounds(bounds: Any, targets: int) -> Array:
     """Return given bounds as (C, 2)."""
-    limits = np.asarray(bounds, np.float64)
+    if isinstance(bounds, str):
+        raise InputError(f"bounds must be numbers or '{PRIVATE}', not '{bounds}'.", field="bounds")
+    limits = as_float_array(bounds, "bounds")
     if limits.shape not in ((2,), (1, 2), (targets, 2)):
         message = f"bounds has shape {limits.shape}. Pass a low and a high bound, or {targets} such pairs."
         raise InputError(message, field="bounds")
