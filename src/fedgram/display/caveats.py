@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedgram._util.arrays import Array
 from fedgram._util.text import percent, quote_list
 from fedgram.data.outliers import describe_outliers
 from fedgram.display.analysis import FEW_ROWS, Analysis
+
+DOMINANT = 0.75
+"""Weight of a client above which both trainings end close to its own optimum, wherever others are."""
 
 
 def assumptions(analysis: Analysis) -> list[str]:
@@ -42,7 +47,8 @@ def list_scales(targets: Sequence[str], scale: Array) -> str:
 
 def warnings(analysis: Analysis) -> list[str]:
     """State what makes the answer unreliable."""
-    return [*_few_rows(analysis), *_outliers(analysis), *_heavy_tails(analysis)]
+    found = [_few_rows, _dominant_client, _outliers, _heavy_tails]
+    return [warning for find in found for warning in find(analysis)]
 
 
 def _few_rows(analysis: Analysis) -> list[str]:
@@ -52,6 +58,18 @@ def _few_rows(analysis: Analysis) -> list[str]:
     narrow = ", and its interval is too narrow" if analysis.intervals else ""
     few = f"{quote_list(analysis.few_rows)} {have} fewer than {FEW_ROWS} rows per target"
     return [f"{few}. The gap is uncertain{narrow}."]
+
+
+def _dominant_client(analysis: Analysis) -> list[str]:
+    moments = analysis.moments
+    m = int(np.argmax(moments.client_weights))
+    if (weight := float(moments.client_weights[m])) <= DOMINANT:
+        return []
+    what = "rows" if moments.is_weighted_by_rows else "weight"
+    others = "other site" if len(moments.clients) == 2 else "other sites"
+    return [
+        f"'{moments.clients[m]}' has {percent(weight)} of all {what}. The gap says little about the {others}."
+    ]
 
 
 def _outliers(analysis: Analysis) -> list[str]:
