@@ -11,6 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedgram import InputError
 from fedgram.data import site_summary
+from fedgram.data.columns import parse_levels
 from fedgram.data.encoded_columns import CategoryColumn, NumberColumn
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.site_summary import SiteSummary
@@ -250,6 +251,17 @@ def test_booleans_are_one_level_however_they_are_spelled():
     document = encoding.document()
     document["inputs"][0]["levels"] = ["False", "True"]  # as version 0.2.0 wrote the levels of text
     assert Encoding.from_document(document) == encoding
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "object"])
+def test_levels_that_are_integers_are_exact(dtype):
+    codes = pd.Series([2**53, 2**53 + 1, 7]).astype(dtype)
+    assert parse_levels({"code": codes}, "code", "").tolist() == ["9007199254740992", "9007199254740993", "7"]
+
+
+def test_whole_numbers_are_one_level_whatever_their_type():
+    values = np.array([1.0, 1, np.float64(1), np.int8(1), 0.0, -0.0, None], dtype=object)
+    assert parse_levels({"code": values}, "code", "").tolist() == ["1", "1", "1", "1", "0", "0", ""]
 
 
 def test_text_instead_of_numbers_in_new_rows_is_refused():

@@ -150,6 +150,19 @@ def test_numbers_that_are_codes_become_text(source, levels):
     assert tables["a"]["grade"].tolist() == [str(number) for number in table["grade"][table["site"] == "a"]]
 
 
+@pytest.mark.parametrize("store", [lambda table: table, lambda table: write(table, "rows.parquet")])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "object", "category"])
+def test_codes_of_many_digits_stay_distinct(store, dtype):
+    codes = np.resize([2**53, 2**53 + 1, 2**53 + 2], 24).astype("int64")
+    source = store(frame().assign(grade=pd.Series(codes).astype(dtype)))
+    spec = replace(SPEC, categories=["grade"])
+    tables = read_site_tables(source, spec)
+    for number, site in enumerate("bac"):
+        assert set(tables[site]["grade"].tolist()) == {str(2**53 + number)}
+    _, columns = read_columns(source, replace(spec, targets=[], time=None), {"grade": "category"})
+    assert columns["grade"].tolist() == codes.astype(str).tolist()
+
+
 @pytest.mark.parametrize(
     ("values", "levels"),
     [

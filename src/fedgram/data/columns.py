@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -146,9 +146,16 @@ def parse_numbers(columns: Columns, name: str, site: str) -> Array:
 def parse_levels(columns: Columns, name: str, site: str) -> Array:
     """Return a column (N,) as text with "" for missing values; numbers become text, 1.0 as '1'."""
     values = parse_column(columns, name, site)
-    if values.dtype.kind != "f":
-        return values
-    return np.array([level_name(value) for value in values.tolist()], dtype=np.str_)
+    return _name_numbers(as_column(columns[name]), values) if values.dtype.kind == "f" else values
+
+
+def _name_numbers(given: Array, numbers: Array) -> Array:
+    """Return numbers (N,) as text; integers as `given`, because float64 merges codes of 17 digits."""
+    if given.dtype.kind in "iu":
+        return given.astype(np.str_)
+    pairs = zip(given.tolist(), numbers.tolist(), strict=True)
+    names = [level_name(value if isinstance(value, Integral) else number) for value, number in pairs]
+    return np.array(names, dtype=np.str_)
 
 
 def indicate_levels(values: Array, levels: Sequence[str]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from fedgram.data.validation import check_unique_columns
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
 _BOOLEAN = "CASE lower(trim({0})) WHEN 'true' THEN true WHEN 'false' THEN false END"
 _TEXT = "coalesce(trim({0}::VARCHAR), '')"
+
+# Codes of these types are read as text: as float64, those of 17 digits or more would be rounded.
+_INTEGER_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL\(\d+,0\)")
 
 
 def read_site_tables(
@@ -227,7 +231,8 @@ def _choose_conversions(
     fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():
-        chosen[key] = _convert_input(name, types[key], fitting.get(key, _TEXT))
+        is_code = key not in unknown and _INTEGER_TYPE.fullmatch(types[key])
+        chosen[key] = _TEXT if is_code else _convert_input(name, types[key], fitting.get(key, _TEXT))
     if spec.time:
         key = f"x{len(inputs)}"
         chosen[key] = convert_time(table, key, spec.time, types[key])
