@@ -302,9 +302,7 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
             f"sites must have one name for each of {pluralize(rows, 'row')}, not shape {values.shape}.",
             field="sites",
         )
-    # integers may be identifiers with more digits than a float has
-    is_integer = values.dtype.kind in "iu"
-    names = values.astype(np.str_) if is_integer else parse_levels({"sites": values}, "sites", "")
+    names = parse_levels({"sites": values}, "sites", "")
     if missing := int(is_missing(names).sum()):
         raise InputError(
             f"{missing:,} of {pluralize(rows, 'row')} {'has' if missing == 1 else 'have'} no site. Name the "
