@@ -264,6 +264,22 @@ def test_whole_numbers_are_one_level_whatever_their_type():
     assert parse_levels({"code": values}, "code", "").tolist() == ["1", "1", "1", "1", "0", "0", ""]
 
 
+WRITTEN = ["1", "1.0", "1.00", "-3.0", "-0.0", "0.0", "-0", "07", "07.0", "1.50", "v1.0", "100", "K", ""]
+NAMED = ["1", "1", "1", "-3", "0", "0", "0", "07", "07.0", "1.50", "v1.0", "100", "K", ""]
+
+
+@pytest.mark.parametrize("values", [np.array(WRITTEN), WRITTEN, pd.Series(WRITTEN, dtype="string")])
+def test_text_of_whole_numbers_is_a_level_without_decimals(values):
+    assert parse_levels({"code": values}, "code", "").tolist() == NAMED
+
+
+def test_levels_of_model_files_may_have_decimals():
+    encoding = Encoding.fit({"a": {"code": ["1", "2"], "y": [1.0, 2.0]}}, inputs=["code"], targets=["y"])
+    document = encoding.document()
+    document["inputs"][0]["levels"] = ["1.0", "2.0"]  # as version 0.2.0 wrote the levels of text
+    assert Encoding.from_document(document) == encoding
+
+
 def test_text_instead_of_numbers_in_new_rows_is_refused():
     columns = rows() | {"dose": ["low"] * 60}
     with pytest.raises(InputError, match="'dose' of site 'b' has text but had numbers in training"):

@@ -80,11 +80,13 @@ def test_sites_encode_levels_as_one_process_does(table, rows):
         np.testing.assert_allclose(encoded.targets, encoding.encode_targets(tables[name], name), atol=1e-13)
 
 
-@pytest.mark.parametrize("levels", [["7", "11"], [7, 11.0], ["11", "7"]])
-def test_codes_in_typed_columns_are_levels(tmp_path, levels):
+@pytest.mark.parametrize("levels", [["7", "11"], [7, 11.0], ["11", "7"], ["7.0", "11.0"]])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_codes_may_have_decimals(tmp_path, levels, suffix):
     frame = pd.DataFrame({"ward": [7.0, 11.0, 11.0, 7.0], "y": [1.0, 2.0, 3.0, 5.0]})
-    frame.to_parquet(tmp_path / "t.parquet")
-    node = {"table": str(tmp_path / "t.parquet"), "site": "oslo"}
+    table = tmp_path / f"t.{suffix}"
+    frame.to_parquet(table) if suffix == "parquet" else frame.to_csv(table, index=False)
+    node = {"table": str(table), "site": "oslo"}
     run = {"inputs": "ward", "targets": "y", "test-fraction": 0.0, "categories": json.dumps({"ward": levels})}
     site = Site.from_config(node, run)
     expected = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])

@@ -272,7 +272,7 @@ def _restore_column(document: Mapping[str, Any]) -> NumberColumn | CategoryColum
     }
     if fields.pop("kind") == "number":
         return NumberColumn(**fields)
-    levels = tuple(map(level_name, fields["levels"]))  # version 0.2.0 wrote 'True' for text of a CSV file
+    levels = tuple(map(level_name, fields["levels"]))  # version 0.2.0 kept 'True' and '1.0' of text files
     return CategoryColumn(**fields | {"levels": levels})
 
 

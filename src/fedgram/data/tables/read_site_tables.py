@@ -49,8 +49,8 @@ def read_site_tables(
     spec : TableSpec
         Columns and rows. `drop_missing` drops rows without a site, time, target or input; with `impute` rows
         without an input stay. Otherwise a missing site or time is refused, and other missing values are kept.
-        Numbers in `categories`, and in columns of a data frame with the type category, become text: as
-        written in a text file ('07'), otherwise '7' for 7.0.
+        Numbers in `categories`, and in columns of a data frame with the type category, become text: '7' for 7
+        and 7.0. In a text file '07' is another level than '7'.
     on_warning : function of str
         Receives one sentence if rows are dropped.
 
