@@ -205,6 +205,18 @@ def test_names_of_sites_are_text_or_numbers(rows, few_rounds):
     np.testing.assert_array_equal(model.predict(X[:1], sites=[0]), model.predict(X[:1], sites=[0.0]))
 
 
+@pytest.mark.parametrize("with_sites", [False, True])
+@pytest.mark.parametrize(
+    "convert", [np.asarray, pd.DataFrame, lambda X: pd.DataFrame(X, columns=["a", "b", "c"])]
+)
+def test_no_rows_have_empty_predictions(rows, few_rounds, convert, with_sites):
+    X, y, sites = convert(rows[0]), rows[1], rows[2]
+    given = {"sites": sites[:0]} if with_sites else {}
+    model = FederatedRegressor(backbone=SMALL)
+    assert model.fit(X, y, sites=sites).predict(X[:0], **given).shape == (0,)
+    assert model.fit(X, np.stack([y, -y], axis=1), sites=sites).predict(X[:0], **given).shape == (0, 2)
+
+
 # Frames
 
 

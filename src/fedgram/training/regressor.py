@@ -208,7 +208,9 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             validate_data(self, X, reset=reset, skip_check_array=True)
             columns = {name: _to_array(X[name]) for name in names}
         else:
-            values = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+            values = validate_data(
+                self, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=int(reset)
+            )
             names = getattr(self, "feature_names_in_", [f"x{d}" for d in range(values.shape[1])])
             columns = dict(zip(names, values.T, strict=True))
         parsed = {name: parse_column(columns, name, "") for name in columns}
@@ -311,7 +313,8 @@ def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
         )
     unique, number, counts = np.unique(names, return_inverse=True, return_counts=True)
     order = np.argsort(number, kind="stable")
-    return dict(zip(unique.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True))
+    parts = np.split(order, np.cumsum(counts))[:-1]  # no row is left after the last site
+    return dict(zip(unique.tolist(), parts, strict=True))
 
 
 def _read_times(time: Any, rows: int) -> Array:
