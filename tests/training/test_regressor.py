@@ -366,6 +366,8 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, pd.DataFrame({1: y, "1": -y}), sites=sites)
     with pytest.raises(InputError, match=r"^sites and X have different indexes, .* sites.loc\[X.index\]"):
         model.fit(pd.DataFrame(X), y, sites=pd.Series(sites)[::-1])
+    with pytest.raises(InputError, match=r"^y and X have different indexes, .* Pass y.loc\[X.index\]"):
+        model.fit(pd.DataFrame(X), pd.Series(y)[::-1], sites=sites)
     with pytest.raises(InputError, match="constant over all sites"):
         model.fit(X, np.ones(len(y)), sites=sites)
     with pytest.warns(UserWarning, match="'target 1' is constant at site 'site 0'"):
@@ -381,6 +383,14 @@ def test_bad_input_is_refused(rows, few_rounds):
         model.fit(X, y, sites=sites, time=[np.nan, *["2016-03-01"] * 119])
     with pytest.raises(InputError, match="Unknown procedure 'fedavg'"):
         FederatedRegressor("fedavg").fit(X, y, sites=sites)
+
+
+def test_scores_need_targets_in_the_order_of_the_rows(rows, few_rounds):
+    X, y, sites = pd.DataFrame(rows[0]), pd.Series(rows[1]), rows[2]
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    assert model.score(X, y, sites=sites) == model.score(X, y[::-1].to_numpy()[::-1], sites=sites)
+    with pytest.raises(InputError, match=r"^y and X have different indexes"):
+        model.score(X, y[::-1], sites=sites)
 
 
 def test_text_among_numbers_of_a_column_is_said(few_rounds):

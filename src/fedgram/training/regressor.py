@@ -104,10 +104,9 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         X : array or data frame (N, D)
             Numbers; columns of data frames may also be categories, text or booleans.
         y : array, series or data frame (N,) or (N, C)
-            Targets.
+            Targets. If X is a data frame, a series or data frame has its index, as series of sites and times.
         sites : sequence (N,), optional
-            Site of each row. Without it, or with a single site, one model is trained on all rows. A series
-            has the index of a data frame X.
+            Site of each row. Without it, or with a single site, one model is trained on all rows.
         time : sequence (N,), optional
             Time of each row, as numbers or dates, or as text such as "2016-03-01". The latest rows of each
             site are then the validation rows, not random ones: pass it to predict later rows.
@@ -120,14 +119,14 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         Raises
         ------
         InputError
-            If values are missing, a row has no site or time, a target is text or constant, or the procedure
-            is unknown.
+            If values are missing, a row has no site or time, a target is text or constant, indexes differ, or
+            the procedure is unknown.
         """
         if y is None:
             raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
         inputs, targets = self._read_inputs(X, reset=True), self._read_targets(y)
         check_consistent_length(X, y)
-        _check_same_index(X, sites=sites, time=time)
+        _check_same_index(X, y=y, sites=sites, time=time)
         names, by_site = _divide_rows(sites, next(iter(targets.values())))
         if len(names) > 1:
             _check_variation(targets, by_site)
@@ -195,6 +194,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
 
     def score(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> float:
         """Return R² of the predictions, averaged over targets; sample_weight (N,) weights rows."""
+        _check_same_index(X, y=y)
         return float(r2_score(y, self.predict(X, sites=sites), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
