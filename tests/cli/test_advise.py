@@ -279,6 +279,12 @@ def test_missing_inputs_are_refused_with_their_count_or_filled(table, tmp_path):
     assert filled.returncode == 0, filled.stderr
 
 
+def test_a_table_needs_no_folder_of_datasets(table):
+    refused = run("advise", table, *COLUMNS, *TINY, "--data-dir", table.parent)
+    said = f"fedgram: --data-dir applies to named datasets, but '{table}' is a table.\n"
+    assert (refused.returncode, refused.stderr) == (2, said)
+
+
 @settings(max_examples=20, deadline=None)
 @given(names=st.lists(st.sampled_from(["age", "size, cm", 'a "b"', "x y"]), min_size=1, unique=True))
 def test_names_of_columns_survive_the_printed_command(names):

@@ -440,6 +440,7 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
         (["--client", "site", "--inputs", "twice", "--targets", "y"], "'twice' matches several columns"),
         ([*COLUMNS, "--variant", "new"], "--variant applies to named datasets, but '"),
         ([*COLUMNS, "--larger"], "--larger applies to named datasets, but '"),
+        ([*COLUMNS, "--data-dir", "."], "--data-dir applies to named datasets, but '"),
         ([*COLUMNS, "--kind", "INVENTED"], "Unknown kind of data: 'INVENTED'. Use one of REAL, GENERATED"),
         ([*COLUMNS, "--test-fraction", "1"], "The test fraction must be at least 0 and below 1, not 1"),
         (

@@ -207,8 +207,9 @@ def load_problem(
     if _is_named_dataset(dataset, {"--standardize": standardize, **table.flags}):
         problem = registry.load(dataset, data_dir, options)
     else:
-        dataset_flags = {"--variant": options.variant, "--larger": options.larger}
-        reject_flags(dataset_flags, f"named datasets, but '{dataset}' is a table")
+        _reject_dataset_flags(
+            dataset, {"--data-dir": data_dir, "--variant": options.variant, "--larger": options.larger}
+        )
         if standardize or table.time or table.impute or table.categories:
             if validation is None:  # all rows but those for testing are for training
                 return _read_site_table(dataset, table, options.seed).with_validation_in_training()
@@ -225,6 +226,10 @@ def _is_named_dataset(dataset: str, table_flags: Mapping[str, object]) -> bool:
         return False
     reject_flags(table_flags, f"tables, but '{dataset}' is a named dataset")
     return True
+
+
+def _reject_dataset_flags(table: str, flags: Mapping[str, object]) -> None:
+    reject_flags(flags, f"named datasets, but '{table}' is a table")
 
 
 def _check_exists(path: str) -> None:
@@ -264,6 +269,7 @@ def load_site_problem(dataset: str, data_dir: Path | None, spec: TableSpec, seed
     if _is_named_dataset(dataset, spec.flags):
         problem = registry.load(dataset, data_dir, Options(seed))
         return problem.hold_out_validation(VALIDATION_FRACTION, seed)
+    _reject_dataset_flags(dataset, {"--data-dir": data_dir})
     return _read_site_table(dataset, spec, seed)
 
 
