@@ -146,6 +146,15 @@ def test_numbers_that_are_codes_become_text(source):
     assert tables["a"]["grade"].tolist() == [str(number) for number in table["grade"][table["site"] == "a"]]
 
 
+@pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("rows.csv", ";"), ("rows.tsv", "\t")])
+@pytest.mark.parametrize("header", ["NA", "None", "nan", "null", "N/A", "."])
+def test_headers_may_look_like_missing_values(header, name, separator):
+    frame().rename(columns={"dose": header}).to_csv(name, sep=separator, index=False)
+    tables = read_site_tables(name, replace(SPEC, inputs=[header]))
+    expected = frame()["dose"][frame()["site"] == "a"]
+    np.testing.assert_array_equal(tables["a"][header], expected)
+
+
 def test_codes_are_the_same_levels_with_and_without_decimals():
     spec = replace(SPEC, inputs=["grade"], categories=["grade"])
     whole, decimal = (

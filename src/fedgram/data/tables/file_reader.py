@@ -7,10 +7,11 @@ SQL with the delimiter, line ends and column types that were found the first tim
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedgram.data.tables.files import MISSING_TEXT, folder_keys, is_tab_separated, is_text, sql_text
 
@@ -23,6 +24,7 @@ _WITH_MISSING = f"header = true, nullstr = {MISSING_TEXT}"
 # No value is missing, so that a line with more values than the header is an error even if they are empty.
 _AS_TEXT = "header = true, nullstr = chr(1)"
 _FOUND = "Delimiter, Escape, NewLineDelimiter, DateFormat, TimestampFormat, Columns"
+_UNNAMED = re.compile(r"column\d+(_\d+)?")  # DuckDB's name of a column without one
 _EMPTY = "(empty)"  # what `sniff_csv` returns for no character
 
 
@@ -90,18 +92,26 @@ class FileReader:
     def _sniff(self, file: str) -> tuple[Dialect, dict[str, str]]:
         """Return the dialect of a text file, and the types of its columns by lower-case name."""
         if file not in self._sniffed:
-            options = f"{_STRICT}, {_WITH_MISSING}{_delimiter(file)}"
-            query = f"SELECT {_FOUND} FROM sniff_csv({sql_text(glob.escape(file))}, {options})"
-            *found, columns = self._connection.execute(query).fetchall()[0]
+            *found, columns = self._sniff_with(file, _WITH_MISSING, _delimiter(file))
             names = ("delim", "escape", "new_line", "dateformat", "timestampformat")
-            given = (
+            given = [
                 f"{name} = {sql_text('' if value == _EMPTY else value)}"
                 for name, value in zip(names, found, strict=True)
                 if value is not None
-            )
+            ]
             types = {column["name"]: column["type"] for column in columns}
+            if any(map(_UNNAMED.fullmatch, types)):  # or named NA: `nullstr` applies to the header, too
+                named = self._sniff_with(file, _AS_TEXT, f", {given[0]}")[-1]
+                types = dict(zip((column["name"] for column in named), types.values(), strict=True))
             self._sniffed[file] = Dialect(", ".join(given), tuple(types)), _lower_keys(types)
         return self._sniffed[file]
+
+    def _sniff_with(self, file: str, options: str, delimiter: str) -> Sequence[Any]:
+        """Return the values of `_FOUND` for a text file."""
+        given = f"{sql_text(glob.escape(file))}, {_STRICT}, {options}{delimiter}"
+        query = f"SELECT {_FOUND} FROM sniff_csv({given})"
+        found: Sequence[Any] = self._connection.execute(query).fetchall()[0]
+        return found
 
     def _merge_types(self, files: Sequence[str]) -> dict[str, str]:
         """Return one type per column that holds the values of all files, chosen as DuckDB does for UNION."""
