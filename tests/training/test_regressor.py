@@ -391,6 +391,10 @@ def test_scores_need_targets_in_the_order_of_the_rows(rows, few_rounds):
     assert model.score(X, y, sites=sites) == model.score(X, y[::-1].to_numpy()[::-1], sites=sites)
     with pytest.raises(InputError, match=r"^y and X have different indexes"):
         model.score(X, y[::-1], sites=sites)
+    weights = pd.Series(np.arange(1.0, len(y) + 1))
+    assert model.score(X, y, sites=sites, sample_weight=weights) < 1
+    with pytest.raises(InputError, match=r"^sample_weight and X have different indexes"):
+        model.score(X, y, sites=sites, sample_weight=weights[::-1])
 
 
 def test_text_among_numbers_of_a_column_is_said(few_rounds):

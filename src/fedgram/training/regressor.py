@@ -194,7 +194,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
 
     def score(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> float:
         """Return R² of the predictions, averaged over targets; sample_weight (N,) weights rows."""
-        _check_same_index(X, y=y)
+        _check_same_index(X, y=y, sample_weight=sample_weight)
         return float(r2_score(y, self.predict(X, sites=sites), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
