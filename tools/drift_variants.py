@@ -167,6 +167,9 @@ VARIANTS = {
     "Kaiming-normal weights and activation before each layer": Variant(
         partial(with_blocks, pre_activated), partial(reset, kaiming_normal, BACKBONE)
     ),
+    "Kaiming-normal weights and no activation after the sum": Variant(
+        partial(with_blocks, plain_sum), partial(reset, kaiming_normal, BACKBONE)
+    ),
     "Kaiming-normal weights and PReLU slope per channel": Variant(
         with_slope_per_channel, partial(reset, kaiming_normal, BACKBONE)
     ),
