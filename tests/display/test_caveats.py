@@ -18,13 +18,17 @@ def warnings(count, client_weights=None):
     ("count", "weights", "said"),
     [
         ([300, 50, 50], None, []),  # three quarters
-        ([301, 50, 49], None, ["'client 1' has 75% of all rows. The gap says little about the other sites."]),
-        ([50, 450], None, ["'client 2' has 90% of all rows. The gap says little about the other site."]),
+        (
+            [301, 50, 49],
+            None,
+            ["'client 1' has 75% of all rows. Check that this is right."],
+        ),
+        ([50, 450], None, ["'client 2' has 90% of all rows. Check that this is right."]),
         ([50, 450], [1.0, 1.0], []),
         (
             [50, 50],
             [9.0, 1.0],
-            ["'client 1' has 90% of all weight. The gap says little about the other site."],
+            ["'client 1' has 90% of all weight. Check that this is right."],
         ),
     ],
 )

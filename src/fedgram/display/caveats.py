@@ -12,7 +12,7 @@ from fedgram.data.outliers import describe_outliers
 from fedgram.display.analysis import FEW_ROWS, Analysis
 
 DOMINANT = 0.75
-"""Weight of a client above which both trainings end close to its own optimum, wherever others are."""
+"""Share of one client in all rows above which its count may be a mistake."""
 
 
 def assumptions(analysis: Analysis) -> list[str]:
@@ -66,10 +66,7 @@ def _dominant_client(analysis: Analysis) -> list[str]:
     if (weight := float(moments.client_weights[m])) <= DOMINANT:
         return []
     what = "rows" if moments.is_weighted_by_rows else "weight"
-    others = "other site" if len(moments.clients) == 2 else "other sites"
-    return [
-        f"'{moments.clients[m]}' has {percent(weight)} of all {what}. The gap says little about the {others}."
-    ]
+    return [f"'{moments.clients[m]}' has {percent(weight)} of all {what}. Check that this is right."]
 
 
 def _outliers(analysis: Analysis) -> list[str]:

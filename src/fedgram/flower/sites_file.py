@@ -63,7 +63,8 @@ class SitesConfig:
         _check_keys(document, KEYS, f"'{path}'")
         run_config = {key: _to_text(value) for key, value in document.items()}
         if "dataset" in document:
-            _check_dataset_keys({"sites": sites} if sites else {}, shared, document, Path(path))
+            sections = {"sites": sites} if sites else {}
+            _check_dataset_keys({**sections, **shared, **document}, Path(path))
             found = cls.from_dataset(str(document["dataset"]), document.get("clients"))
             own = _make_absolute(shared, Path(path))
             return cls(found.run_config | run_config, {name: dict(own) for name in found.nodes})
@@ -231,20 +232,18 @@ def _build_nodes(sites: Any, shared: Mapping[str, Any], path: Path) -> dict[str,
     return nodes
 
 
-def _check_dataset_keys(
-    sections: Mapping[str, Any], shared: Mapping[str, Any], document: Mapping[str, Any], path: Path
-) -> None:
+def _check_dataset_keys(given: Mapping[str, Any], path: Path) -> None:
     """Reject keys that would have no effect, since a dataset has its own sites and columns."""
-    known = {*KEYS, "folder", "device"} - {*COLUMN_KEYS}
-    for key in (*sections, *shared, *document):
-        if key not in known or (key == "sites" and sections):
+    known = {*KEYS, "folder", "device"} - {*COLUMN_KEYS, "sites"}
+    for key in given:
+        if key not in known:
             raise InputError(
                 f"'{key}' has no effect next to 'dataset' in '{path}', which has its own sites and columns. "
                 "Remove one of the two.",
                 field=key,
             )
-    if "clients" in document:
-        read_number(document, "clients", minimum=2, whole=True)
+    if "clients" in given:
+        read_number(given, "clients", minimum=2, whole=True)
 
 
 def _check_own_rows(nodes: Mapping[str, Mapping[str, Any]], path: Path) -> None:
@@ -253,8 +252,8 @@ def _check_own_rows(nodes: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     for name, node in nodes.items():
         others = owners.setdefault(str(Path(node["table"]).resolve()), {})
         rows = (node["column"], node["value"]) if "column" in node else None  # None: the whole table
-        whole = next(iter(others.values()), None) if rows is None else others.get(None)
-        if owner := others.get(rows, whole):
+        shared = (owner for part, owner in others.items() if part == rows or None in (part, rows))
+        if (owner := next(shared, None)) is not None:
             raise InputError(
                 f"Sites '{owner}' and '{name}' of '{path}' have the same rows. Give each a table, or a "
                 "'column' that tells them apart.",

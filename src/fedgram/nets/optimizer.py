@@ -129,8 +129,8 @@ def _update(
         first.lerp_(gradient, 1 - FIRST_DECAY)
         second.mul_(SECOND_DECAY).addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
     # In place, which saves a fifth of the update on a CPU.
-    scatter = second.sqrt().mul_(correction).add_(EPS)
-    parameter.sub_((size * first).div_(scatter))
+    denominator = second.sqrt().mul_(correction).add_(EPS)
+    parameter.sub_((size * first).div_(denominator))
 
 
 def schedule(config: TrainConfig, steps: list[int], number: int = 1, *, continues: bool = False) -> Tensor:
