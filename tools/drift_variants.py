@@ -33,7 +33,7 @@ from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.federation import clients
-from fedgram.nets.backbones import ResMLP
+from fedgram.nets.backbones import PreActivatedBlock, ResMLP
 from fedgram.nets.model import Model, draw, hash_key
 from fedgram.paper.launch.collect import protocol_folder
 from fedgram.paper.networks.mismatch import aligned_objective
@@ -81,11 +81,6 @@ def linear() -> nn.Module:
 def with_blocks(block: Callable[[], nn.Module], inputs: int) -> nn.Module:
     """Build an input layer with a PReLU, and three blocks."""
     return nn.Sequential(nn.Linear(inputs, WIDTH), nn.PReLU(), *(block() for _ in range(3)))
-
-
-def pre_activated() -> nn.Module:
-    """h ↦ h + Linear(PReLU(Linear(PReLU(h))))."""
-    return Residual(nn.PReLU(), linear(), nn.PReLU(), linear())
 
 
 def plain_sum() -> nn.Module:
@@ -165,7 +160,7 @@ VARIANTS = {
         with_first_activation, partial(reset, kaiming_normal, BACKBONE)
     ),
     "Kaiming-normal weights and activation before each layer": Variant(
-        partial(with_blocks, pre_activated), partial(reset, kaiming_normal, BACKBONE)
+        partial(with_blocks, partial(PreActivatedBlock, WIDTH)), partial(reset, kaiming_normal, BACKBONE)
     ),
     "Kaiming-normal weights and no activation after the sum": Variant(
         partial(with_blocks, plain_sum), partial(reset, kaiming_normal, BACKBONE)
@@ -190,7 +185,7 @@ VARIANTS = {
     "LayerNorm before each block and last": Variant(partial(pre_normalized, nn.LayerNorm)),
     "one layer per block": Variant(partial(with_blocks, single_layer)),
     "no activation after the sum": Variant(partial(with_blocks, plain_sum)),
-    "activation before each layer": Variant(partial(with_blocks, pre_activated)),
+    "activation before each layer": Variant(partial(with_blocks, partial(PreActivatedBlock, WIDTH))),
     "activation after the input layer": Variant(with_first_activation),
     "outputs times 4": Variant(lambda inputs: Scaled(4.0, ResMLP(inputs))),
     "inputs in their own units": Variant(own_units=True),

@@ -3,8 +3,9 @@
     python tools/paper_runs.py --list
     python tools/paper_runs.py --minutes 28
 
-Each entry of QUEUE is a part of `fedgram reproduce networks`. Finished runs are skipped, and a run that is
-stopped when the time is over continues after its last round next time.
+Each entry of QUEUE is a part of `fedgram reproduce networks`, most of them with the ResMLP whose ordinary
+training agrees with the paper's (docs/drift.md). Finished runs are skipped, and a run that is stopped when
+the time is over continues after its last round next time.
 """
 
 from __future__ import annotations
@@ -29,30 +30,34 @@ IMAGES = ("cifar-geo", "dsprites")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an experiment and the question that it decides; an empty tuple selects everything."""
+    """A part of experiments and the question that it decides; an empty tuple selects everything."""
 
     question: str
-    study: str
+    studies: tuple[str, ...]
     settings: tuple[str, ...]
     procedures: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
+    scale: str = "preactivated"
 
     def remaining(self, out: Path, data_dir: Path | None) -> str:
         """Describe what is left to train, or why it cannot be trained."""
         request = Request(
-            out, get_scale("paper"), settings=self.settings, procedures=self.procedures,
+            out, get_scale(self.scale), settings=self.settings, procedures=self.procedures,
             seeds=self.seeds, epochs=self.epochs, data_dir=data_dir,
         )  # fmt: skip
         try:
-            (plan,) = plan_experiments([STUDIES[self.study]], request, load_and_collect(request))
+            plans = plan_experiments(
+                [STUDIES[name] for name in self.studies], request, load_and_collect(request)
+            )
         except InputError as error:
             return f"Not possible: {error}"
-        return str(estimate_cost(plan.missing))
+        return str(estimate_cost(key for plan in plans for key in plan.missing))
 
     def command(self, out: Path, data_dir: Path | None) -> list[str]:
         """Return the command that trains what is left."""
         options = {
+            "--scale": self.scale,
             "--setting": ",".join(self.settings),
             "--procedure": ",".join(self.procedures),
             "--seeds": "".join(f"{seed}," for seed in self.seeds),
@@ -63,30 +68,29 @@ class Part:
             "--precision": "fp16" if self.settings == IMAGES else "tf32",
         }
         words = [word for option, value in options.items() if value for word in (option, value)]
-        return ["reproduce", "networks", self.study, *words]
+        return ["reproduce", "networks", *self.studies, *words]
 
 
+BOTH = ("dnn-main", "dnn-alignment")
+MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected", "aligned")
+STARTS = ("independent", "aligned+independent")
 QUEUE = [
+    Part("Do pre-activated blocks agree with the paper everywhere?", BOTH, TABLES, MAIN, seeds=(0,)),
+    Part("After how many epochs?", ("dnn-epochs",), TABLES, seeds=(0,)),
+    Part("Do independent starts agree?", ("dnn-alignment",), TABLES[:4], STARTS),
+    Part("Do three seeds change the verdicts?", BOTH, TABLES, MAIN, seeds=(0, 1, 2)),
+    Part("Do centered targets agree?", ("dnn-means",), TABLES, seeds=(0,)),
+    Part("Do proximal weights agree?", ("dnn-rho",), TABLES, seeds=(0,)),
+    Part("Where does full-model averaging end?", ("dnn-full-model",), TABLES, seeds=(0,)),
+    Part("Do five seeds change the verdicts?", BOTH, TABLES, MAIN),
     Part(
-        "Does alignment remove as much from independent as from common starts?", "dnn-alignment",
-        ("swimmer", "halfcheetah", "beijing"), procedures=("independent", "aligned+independent"),
+        "Do images drift as tables do?", ("beyond-solved",), IMAGES, seeds=(0,), epochs=(1000,), scale="paper"
     ),
-    Part("Does the shared bias cause the drift?", "dnn-means", ("hopper", "swimmer", "beijing")),
-    Part("Do images drift as tables do?", "beyond-solved", IMAGES, seeds=(0,), epochs=(1000,)),
-    Part("Do five seeds change the verdicts on agents?", "dnn-main", AGENTS),
-    Part("Do five seeds change the verdicts on real data?", "dnn-main", ("beijing",)),
-    Part("Do more seeds change what alignment does?", "dnn-alignment", TABLES[:4]),
-    Part(
-        "Do more seeds change what solved returns reach?", "beyond-solved", TABLES,
-        procedures=("solved",), epochs=(4000,),
-    ),
-    Part("Where does full-model averaging end at E = 4000?", "dnn-full-model", TABLES),
-    Part(
-        "Which proximal weight is best in other settings?", "dnn-rho",
-        ("swimmer", "halfcheetah", "walker"), seeds=(0,),
-    ),
-    Part("Do other networks agree on images?", "dnn-architecture", IMAGES, seeds=(0,)),
-    Part("Do images at the full protocol agree?", "dnn-main", IMAGES, seeds=(0,)),
+    Part("Do other networks agree on images?", ("dnn-architecture",), IMAGES, seeds=(0,), scale="paper"),
+    Part("Do images at the full protocol agree?", ("dnn-main",), IMAGES, seeds=(0,), scale="paper"),
+    Part("Does correction help aligned returns?", ("dnn-alignment",), TABLES[:4], scale="paper"),
+    Part("Where do solved returns end?", ("beyond-solved",), TABLES, ("solved",), (), (4000,), "paper"),
+    Part("Does full-model averaging jump in other settings?", ("dnn-full-model",), TABLES, scale="paper"),
 ]  # fmt: skip
 
 

@@ -5,7 +5,15 @@ import torch
 from torch import nn
 
 from fedgram import InputError
-from fedgram.nets.backbones import BACKBONES, ConvBlock, MLPBlock, build_residual_cnn, build_resnet
+from fedgram.nets.backbones import (
+    BACKBONES,
+    ConvBlock,
+    MLPBlock,
+    PreActivatedBlock,
+    PreActivatedResMLP,
+    build_residual_cnn,
+    build_resnet,
+)
 from fedgram.nets.model import Model, build_backbone, draw, fingerprint, output_width
 
 FEATURE_LAYER = 512 * 512 + 512
@@ -59,6 +67,8 @@ def test_the_residual_mlp_has_as_many_parameters_as_its_layers(inputs):
     assert expected == pytest.approx(6.84e6, rel=3e-3)
     small = 64 * inputs + 64 + 2 * (2 * (64 * 64 + 64) + 2) + 512 * 64 + 512
     assert with_features("resmlp-small", (inputs,)) == small
+    # one slope more, after the input layer
+    assert with_features("resmlp-preactivated", (inputs,)) == expected + 1
 
 
 @pytest.mark.parametrize("shape", IMAGES)
@@ -76,7 +86,7 @@ def test_images_become_vectors(name, shape):
 
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_rows_become_vectors(name):
-    widths = {"resmlp": 1024, "resmlp-small": 64}
+    widths = {"resmlp": 1024, "resmlp-preactivated": 1024, "resmlp-small": 64}
     widths |= {f"wide-deep-{width}": width + 7 for width in (64, 128, 256)}
     assert output_width(build_backbone(name, (7,)), torch.zeros(3, 7)) == widths[name]
 
@@ -153,17 +163,36 @@ def test_residual_mlps_have_no_norm(name):
 
 
 def test_a_block_of_the_residual_mlp_is_its_formula():
-    block, h = MLPBlock(4), torch.randn(5, 4)
-    with torch.no_grad():
-        block.inner_slope.weight.fill_(0.1)
-        block.outer_slope.weight.fill_(-0.3)
-
-    def prelu(x, slope):
-        return torch.where(x > 0, x, slope * x)
-
+    block, h = with_slopes(MLPBlock(4), 0.1, -0.3), torch.randn(5, 4)
     inner = prelu(h @ block.inner.weight.T + block.inner.bias, 0.1)
     expected = prelu(h + inner @ block.outer.weight.T + block.outer.bias, -0.3)
     torch.testing.assert_close(block(h), expected)
+
+
+def test_a_pre_activated_block_is_its_formula():
+    block, h = with_slopes(PreActivatedBlock(4), 0.1, -0.3), torch.randn(5, 4)
+    inner = prelu(h, 0.1) @ block.inner.weight.T + block.inner.bias
+    expected = h + prelu(inner, -0.3) @ block.outer.weight.T + block.outer.bias
+    torch.testing.assert_close(block(h), expected)
+
+
+def test_weights_of_a_pre_activated_mlp_keep_the_variance_of_what_passes_its_activations():
+    network = PreActivatedResMLP(1000, width=1024, blocks=1)
+    for layer in (each for each in network.modules() if isinstance(each, nn.Linear)):
+        # He et al., 2015: variance 2 / ((1 + a^2) inputs) with the slope a = 0.25 of PReLU
+        assert layer.weight.var().item() * layer.in_features == pytest.approx(2 / (1 + 0.25**2), rel=0.02)
+        assert not layer.bias.any()
+
+
+def prelu(x, slope):
+    return torch.where(x > 0, x, slope * x)
+
+
+def with_slopes(block, inner, outer):
+    with torch.no_grad():
+        block.inner_slope.weight.fill_(inner)
+        block.outer_slope.weight.fill_(outer)
+    return block
 
 
 @pytest.mark.parametrize(("channels", "out", "stride"), [(8, 8, 1), (8, 16, 2), (8, 16, 1), (8, 8, 2)])

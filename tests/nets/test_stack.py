@@ -14,7 +14,7 @@ from fedgram.data.problem import Problem
 from fedgram.federation.client_data import ClientData, PooledMoments
 from fedgram.federation.clients import Clients
 from fedgram.federation.federation import Federation
-from fedgram.nets.backbones import BACKBONES
+from fedgram.nets.backbones import BACKBONES, PreActivatedResMLP
 from fedgram.nets.stack import ModelStack
 from fedgram.runs.procedure import WORDS, Procedure
 from fedgram.runs.record import Run
@@ -43,19 +43,20 @@ ON_IMAGES = ["ordinary", "proximal=0.1+aligned+corrected=0.6+offset", "corrected
 
 SMALL = {name: name for name in BACKBONES if name.endswith("-small")} | {"wide-deep-64": "wide-deep-64"}
 OWN = {"own": partial(OwnNet), "own with BatchNorm": partial(OwnNet, norm=True)}
-TRIED = SMALL | OWN
+PREACTIVATED = {"pre-activated": partial(PreActivatedResMLP, 12, width=16, blocks=2)}
+TRIED = SMALL | OWN | PREACTIVATED
 
 
 def procedures(backbone):
     if backbone in OWN:
         return ON_OWN
-    if backbone == "wide-deep-64":
+    if backbone in ("wide-deep-64", "pre-activated"):
         return ["ordinary", "full-model", "local"]
     return PROCEDURES if backbone == "resmlp-small" else ON_IMAGES
 
 
 def problem(backbone) -> Problem:
-    if backbone in OWN or backbone in ("resmlp-small", "wide-deep-64"):
+    if backbone in OWN or backbone in ("resmlp-small", "wide-deep-64", "pre-activated"):
         return tabular((40, 27, 18 if "BatchNorm" in backbone else 17))
     return pictures(shape=(8, 8, 1) if "cnn" in backbone else (16, 16, 1))
 

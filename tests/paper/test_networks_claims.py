@@ -304,6 +304,12 @@ def test_stand_ins_and_other_scales_are_said():
     assert (found.verdict, found.reason) == ("not comparable", "reduced scale")
 
 
+def test_the_whole_protocol_with_another_network_is_compared():
+    scale = SCALES["preactivated"]
+    runs = Results(exact(key, scale.name) for key in STUDIES["dnn-main"].keys(scale, EVERYTHING))
+    assert verdicts("dnn-main", runs)["main-proximal-closer"].verdict == "match"
+
+
 def test_the_ends_of_a_range_over_settings_are_not_judged_by_a_part_of_them():
     hopper = Results(run for run in exact_results("dnn-alignment") if run.setting == "hopper")
     found = verdicts("dnn-alignment", hopper)["mismatched-common-range"]

@@ -152,8 +152,18 @@ def test_narrowed_to_some_settings_it_says_nothing_of_the_others(tmp_path):
     assert "is not run" not in "\n".join(cost_lines([plan]))
 
 
+def test_the_preactivated_scale_changes_the_network_of_tables_alone():
+    paper, other = keys_of("dnn-main"), keys_of("dnn-main", SCALES["preactivated"])
+    for ours, theirs in zip(other, paper, strict=True):
+        backbone = "resmlp-preactivated" if ours.setting in TABULAR else "resnet18"
+        assert ours == replace(theirs, backbone=backbone)
+    assert estimate_cost(other) == estimate_cost(paper)
+
+
 def test_no_scale_of_that_name():
-    with pytest.raises(InputError, match=r"Unknown scale 'huge'\. Scales are paper, reduced, smoke"):
+    with pytest.raises(
+        InputError, match=r"Unknown scale 'huge'\. Scales are paper, preactivated, reduced, smoke"
+    ):
         get_scale("huge")
 
 
@@ -178,11 +188,12 @@ def test_local_epochs_select_runs(tmp_path):
 @pytest.mark.parametrize("part", QUEUE, ids=lambda part: part.question)
 def test_every_part_of_the_queue_selects_runs_and_writes_its_command(part, tmp_path):
     request = Request(tmp_path, PAPER, part.settings, part.seeds, part.procedures, part.epochs)
-    keys = request.select(keys_of(part.study))
+    keys = [key for study in part.studies for key in request.select(keys_of(study))]
     assert {key.setting for key in keys} == set(part.settings)
-    words = part.command(tmp_path, None)
-    assert words[:3] == ["reproduce", "networks", part.study]
-    options = dict(zip(words[3::2], words[4::2], strict=True))
+    words, first = part.command(tmp_path, None), 2 + len(part.studies)
+    assert words[:first] == ["reproduce", "networks", *part.studies]
+    options = dict(zip(words[first::2], words[first + 1 :: 2], strict=True))
+    assert get_scale(options["--scale"]).is_full
     assert parse_epochs(options.get("--epochs", "")) == part.epochs
     assert not part.seeds or parse_seeds(options["--seeds"]) == part.seeds
     assert tuple(options["--setting"].split(",")) == part.settings

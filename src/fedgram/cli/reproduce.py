@@ -65,7 +65,11 @@ app.add_typer(reproduce_app, name="reproduce")
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer instances: under a minute instead of six.")]
 Scale = Annotated[
-    str, typer.Option(help="paper; reduced (a tenth of the epochs, one seed); or smoke (a minute on a CPU).")
+    str,
+    typer.Option(
+        help="paper; preactivated (the same with another ResMLP); reduced (a tenth of the epochs, one seed); "
+        "or smoke (a minute on a CPU)."
+    ),
 ]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per experiment.")]
 

@@ -38,6 +38,33 @@ class ResMLP(nn.Sequential):
         super().__init__(nn.Linear(inputs, width), *(MLPBlock(width) for _ in range(blocks)))
 
 
+class PreActivatedBlock(nn.Module):
+    """h ↦ h + Linear(PReLU(Linear(PReLU(h))))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner_slope = nn.PReLU()
+        self.inner = nn.Linear(width, width)
+        self.outer_slope = nn.PReLU()
+        self.outer = nn.Linear(width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (B, width) -> (B, width)."""
+        return h + self.outer(self.outer_slope(self.inner(self.inner_slope(h))))
+
+
+class PreActivatedResMLP(nn.Sequential):
+    """Linear layer with a PReLU, then pre-activated residual blocks; Kaiming-normal weights."""
+
+    def __init__(self, inputs: int, width: int = 1024, blocks: int = 3) -> None:
+        residual = (PreActivatedBlock(width) for _ in range(blocks))
+        super().__init__(nn.Linear(inputs, width), nn.PReLU(), *residual)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, a=0.25)  # the slope with which PReLU starts
+                nn.init.zeros_(module.bias)
+
+
 STEPS = (-1.5, -0.75, 0.0, 0.75, 1.5)
 """Where the soft steps of a standardized input are; 87 % of normal inputs lie between the outer two."""
 
@@ -142,6 +169,7 @@ def build_residual_cnn(channels: int, width: int = 64) -> ResNet:
 
 BACKBONES: dict[str, Callable[[Sequence[int]], nn.Module]] = {
     "resmlp": lambda shape: ResMLP(prod(shape)),
+    "resmlp-preactivated": lambda shape: PreActivatedResMLP(prod(shape)),
     "resnet18": lambda shape: build_resnet(shape[0], (2, 2, 2, 2)),
     "resnet34": lambda shape: build_resnet(shape[0], (3, 4, 6, 3)),
     "residual-cnn": lambda shape: build_residual_cnn(shape[0]),

@@ -215,7 +215,7 @@ def count_steps(key: RunKey) -> int:
 
 def estimate_step_time(key: RunKey) -> float | None:
     """Estimate the seconds of one step of one model on one H200; None at the smoke scale."""
-    if key.backbone == "resmlp":
+    if key.backbone in ("resmlp", "resmlp-preactivated"):
         return RESMLP_STEP
     if key.backbone not in MULTIPLY_ADDS:
         return None

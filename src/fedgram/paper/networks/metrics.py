@@ -13,7 +13,6 @@ from fedgram.paper.claims import Measurement
 from fedgram.paper.networks.cohorts import Cohort, Condition
 from fedgram.paper.networks.comparable import ComparableRuns, Row, pair_runs
 from fedgram.paper.networks.results import Result
-from fedgram.paper.networks.scales import SCALES
 from fedgram.runs.procedure import BIAS_RULES
 
 SHARED = BIAS_RULES.index("shared")
@@ -80,7 +79,7 @@ class Findings:
         if not rows:
             return None
         needed = len(self.cohort.settings) * len(self.cohort.seeds) * each
-        if self.shown.scale != SCALES["paper"]:
+        if not self.shown.scale.is_full:
             return Measurement(value(rows), run=0, needed=needed, about=f"{self.shown.scale.name} scale")
         run, stand_ins = len(rows) * each, _stand_ins(rows, as_one)
         possible = value.bound(rows, self.cohort) if isinstance(value, Median) else None

@@ -1,4 +1,4 @@
-"""Scales of the paper's protocol: all of it, a tenth of it, or a smoke test."""
+"""Scales of the paper's protocol: all of it, with either ResMLP; a tenth of it; or a smoke test."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COMPARABLE = ("tf32", "fp16", "fp32", "fp64")
 
 @dataclass(frozen=True)
 class Scale:
-    """A reduction of the paper's protocol.
+    """The paper's protocol, or a reduction of it.
 
-    divisor: of local epochs, which stay at least 1; features: P; precision: of new runs; backbones: smaller
+    divisor: of local epochs, which stay at least 1; features: P; precision: of new runs; backbones: other
     networks by the name of the one they replace; embedded: read no files, because data inside fedgram
     replaces every dataset.
     """
@@ -40,6 +40,11 @@ class Scale:
     precision: Precision = "tf32"
     backbones: Mapping[str, str] = field(default_factory=dict)
     embedded: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is reduced, so that results compare with the paper's."""
+        return self.divisor == 1 and not self.embedded
 
     def epochs(self, epochs: int) -> int:
         """E at this scale."""
@@ -89,6 +94,11 @@ SCALES: dict[str, Scale] = {
     each.name: each
     for each in (
         Scale("paper", "paper: its own protocol"),
+        Scale(
+            "preactivated",
+            "preactivated: the paper's protocol, tables with pre-activated blocks and Kaiming-normal weights",
+            backbones={"resmlp": "resmlp-preactivated"},
+        ),
         Scale("reduced", "reduced: E divided by 10, seed 0 only", divisor=10, most_seeds=1),
         Scale(
             "smoke",

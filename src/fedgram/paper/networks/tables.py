@@ -108,11 +108,11 @@ class SideBySide:
     def fill(self, results: Results) -> dict[str, list[Cell]]:
         """Compute the cells of each row, by its label, from the largest scale with results.
 
-        The paper's numbers appear only beside results of its own scale.
+        The paper's numbers appear only beside results of its whole protocol.
         """
         shown = ComparableRuns.from_results(results)
         groups = [self._matched(shown, number) for number in range(len(self.groups))]
-        claims = load_claims() if shown.scale.name == "paper" else []
+        claims = load_claims() if shown.scale.is_full else []
         paper = {claim.id: claim.value for claim in claims if isinstance(claim.value, float)}
         return {row.label: self._cells(groups, row, paper) for row in self.rows}
 
@@ -166,7 +166,7 @@ class PerRun:
 
 def gpu_seconds(shown: ComparableRuns, cohort: Cohort, condition: str | Condition) -> Array:
     """Seconds of runs on a GPU at the paper's scale; only these compare with the paper's."""
-    runs = shown.everywhere(condition, cohort) if shown.scale.name == "paper" else []
+    runs = shown.everywhere(condition, cohort) if shown.scale.is_full else []
     return np.array([run.seconds for run in runs if run.on_gpu])
 
 

@@ -12,7 +12,7 @@ from fedgram._util.text import pluralize
 from fedgram.paper.claims import judge_all, load_claims
 from fedgram.paper.networks.comparable import ComparableRuns, describe_epochs
 from fedgram.paper.networks.results import Result, Results
-from fedgram.paper.networks.scales import SCALES
+from fedgram.paper.networks.scales import SCALES, Scale
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies import registry
 from fedgram.paper.networks.studies.registry import STUDIES, Study
@@ -177,7 +177,7 @@ def _describe_tables(study: str, results: Results) -> list[dict[str, Any]]:
             if any(cell.run for cell in cells)
         ]
         if rows:
-            about = f"{table.about} {_describe_sides(table, ComparableRuns.from_results(results).scale.name)}"
+            about = f"{table.about} {_describe_sides(table, ComparableRuns.from_results(results).scale)}"
             columns = [column.title for column in table.columns]
             tables.append(
                 {"title": table.title, "where": table.where, "about": about, "columns": columns, "rows": rows}
@@ -185,12 +185,12 @@ def _describe_tables(study: str, results: Results) -> list[dict[str, Any]]:
     return tables
 
 
-def _describe_sides(table: SideBySide, scale: str) -> str:
+def _describe_sides(table: SideBySide, scale: Scale) -> str:
     if table.where == "ours":
         return "Settings without runs are not shown."
-    if scale == "paper":
+    if scale.is_full:
         return "The upper number is the paper's, the lower one ours."
-    return f"All numbers are ours; the paper's numbers are not comparable at {scale} scale."
+    return f"All numbers are ours; the paper's numbers are not comparable at {scale.name} scale."
 
 
 def _describe_row(label: str, cells: list[Cell]) -> dict[str, Any]:
