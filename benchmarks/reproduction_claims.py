@@ -75,13 +75,12 @@ DISAGREEMENTS = {
         ("main-ordinary-endpoint", "alignment-ordinary-endpoint", "epochs-4000", "rho-0-endpoint"),
         "ours are tabular only, and images end closer. The median over six settings stays out of reach: "
         "besides all ten image runs, five tabular ones must end at or below it, and two of ours do. "
-        "With [larger initial weights](docs/drift.md#all-rounds) runs end closer on Walker, and two of three "
-        "on Beijing, but not those on HalfCheetah and Hopper",
+        "The cause is [the network](docs/drift.md#the-network)",
     ),
     "corrected ordinary training: endpoint error": Disagreement(
         ("main-ordinary-corrected-endpoint", "alignment-ordinary-corrected-8"),
         "the same drift; Beijing and Walker agree, Swimmer only with five seeds, Hopper and HalfCheetah do "
-        "not",
+        "not. The pre-activated network agrees on Hopper",
     ),
     "final objective above its minimum, proximal weights 0 and 1e-5": Disagreement(
         ("rho-0-objective", "rho-1e-05-objective", "rho-objective-least"),
@@ -98,7 +97,7 @@ DISAGREEMENTS = {
     ),
     "epochs until the direction error is below 0.1: Hopper, Walker, Beijing": Disagreement(
         ("epochs-first-hopper", "epochs-first-walker", "epochs-first-beijing"),
-        "not known; Beijing misses 400 with 0.106",
+        "Beijing misses 400 with 0.106; the pre-activated network agrees there, Walker misses with 0.11",
     ),
     "share of runs whose direction error centering changes by more than 0.02": Disagreement(
         ("means-moved",), "the drift above"
@@ -110,8 +109,7 @@ DISAGREEMENTS = {
             "mismatched-similar",
         ),
         "in the paper heads [forget the broadcast](docs/drift.md#in-the-paper-heads-forget-the-broadcast) "
-        "in the first round; ours keep it on Swimmer, and on Hopper in five of ten runs. With "
-        "[larger initial weights](docs/drift.md#variants-of-the-first-round) ours are near the paper's on "
-        "all four tables",
+        "in the first round; ours keep it on Swimmer, and on Hopper in five of ten runs. Those of the "
+        "[pre-activated network](docs/drift.md#the-network) are near the paper's on all four tables",
     ),
 }

@@ -19,7 +19,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import describe_seeds
 from fedgram.paper.claims import FACTORS
 from fedgram.paper.networks import metrics
-from fedgram.paper.networks.agreement import measure_agreement
+from fedgram.paper.networks.agreement import Agreement, measure_agreement
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
@@ -33,6 +33,7 @@ PAGE = ROOT / "REPRODUCTION.md"
 AGENTS = {"swimmer": "Swimmer", "hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker": "Walker"}
 TABULAR = {"beijing": "Beijing (REAL)", **AGENTS}
 IMAGES = {"cifar-geo": "CIFAR-geo (REAL)", "dsprites": "sprites"}
+PREACTIVATED = "preactivated"
 BREAK = ",<br>"  # browsers would break a line within 1e-4
 
 
@@ -47,11 +48,12 @@ def tables() -> dict[str, str]:
     chapters = load_chapters(results)
     claims = {claim["id"]: claim for chapter in chapters for claim in chapter.claims}
     # The reduced scale has the paper's protocol with E = 400.
-    by_key = {run.key: run for run in results if run.scale != "smoke" and not run.larger}
+    by_key = {run.key: run for run in results if run.scale in ("paper", "reduced") and not run.larger}
     runs = list(by_key.values())
     return {
         "coverage": coverage(runs),
         "agreement": agreement(results, chapters),
+        "networks": networks(results),
         "agrees": agreeing(claims),
         "disagrees": disagreeing(claims),
         "possible": possible(claims),
@@ -81,14 +83,33 @@ def agreement(results: Results, chapters: Sequence[NetworkChapter]) -> str:
         ("claims that disagree so far", str(verdicts["partial", False])),
         ("claims that are missed", str(sum(n for (name, _), n in verdicts.items() if name == "miss"))),
     ]
-    factors = [f"within {factor:.3g}" for factor in FACTORS]
-    rows = [
-        (row.label, str(len(row.ratios)), *map(str, row.counts))
-        for row in measure_agreement(results)
-        if row.ratios
-    ]
-    headings = ("numbers of the paper that depend on training", "compared", *factors)
-    return f"{markdown_table(('networks', 'number'), counts)}\n{markdown_table(headings, rows)}"
+    ratios = {row.label: row for row in measure_agreement(results) if row.ratios}
+    title = "numbers of the paper that depend on training"
+    return f"{markdown_table(('networks', 'number'), counts)}\n{tabulate_agreement(title, ratios)}"
+
+
+def networks(results: Results) -> str:
+    """Compare the runs that two networks have in common with the paper."""
+    other = Results(run for run in results.select(scale=PREACTIVATED) if run.setting in TABULAR)
+    known = {identify(run) for run in other}
+    same = Results(run for run in results.select(scale="paper") if identify(run) in known)
+    if len(same) < len(other):
+        raise InputError("Some pre-activated runs have no counterpart to compare them with.", field="results")
+    names = {"as built in": (same, "paper"), "pre-activated": (other, PREACTIVATED)}
+    rows = {name: measure_agreement(runs, scale)[0] for name, (runs, scale) in names.items()}
+    return tabulate_agreement(f"the same {len(other)} runs with another network", rows)
+
+
+def identify(run: Result) -> tuple[str, Procedure, int, int, int]:
+    """What two networks must share for a comparison."""
+    return run.setting, run.procedure, run.seed, run.epochs, run.rounds
+
+
+def tabulate_agreement(title: str, agreements: Mapping[str, Agreement]) -> str:
+    """Count the paper's numbers within several factors of ours."""
+    headings = (title, "compared", *(f"within {factor:.3g}" for factor in FACTORS))
+    rows = [(label, str(len(row.ratios)), *map(str, row.counts)) for label, row in agreements.items()]
+    return markdown_table(headings, rows)
 
 
 def agreeing(claims: Mapping[str, Any]) -> str:

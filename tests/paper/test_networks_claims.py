@@ -453,3 +453,10 @@ def test_agreement_is_stated_for_real_data_and_like_for_like():
     assert len(tabular.ratios) == 4  # four numbers of full-model averaging are compared by order
     assert every.counts[-1] > 10
     assert measure_agreement(changed(results, lambda run: True, scale=lambda run: "reduced"))[0].ratios == ()
+
+
+def test_agreement_is_that_of_one_scale():
+    scale = SCALES["preactivated"]
+    runs = Results(exact(key, scale.name) for key in STUDIES["dnn-rho"].keys(scale, EVERYTHING))
+    assert measure_agreement(runs)[0].ratios == ()
+    assert measure_agreement(runs, scale.name)[0] == measure_agreement(exact_results("dnn-rho"))[0]

@@ -28,12 +28,12 @@ class Agreement:
         return [self.count_within(factor) for factor in FACTORS]
 
 
-def measure_agreement(results: Iterable[Result]) -> list[Agreement]:
+def measure_agreement(results: Iterable[Result], scale: str = "paper") -> list[Agreement]:
     """Compare the numbers that depend on training, for all data, REAL data, and like for like.
 
-    Only runs at the paper's scale count.
+    Only runs at the given scale count, which must be the paper's whole protocol.
     """
-    runs = Results(run for run in results if run.scale == "paper")
+    runs = Results(run for run in results if run.scale == scale)
     real = Results(run for run in runs if run.kind == "REAL")
     everything, real_only = _ratios(runs), _ratios(real)
     return [
