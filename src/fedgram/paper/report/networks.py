@@ -128,6 +128,14 @@ def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmb
     study = chapter.study
     runs = [run for found in chapter.results.values() for run in found]
     drawn = _select_drawn(chapter.results)
+    scales = [
+        {
+            "title": SCALES[scale].description,
+            "figures": _describe_figures(study.name, drawn[scale], embed),
+            "tables": _describe_tables(study.name, results.select(scale=scale)),
+        }
+        for scale in chapter.results
+    ]
     return {
         "name": study.name,
         "title": study.title,
@@ -135,14 +143,7 @@ def describe_chapter(chapter: NetworkChapter, results: Results, embed: FigureEmb
         "summary": chapter.summary,
         "kinds": [] if chapter.has_only_baseline else list_kinds(runs),
         "hardware": _describe_hardware(runs),
-        "scales": [
-            {
-                "title": SCALES[scale].description,
-                "figures": _describe_figures(study.name, drawn[scale], embed),
-                "tables": _describe_tables(study.name, results.select(scale=scale)),
-            }
-            for scale in chapter.results
-        ],
+        "scales": [each for each in scales if each["figures"] or each["tables"]],
         "claims": list_counts(chapter.claims),
         "judged_at": next(iter(chapter.results)),
     }
