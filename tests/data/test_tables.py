@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import date
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -247,6 +248,45 @@ def test_numbers_of_clients_are_whole_in_text_files_with_missing_clients():
     assert read("names.csv").clients == ("1.0", "v1.0")
 
 
+SITES = {
+    "days": (pd.to_datetime(["2020-01-01", "2020-01-02"]), ("2020-01-01", "2020-01-02")),
+    "times": (
+        pd.to_datetime(["2020-01-01 12:30:00.5", "2020-01-02 00:00:00.0"]),
+        ("2020-01-01 12:30:00.500000", "2020-01-02"),
+    ),
+    "zoned": (
+        pd.to_datetime(["2020-01-01 01:00", "2020-07-01 01:00"]).tz_localize("Europe/Berlin"),
+        ("2020-01-01", "2020-06-30 23:00:00"),
+    ),
+    "single precision": (np.array([0.1, 2.5], np.float32), ("0.1", "2.5")),
+    "codes in single precision": (np.array([7, 16777216], np.float32), ("7", "16777216")),
+    "large numbers": (np.array([1e-5, 123456789012345680.0]), ("1e-05", "123456789012345680")),
+    "decimals": ([Decimal("1.50"), Decimal("2.00")], ("1.50", "2")),
+}
+
+
+@pytest.mark.parametrize(("values", "names"), SITES.values(), ids=SITES)
+def test_sites_have_the_same_names_in_text_files_parquet_files_and_frames(values, names):
+    table = frame(clients=(0, 1))
+    table["site"] = pd.Series(values)[table["site"]].reset_index(drop=True)
+    for source in (table, write(table, "data.csv"), write(table, "data.parquet")):
+        assert read(source).clients == names
+    write(table[:45], "half.csv")
+    write(table[45:], "half.parquet")
+    if table["site"].dtype.kind == "M":
+        assert read(["half.csv", "half.parquet"]).clients == names
+    if table["site"].dtype != object:
+        problem = Problem.from_frame(table, client="site", inputs=["year"], targets=TARGETS)
+        assert set(problem.clients) == set(names)
+
+
+def test_text_of_times_that_are_written_in_another_way_is_a_name_as_it_is():
+    write(frame(clients=("01/02/2020 00:00:00", "03/04/2020 00:00:00")), "data.csv")
+    assert read("data.csv").clients == ("01/02/2020 00:00:00", "03/04/2020 00:00:00")
+    write(frame(clients=("2020-01-01 00:00:00", "north")), "data.csv")
+    assert read("data.csv").clients == ("2020-01-01 00:00:00", "north")
+
+
 def test_to_a_condition_nan_is_missing():
     table = {name: column.to_numpy() for name, column in frame().items()}
     table["year"] = np.where(np.arange(90) < 9, np.nan, np.arange(90.0))
@@ -424,6 +464,22 @@ def test_clients_that_are_times_are_called_the_same_in_every_zone(convert):
         assert (
             tuple(Problem.from_frame(zoned, client="site", inputs="year", targets=TARGETS).train) == clients
         )
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_condition_on_times_with_a_zone_is_in_utc_on_every_machine(zone):
+    hours = pd.date_range("2019-12-30", periods=90, freq="h", tz="UTC")
+    write(frame().assign(hour=hours), "data.parquet")
+    given = {"client": "site", "targets": "PM2.5", "where": "hour < '2020-01-01 00:00'"}
+    code = f"from fedgram import read_moments\nprint(read_moments('data.parquet', **{given}).count.sum())"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TZ": zone},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(run.stdout) == 48
 
 
 # ---- accuracy ----

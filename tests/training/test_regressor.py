@@ -201,6 +201,8 @@ def test_names_of_sites_are_text_or_numbers(rows, few_rounds):
     assert model.sites_ == tuple(str(2**53 + m) for m in range(3))
     model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=[1.0, "b", 2**60] * 40)
     assert model.sites_ == ("1", str(2**60), "b")
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.array([0.1, 2, 3], np.float32).repeat(40))
+    assert model.sites_ == ("0.1", "2", "3")
     model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.arange(3).repeat(40))
     np.testing.assert_array_equal(model.predict(X[:1], sites=[0]), model.predict(X[:1], sites=[0.0]))
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, suggest
-from fedgram.data.validation import client_name, is_missing_value
+from fedgram.data.validation import client_name, is_missing_value, to_written_numbers
 
 ColumnKind = Literal["number", "category"]
 Columns = Mapping[str, Any]
@@ -163,6 +163,7 @@ def _name_numbers(given: Array, numbers: Array) -> Array:
     """Return numbers (N,) as text; integers as `given`, because float64 merges codes of 17 digits."""
     if given.dtype.kind in "iu":
         return given.astype(np.str_)
+    numbers = to_written_numbers(given) if given.dtype.kind == "f" else numbers
     pairs = zip(given.tolist(), numbers.tolist(), strict=True)
     names = [level_name(value if isinstance(value, Integral) else number) for value, number in pairs]
     return np.array(names, dtype=np.str_)

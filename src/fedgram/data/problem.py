@@ -26,6 +26,7 @@ from fedgram.data.validation import (
     check_unique_columns,
     client_name,
     to_numeric_array,
+    to_written_numbers,
 )
 from fedgram.theory.moments import Moments
 from fedgram.theory.validation import check_names, key_by_client
@@ -203,13 +204,14 @@ class Problem(DisplayMethods):
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
         check_unique_columns((client, *inputs, *targets))
         check_columns(frame, client, (*inputs, *targets))
-        owners = frame[client].map(client_name)
+        clients = to_written_numbers(frame[client])
+        owners = clients.map(client_name)
         if missing := int(owners.isna().sum()):
             raise InputError(
                 f"{missing:,} of {len(frame):,} rows have no client in '{client}'. Name it, or drop them.",
                 field=client,
             )
-        names = dict.fromkeys(str(client_name(key)) for key in frame.groupby(client, observed=True).groups)
+        names = dict.fromkeys(str(client_name(key)) for key in frame.groupby(clients, observed=True).groups)
         parts = {name: frame[owners == name] for name in names}
         train = {
             name: Split(part[inputs].to_numpy(np.float64), part[targets].to_numpy(np.float64))

@@ -28,7 +28,17 @@ def client_name(client: Any) -> str | None:
         client = client.astimezone(UTC).replace(tzinfo=None)  # one instant is one client in every time zone
     # pandas turns whole numbers into floats when some are missing
     name = str(int(client) if isinstance(client, float) and client.is_integer() else client)
+    if isinstance(client, datetime):
+        name = name.removesuffix(" 00:00:00")  # as pandas writes midnights to text files
     return name if name.strip() else None
+
+
+def to_written_numbers(values: Any) -> Any:
+    """Convert an array or a series in single precision to double: 0.1, not 0.10000000149011612.
+
+    Text files have the shortest text of a number, so that names made from it are the same in all files.
+    """
+    return values.astype(str).astype(np.float64) if values.dtype == np.float32 else values
 
 
 def to_numeric_array(values: Any, client: str, what: str) -> Array:

@@ -182,7 +182,6 @@ def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array, Arr
     with _open_site(path, spec, spec.numbers) as table:
         time = "0.0::DOUBLE"
         if spec.time:
-            table.connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
             key = f"x{len(spec.levels)}"
             time = convert_time(table, key, spec.time, column_types(table, "data")[key]).format(key)
         clients, found = fetch_rows(table, spec, f"* EXCLUDE (client), {time} AS time")

@@ -13,17 +13,17 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case, suggest
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column, parse_levels
 from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
+from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TIME, TIME_TYPES
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import (
-    NUMERIC_TYPE,
     check_in_every_file,
     column_types,
     open_table,
     select_rows,
 )
 from fedgram.data.tables.source import SourceTable
-from fedgram.data.tables.times import NUMBER, TIME, TIME_TYPES, convert_time, to_times
+from fedgram.data.tables.times import convert_time, to_times
 from fedgram.data.validation import check_unique_columns
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
@@ -159,7 +159,6 @@ def _read(
     check_unique_columns([*([spec.client] if spec.client else []), *spec.columns])
     others = (*spec.inputs, *([spec.time] if spec.time else []))
     with open_table(source, spec.client, spec.site, spec.targets, spec.where, others) as table:
-        table.connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
         check_in_every_file(table, table.columns)
         if spec.where:
             _convert_for_condition(table, kinds)

@@ -12,6 +12,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import quote_list
+from fedgram.data.tables.conversions import NUMERIC_TYPE, convert_client
 from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric, translate_errors
 from fedgram.data.tables.file_reader import split_by_kind
 from fedgram.data.tables.files import (
@@ -27,7 +28,6 @@ from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_a
 # DuckDB infers from the bounds of a Parquet column that it has no NaN, but these bounds ignore NaN.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
 
-NUMERIC_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
 _DECIMAL = {"FLOAT", "DOUBLE", "DECIMAL"}
 _RENAMED = re.compile(r"(.+)_\d+")
 
@@ -259,18 +259,11 @@ def _nan_as_missing(table: SourceTable) -> str:
 
 
 def _client_column(table: SourceTable) -> str:
-    """Return SQL for the client, with bytes decoded, times in UTC and '7.0' as '7' in columns of numbers."""
-    column, kind = sql_name(table.client), column_types(table, "source")[table.client]
+    """Return SQL for the names of clients, which are the same in text files and Parquet files."""
+    detected = kind = column_types(table, "source")[table.client]
     if kind == "VARCHAR" and (files := find_tables(source_paths(table.source))):
-        # Clients of text files are text, but pandas writes whole numbers as 7.0 if some are missing.
-        detected = column_types(table, table.reader.select(files, {}))
-        if detected[table.client] == "DOUBLE":
-            return rf"regexp_replace({column}, '^(\s*[+-]?\d+)\.0+(\s*)$', '\1\2')"
-    as_text = {
-        "BLOB": f"coalesce(try(decode({column})), {column}::VARCHAR)",  # VARCHAR escapes what is not UTF-8
-        "TIMESTAMP WITH TIME ZONE": f"{column} AT TIME ZONE 'UTC'",
-    }
-    return as_text.get(kind, column)
+        detected = column_types(table, table.reader.select(files, {}))[table.client]
+    return convert_client(kind, detected).format(sql_name(table.client))
 
 
 def number_clients(table: SourceTable) -> None:

@@ -35,6 +35,7 @@ def connect_duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
         tempfile.TemporaryDirectory() as spill,
         duckdb.connect(config={"temp_directory": spill, **WHOLE_COLUMNS}) as connection,
     ):
+        connection.execute("SET TimeZone = 'UTC'")  # the zone of times that name none
         yield connection
 
 

@@ -7,20 +7,10 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
+from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TIME, TIME_TYPES
 from fedgram.data.tables.files import sql_name
-from fedgram.data.tables.reader import NUMERIC_TYPE
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.validation import client_name
-
-# Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
-NUMBER = "TRY_CAST({0} AS DOUBLE)"
-# DuckDB takes the day of 15-03-21 as the year, so the year needs four digits.
-TIME = (
-    r"CASE WHEN regexp_matches({0}::VARCHAR, '^\s*\d{{4}}\D') "
-    "THEN TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC' END"
-)
-
-TIME_TYPES = ("DATE", "TIMESTAMP")
 
 
 def convert_time(table: SourceTable, key: str, name: str, kind: str) -> str:
