@@ -155,6 +155,13 @@ def test_headers_may_look_like_missing_values(header, name, separator):
     np.testing.assert_array_equal(tables["a"][header], expected)
 
 
+def test_codes_in_single_precision_are_the_levels_of_a_text_file():
+    table = frame().assign(grade=(np.arange(24) % 4 + 0.1).astype(np.float32))
+    spec = replace(SPEC, inputs=["grade"], categories=["grade"])
+    for source in (table, write(table, "rows.csv"), write(table, "rows.parquet")):
+        assert set(read_site_tables(source, spec)["a"]["grade"]) == {"0.1", "1.1", "2.1", "3.1"}
+
+
 def test_codes_are_the_same_levels_with_and_without_decimals():
     spec = replace(SPEC, inputs=["grade"], categories=["grade"])
     whole, decimal = (

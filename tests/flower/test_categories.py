@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import warnings
+from decimal import Decimal
 from functools import partialmethod
 
 import numpy as np
@@ -59,6 +60,17 @@ def table(tmp_path, rows):
 def read(table, site="oslo", **others):
     given = {"inputs": INPUTS, "targets": "dose", "column": "town", "input_type": np.float64}
     return Site.from_table(str(table), site, **given | others)
+
+
+def test_codes_of_many_digits_stay_distinct_at_a_site(tmp_path):
+    codes = [Decimal(2**53 + number % 3) for number in range(30)]
+    path = tmp_path / "codes.parquet"
+    pd.DataFrame({"code": codes, "dose": np.arange(30.0) % 7}).to_parquet(path)
+    levels = tuple(str(2**53 + number) for number in range(3))
+    found = Site.summarize_inputs({"site": "oslo", "table": str(path)}, [], ["code"], None)
+    assert found["code"].levels == dict.fromkeys(levels, 10)
+    site = Site.from_table(str(path), "oslo", inputs=["code"], targets="dose", categories={"code": levels})
+    np.testing.assert_array_equal(np.vstack([site.train.inputs, site.test.inputs]).sum(axis=0), [10, 10, 10])
 
 
 def test_sites_encode_levels_as_one_process_does(table, rows):

@@ -10,9 +10,13 @@ TIME = (
     r"CASE WHEN regexp_matches({0}::VARCHAR, '^\s*\d{{4}}\D') "
     "THEN TRY_CAST(trim({0}::VARCHAR) AS TIMESTAMPTZ) AT TIME ZONE 'UTC' END"
 )
+TEXT = "coalesce(trim({0}::VARCHAR), '')"
+# As text, a number in single precision is the one that was written: 0.1, not 0.10000000149011612.
+_SHORT_NUMBER = "{0}::VARCHAR::DOUBLE"
 
 NUMERIC_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL.*|BOOLEAN")
 TIME_TYPES = ("DATE", "TIMESTAMP")
+_INTEGER_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL\(\d+,0\)")
 
 _WITHOUT_ZEROS = r"regexp_replace({0}::VARCHAR, '^(\s*[+-]?\d+)\.0+(\s*)$', '\1\2')"
 _WHOLE = f"CASE WHEN {NUMBER} = round({NUMBER}) THEN TRY_CAST({NUMBER} AS HUGEINT)::VARCHAR END"
@@ -28,7 +32,7 @@ _TEXT_NAMES = {
 _NAMES = {
     "BLOB": "coalesce(try(decode({0})), {0}::VARCHAR)",  # VARCHAR escapes what is not UTF-8
     "DECIMAL": _WITHOUT_ZEROS,
-    "FLOAT": "{0}::VARCHAR::DOUBLE",  # as in `to_written_numbers`
+    "FLOAT": _SHORT_NUMBER,
     "TIMESTAMP WITH TIME ZONE": "{0} AT TIME ZONE 'UTC'",
 }
 
@@ -41,3 +45,10 @@ def convert_client(kind: str, detected: str) -> str:
     if kind == "VARCHAR":
         return _TEXT_NAMES.get(detected.removesuffix(" WITH TIME ZONE"), "{0}")
     return _NAMES.get(kind.partition("(")[0], "{0}")
+
+
+def convert_level(kind: str) -> str:
+    """Return the conversion of a category: integers as text, as float64 would round codes of 17 digits."""
+    if _INTEGER_TYPE.fullmatch(kind):
+        return TEXT
+    return _SHORT_NUMBER if kind == "FLOAT" else "{0}"

@@ -18,6 +18,7 @@ from fedgram.data.problem import Kind, Problem
 from fedgram.data.site_summary import ColumnSummary, Impute
 from fedgram.data.split import Split
 from fedgram.data.splits import split_rows
+from fedgram.data.tables.conversions import convert_level
 from fedgram.data.tables.diagnostics import missing_client_hint
 from fedgram.data.tables.files import sql_text
 from fedgram.data.tables.reader import (
@@ -184,7 +185,7 @@ def _read(path: str, spec: TableSpec) -> tuple[dict[str, int], Array, Array, Arr
         if spec.time:
             key = f"x{len(spec.levels)}"
             time = convert_time(table, key, spec.time, column_types(table, "data")[key]).format(key)
-        clients, found = fetch_rows(table, spec, f"* EXCLUDE (client), {time} AS time")
+        clients, found = fetch_rows(table, spec, f"{_select_columns(table, spec)}, {time} AS time")
     numbers = stack_targets(found, len(spec.numbers))
     columns = {name: numbers[:, [place]] for place, name in enumerate(spec.numbers)}
     for place, (name, levels) in enumerate(spec.levels.items()):
@@ -208,12 +209,21 @@ def _open_site(path: str, spec: TableSpec, numbers: Sequence[str]) -> Iterator[S
         yield table
 
 
+def _select_columns(table: SourceTable, spec: TableSpec) -> str:
+    """Return SQL for the columns of the view `data`, with categories converted."""
+    types = column_types(table, "data")
+    keys = [f"x{number}" for number in range(len(spec.levels))]
+    levels = ", ".join(f"{convert_level(types[key]).format(key)} AS {key}" for key in keys)
+    return "* EXCLUDE (client)" + (f" REPLACE ({levels})" if levels else "")
+
+
 def summarize_inputs(path: str, spec: TableSpec) -> dict[str, ColumnSummary]:
     """Count the levels of `spec.categories` at a site, and with `spec.impute` find medians of all inputs."""
     names = spec.categories
     numbers = [name for name in spec.inputs if spec.impute and name not in names]
-    with _open_site(path, replace(spec, levels=dict.fromkeys(names, ())), numbers) as table:
-        _, found = fetch_rows(table, spec)
+    spec = replace(spec, levels=dict.fromkeys(names, ()))
+    with _open_site(path, spec, numbers) as table:
+        _, found = fetch_rows(table, spec, _select_columns(table, spec))
     columns = {name: found[f"x{place}"] for place, name in enumerate(names)}
     values = {name: parse_levels(columns, name, spec.site) for name in names}
     values |= {name: np.ma.filled(found[f"y{place}"], np.nan) for place, name in enumerate(numbers)}
@@ -262,9 +272,7 @@ def _keep_client(table: SourceTable, value: str, site: str) -> None:
     )
 
 
-def fetch_rows(
-    table: SourceTable, spec: TableSpec, columns: str = "* EXCLUDE (client)"
-) -> tuple[dict[str, int], dict[str, Array]]:
+def fetch_rows(table: SourceTable, spec: TableSpec, columns: str) -> tuple[dict[str, int], dict[str, Array]]:
     """Fetch a number per client name, and SQL columns of the view `data` with each row's `client` number."""
     table.connection.execute(
         f"CREATE TEMP TABLE numbered AS SELECT client, {columns}, row_number() OVER () AS row FROM data"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case, suggest
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column, parse_levels
 from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
-from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TIME, TIME_TYPES
+from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TEXT, TIME, TIME_TYPES, convert_level
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import (
@@ -28,10 +27,6 @@ from fedgram.data.validation import check_unique_columns
 
 # Conversions of the values {0} of a column in SQL; what cannot be converted becomes NULL.
 _BOOLEAN = "CASE lower(trim({0})) WHEN 'true' THEN true WHEN 'false' THEN false END"
-_TEXT = "coalesce(trim({0}::VARCHAR), '')"
-
-# Codes of these types are read as text: as float64, those of 17 digits or more would be rounded.
-_INTEGER_TYPE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL\(\d+,0\)")
 
 
 def read_site_tables(
@@ -230,20 +225,20 @@ def _choose_conversions(
     fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():
-        is_code = key not in unknown and _INTEGER_TYPE.fullmatch(types[key])
-        chosen[key] = _TEXT if is_code else _convert_input(name, types[key], fitting.get(key, _TEXT))
+        number = NUMBER if key in unknown else convert_level(types[key])
+        chosen[key] = _convert_input(name, types[key], number, fitting.get(key, TEXT))
     if spec.time:
         key = f"x{len(inputs)}"
         chosen[key] = convert_time(table, key, spec.time, types[key])
     return {key: conversion.format(key) for key, conversion in chosen.items()}
 
 
-def _convert_input(name: str, kind: str, fitting: str) -> str:
-    """Return the conversion of an input; `fitting` is that of a column in a text file."""
+def _convert_input(name: str, kind: str, number: str, fitting: str) -> str:
+    """Return the conversion of an input: `number` for numbers, `fitting` for a column of a text file."""
     if kind == "BOOLEAN":
         return "{0}"
     if NUMERIC_TYPE.fullmatch(kind):
-        return NUMBER
+        return number
     if kind.startswith(TIME_TYPES) or fitting == TIME:
         raise InputError(
             f"Input '{name}' has dates or times. Use numbers made from them, such as the month, or drop it.",
