@@ -155,6 +155,23 @@ def test_headers_may_look_like_missing_values(header, name, separator):
     np.testing.assert_array_equal(tables["a"][header], expected)
 
 
+@pytest.mark.parametrize("store", [lambda table: table, lambda table: write(table, "rows.parquet")])
+def test_text_that_has_only_numbers_gets_a_warning(store):
+    said = []
+    source = store(frame().assign(grade=np.resize(["1.5", "-2", ""], 24)))
+    tables = read_site_tables(source, SPEC, said.append)
+    assert said == [
+        "Column 'grade' has numbers as text, such as '1.5', and is read as categories. Convert it to "
+        "numbers; if they are codes, name it as a category (--categories, or the type category of a data "
+        "frame)."
+    ]
+    assert {*tables["a"]["grade"], *tables["b"]["grade"], *tables["c"]["grade"]} == {"1.5", "-2", ""}
+    read_site_tables(source, replace(SPEC, categories=["grade"]), said.append)
+    read_site_tables(store(frame().assign(grade=np.resize(["07", "12"], 24))), SPEC, said.append)
+    read_site_tables(write(pd.read_parquet(source) if isinstance(source, str) else source), SPEC, said.append)
+    assert len(said) == 1
+
+
 def test_codes_in_single_precision_are_the_levels_of_a_text_file():
     table = frame().assign(grade=(np.arange(24) % 4 + 0.1).astype(np.float32))
     spec = replace(SPEC, inputs=["grade"], categories=["grade"])

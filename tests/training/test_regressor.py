@@ -222,6 +222,16 @@ def test_no_rows_have_empty_predictions(rows, few_rounds, convert, with_sites):
 # Frames
 
 
+def test_text_that_has_only_numbers_gets_a_warning(rows, few_rounds):
+    X, y, sites = rows
+    frame = pd.DataFrame({"a": X[:, 0], "dose": np.where(X[:, 1] > 0, "1.5", "2")})
+    with pytest.warns(UserWarning, match="Column 'dose' has numbers as text, such as") as caught:
+        model = FederatedRegressor(backbone=SMALL).fit(frame, y, sites=sites)
+    assert [warning.filename for warning in caught] == [__file__]
+    declared = FederatedRegressor(backbone=SMALL).fit(frame.astype({"dose": "category"}), y, sites=sites)
+    np.testing.assert_array_equal(model.predict(frame), declared.predict(frame))
+
+
 def test_frames_keep_index_columns_and_categories(rows, few_rounds):
     X, y, sites = rows
     frame = pd.DataFrame(X, columns=["a", "b", "c"], index=[f"row {i}" for i in range(len(X))])

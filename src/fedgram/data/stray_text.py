@@ -1,14 +1,19 @@
-"""Find text in columns of numbers, counted over all sites."""
+"""Find text in columns of numbers, and numbers in columns of text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedgram.data.columns import Columns, parse_column
+import numpy as np
+
+from fedgram.data.columns import Columns, is_missing, parse_column
 from fedgram.data.site_summary import ColumnSummary, is_number
 
 # From this fraction of numbers on, text among them is probably a typing error.
 MOSTLY_NUMBERS = 0.9
+
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
 
 
 def find_stray_text(tables: Mapping[str, Columns], names: Sequence[str]) -> Iterator[str]:
@@ -44,3 +49,22 @@ def find_stray_text(tables: Mapping[str, Columns], names: Sequence[str]) -> Iter
                 "be numbers, correct the text, or leave it empty and use --impute median (in Python "
                 "impute='median')."
             )
+
+
+def find_numbers_as_text(columns: Columns) -> Iterator[str]:
+    """Yield a warning for each column (N,) of text that has only numbers; with leading zeros they are codes.
+
+    Columns of text files never have: they are numeric if all their values are numbers.
+    """
+    for name, values in columns.items():
+        texts = values[~is_missing(values)] if values.dtype.kind == "U" else values[:0]
+        if len(texts) and is_number(texts[0]) and all(map(_is_amount, np.unique(texts).tolist())):
+            yield (
+                f"Column '{name}' has numbers as text, such as '{texts[0][:40]}', and is read as categories. "
+                "Convert it to numbers; if they are codes, name it as a category (--categories, or the type "
+                "category of a data frame)."
+            )
+
+
+def _is_amount(text: str) -> bool:
+    return is_number(text) and not _LEADING_ZERO.match(text)

@@ -26,6 +26,7 @@ from fedgram.data.columns import (
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.site_problem import build_site_problem
 from fedgram.data.site_summary import is_number
+from fedgram.data.stray_text import find_numbers_as_text
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
@@ -214,6 +215,10 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             names = getattr(self, "feature_names_in_", [f"x{d}" for d in range(values.shape[1])])
             columns = dict(zip(names, values.T, strict=True))
         parsed = {name: parse_column(columns, name, "") for name in columns}
+        texts = {name: each for name, each in parsed.items() if each.dtype.kind == "U"}  # only of data frames
+        undeclared = {name: each for name, each in texts.items() if not _is_category(X[name])}
+        for sentence in find_numbers_as_text(undeclared) if reset else ():
+            warnings.warn(sentence, stacklevel=3)  # at the line that calls fit
         for name, each in parsed.items():
             check_present(each, name, "", "Fill NaN with sklearn.impute.SimpleImputer, or drop the rows.")
         return parsed
@@ -263,9 +268,13 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
 
 def _to_array(column: Any) -> Array:
     """Convert a column of a data frame; categories become text, also those that are numbers."""
-    if str(column.dtype) == "category":
+    if _is_category(column):
         return np.array([level_name(value) for value in column], dtype=np.str_)
     return np.asarray(column)
+
+
+def _is_category(column: Any) -> bool:
+    return str(column.dtype) == "category"
 
 
 def _find_text(values: Any) -> str | None:

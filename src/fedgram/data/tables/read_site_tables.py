@@ -12,6 +12,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import dropped_rows_message, pluralize, quote_list, same_but_for_case, suggest
 from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_column, parse_levels
 from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
+from fedgram.data.stray_text import find_numbers_as_text
 from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TEXT, TIME, TIME_TYPES, convert_level
 from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
@@ -47,7 +48,7 @@ def read_site_tables(
         Numbers in `categories`, and in columns of a data frame with the type category, become text: '7' for 7
         and 7.0. In a text file '07' is another level than '7'.
     on_warning : function of str
-        Receives one sentence if rows are dropped.
+        Receives a sentence if rows are dropped, and one for each text column that has only numbers.
 
     Returns
     -------
@@ -74,6 +75,9 @@ def read_site_tables(
     categories = {*spec.categories, *_find_categories(source, spec)}
     sites, site, columns = _read(source, spec, dict.fromkeys(categories, "category"))
     columns |= {name: parse_levels(columns, name, "") for name in categories}
+    undeclared = {name: columns[name] for name in spec.inputs if name not in categories}
+    for sentence in find_numbers_as_text(undeclared):
+        on_warning(sentence)
     tables = {
         name: {column: values[site == number] for column, values in columns.items()}
         for name, number in sites.items()
