@@ -475,6 +475,12 @@ def test_columns_and_parts_of_a_table_that_cannot_be(own, tmp_path, given, words
         ),
         ("z", [76], np.inf, "Data row 77 of 'own' (client 'x') has inf in 'z', which is too large. Correct"),
         ("a", [5, 76], -1e39, "Data row 6 of 'own' (client '9') has -1e+39 in 'a', which is too large"),
+        (
+            "b",
+            range(90),
+            1e-170,
+            "All values in 'b' of 'own' are 0 in single precision: the largest is 1e-170.",
+        ),
         ("site", range(90), "x", "The column 'site' of 'own' has only the client 'x', but a federation"),
         ("site", [3], None, "Some rows have no client in 'site'"),
         ("z", range(1, 90, 3), 7.0, "Target 'z' is constant at client 'x', so it cannot be predicted"),

@@ -325,6 +325,23 @@ def test_a_constant_target_is_refused_over_all_sites_and_not_at_one():
     assert "'effect' is constant over all sites" in str(refusal({"a": constant, "b": constant}))
 
 
+@pytest.mark.parametrize("size", [1e-160, 1e-170, 1e-300])
+@pytest.mark.parametrize("column", ["dose", "effect"])
+def test_a_column_whose_squares_become_zero_is_refused(column, size):
+    sites = {"a": rows(), "b": rows(1)}
+    tiny = {name: each | {column: size * np.asarray(each[column])} for name, each in sites.items()}
+    assert str(refusal(tiny)) == (
+        f"Column '{column}' has differences below 1.5e-154, whose squares are too small to compute with. "
+        "Multiply it by a large number, or drop it."
+    )
+    constants = {name: each | {"dose": np.full(60, size * m)} for m, (name, each) in enumerate(sites.items())}
+    assert refusal(constants).field == "dose"
+    encoding = fit({"a": rows(), "b": tiny["b"]})  # one site with such values harms nothing
+    pooled = np.concatenate([rows()[column], tiny["b"][column]])
+    found = {each.name: each for each in (*encoding.inputs, *encoding.targets)}[column]
+    np.testing.assert_allclose(found.scale, pooled.std(), rtol=1e-12)
+
+
 def test_very_many_levels_are_refused(monkeypatch):
     monkeypatch.setattr(site_summary, "MAX_LEVELS", 5)
     named = rows() | {"sex": [f"name {number % 6}" for number in range(60)]}

@@ -717,6 +717,20 @@ def test_a_value_without_a_finite_square_is_named(value, what, drop_missing):
     assert (error.client, error.field) == ("east", TARGETS[1])
 
 
+@pytest.mark.parametrize("size", [1e-160, 1e-170, 1e-300])
+def test_a_target_whose_squares_become_zero_is_refused(size):
+    table = frame()
+    table.loc[table["site"] == "east", "PM2.5"] *= size
+    assert read(table).covariance[0, 0, 0] < 1e-300  # one client with such values harms nothing
+    table["PM2.5"] = size * frame()["PM2.5"]
+    assert refusal(table).message == (
+        "Target 'PM2.5' has differences below 1.5e-154, whose squares are too small to compute with. "
+        "Multiply it by a large number, or drop it."
+    )
+    with pytest.raises(InputError, match=r"Target 'PM2\.5' has differences below"):
+        expected(table)
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.1, -3e-300])
 def test_a_constant_target_is_named(value):
     table = frame(rows=3000)

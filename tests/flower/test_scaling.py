@@ -167,6 +167,34 @@ def test_tables_are_standardized_unless_the_config_says_no():
         FederationConfig.from_run_config(table | {"standardize": "yes"})
 
 
+def pool(*parts: Split) -> Scaling:
+    return Scaling.pool([measure_columns(Site("a", part)) for part in parts], 1)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-170, 1e-300])
+def test_columns_whose_squares_become_zero_are_refused(size):
+    rows = np.random.default_rng(0).standard_normal((60, 2))
+    parts = [Split(rows[:30, :1], rows[:30, 1:]), Split(rows[30:, :1], rows[30:, 1:])]
+    tiny = [replace(part, inputs=size * part.inputs) for part in parts]
+    with pytest.raises(InputError, match=r"^Input 1 has differences below 1\.5e-154, whose squares are too"):
+        pool(*tiny)
+    with pytest.raises(InputError, match=r"^Target 1 has differences"):
+        pool(*(replace(part, targets=size * part.targets) for part in parts))
+    found, pooled = pool(parts[0], tiny[1]), np.concatenate([parts[0].inputs, tiny[1].inputs])
+    np.testing.assert_allclose(found.input_scale, pooled.std(), rtol=1e-12)
+
+
+def test_columns_that_secure_sums_round_to_constants_are_named():
+    rows = 1e-12 * np.random.default_rng(0).standard_normal((60, 1))
+    numbers = decode(encode(measure_columns(Site("a", Split(rows, 1e12 * rows))).numbers()))
+    said = []
+    assert Scaling.from_total(numbers, 1, said.append).input_scale == 1.0
+    assert said == [
+        "Input 1 counts as constant: its variance is below 5e-20, to which secure sums are rounded. If it "
+        "varies, multiply it by a large number."
+    ]
+
+
 def sum_securely(*parts: Split) -> Scaling:
     """Pool columns through the fixed-point numbers of secure sums."""
     numbers = [encode(measure_columns(Site("a", part)).numbers()) for part in parts]

@@ -47,6 +47,7 @@ def test_nothing_is_said_of_what_is_trained_as_it_should_be(name, tmp_path):
         ({"targets": lambda rows: rows * [1e-9, 1]}, r"target 'east' \(\S+e-\d+ ± \S+e-\d+\)\. Networks"),
         ({"inputs": lambda rows: rows * [1, 1, 1e4, 1]}, r"deviation\): input 3 \("),
         ({"inputs": lambda rows: rows * [1, 1, 0, 1] + [0, 0, 1e6, 0]}, r"input 3 \(1e\+06 ± 0\)"),
+        ({"inputs": lambda rows: rows * [1, 1, 1e-170, 1]}, r"input 3 \(\S+e-17\d ± 0\)"),
         ({"inputs": lambda rows: 1e6 * rows}, r"input 1 \(.*, input 4 \([^)]*\)\. Networks"),
         ({"inputs": lambda rows: np.tile(20 * rows, 3)}, r"input 10 \([^)]*\) and 2 more\. Networks"),
     ],

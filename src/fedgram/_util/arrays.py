@@ -12,6 +12,8 @@ from fedgram._util.errors import InputError
 
 Array = npt.NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
+SMALLEST_SQUARE = float(np.finfo(np.float64).tiny)
+"""Smaller squares, of numbers below 1.5e-154, lose digits or become 0."""
 
 
 def as_float_array(values: Any, name: str, **place: str) -> Array:

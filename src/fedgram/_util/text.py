@@ -129,3 +129,11 @@ def describe_seeds(seeds: Collection[int]) -> str:
     if len(seeds) == last - first + 1 > 2:
         return f"seeds {first} to {last}"
     return f"seeds {', '.join(map(str, sorted(seeds)))}"
+
+
+def tiny_column_message(column: str) -> str:
+    """Say that the values of a column differ by so little that their squares become 0."""
+    return (
+        f"{column} has differences below 1.5e-154, whose squares are too small to compute with. Multiply it "
+        "by a large number, or drop it."
+    )

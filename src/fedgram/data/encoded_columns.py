@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import SMALLEST_SQUARE, Array
+from fedgram._util.text import tiny_column_message
 from fedgram.data.columns import (
     Columns,
     check_present,
@@ -40,11 +41,14 @@ class NumberColumn:
 
     @classmethod
     def from_summaries(cls, name: str, summaries: Sequence[ColumnSummary]) -> NumberColumn:
-        """Pool the sums of all sites; a constant column gets the scale 1."""
+        """Pool the sums of all sites; a constant column gets the scale 1, a tiny one is refused."""
         count = sum(each.count for each in summaries)
         center = summaries[0].center
         offset = math.fsum(each.total + each.count * (each.center - center) for each in summaries) / count
         squares = math.fsum(_squares_about(center, offset, each) for each in summaries)
+        is_constant = squares == 0 and all(each.center == center for each in summaries)
+        if squares / count < SMALLEST_SQUARE and not is_constant:
+            raise column_error(tiny_column_message(f"Column '{name}'"), name, "")
         return cls(name, center + offset, math.sqrt(squares / count) or 1.0, weighted_median(summaries))
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import SMALLEST_SQUARE, Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.data.columns import (
@@ -70,6 +70,8 @@ class ColumnSummary:
                 center = float(present[0] + (present - present[0]).mean())
                 centered = present - center
                 total, squares = float(centered.sum()), float((centered**2).sum())
+                if centered.any():  # so that a column whose squares become 0 is not taken for a constant
+                    squares = max(squares, SMALLEST_SQUARE)
                 median = float(np.median(present)) if impute else None
                 return cls(name, "number", len(present), center, total, squares, median)
             case "category":

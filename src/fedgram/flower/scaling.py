@@ -10,15 +10,16 @@ clipped at ±CLIP, as in `fedgram.data.encoding`. I inputs, C targets, M sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import SMALLEST_SQUARE, Array
 from fedgram._util.errors import InputError
+from fedgram._util.text import tiny_column_message
 from fedgram.data.encoding import CLIP
 from fedgram.data.split import Split
 from fedgram.federation.secure_sums import SCALE
@@ -66,11 +67,22 @@ class Scaling:
         # Differences from the first site's mean: that of a constant column is exactly 0.
         offset = (rows * (mean - mean[0])).sum(axis=0) / rows.sum()
         spread = (rows * (variance + (mean - mean[0] - offset) ** 2)).sum(axis=0) / rows.sum()
+        is_constant = np.all((mean == mean[0]) & (variance == 0), axis=0)
+        for number in np.flatnonzero((spread < 2 * SMALLEST_SQUARE) & ~is_constant).tolist():
+            raise InputError(tiny_column_message(_number_column(number, inputs)), field="inputs")
         return cls._from_columns(mean[0] + offset, spread, inputs)
 
     @classmethod
-    def from_total(cls, numbers: Sequence[Fraction], inputs: int) -> Scaling:
-        """Compute pooled moments from the total of all sites' `ColumnMoments.numbers`."""
+    def from_total(
+        cls,
+        numbers: Sequence[Fraction],
+        inputs: int,
+        on_warning: Callable[[str], None] = lambda sentence: None,
+    ) -> Scaling:
+        """Compute pooled moments from the total of all sites' `ColumnMoments.numbers`.
+
+        `on_warning` receives a sentence for each column that counts as constant.
+        """
         rows, *sums = numbers
         columns = len(sums) // 2
         mean = [each / rows for each in sums[:columns]]
@@ -78,6 +90,13 @@ class Scaling:
         # Secure sums round to multiples of 1 / SCALE, so a constant may have a variance of this size.
         rounding = [(1 + 2 * abs(center)) / SCALE for center in mean]
         spread = [each if each > size else Fraction(0) for each, size in zip(spread, rounding, strict=True)]
+        for number, size in enumerate(rounding):
+            if not spread[number]:
+                on_warning(
+                    f"{_number_column(number, inputs)} counts as constant: its variance is below "
+                    f"{float(size):.1g}, to which secure sums are rounded. If it varies, multiply it by a "
+                    "large number."
+                )
         return cls._from_columns(np.array(mean, np.float64), np.array(spread, np.float64), inputs)
 
     @classmethod
@@ -157,4 +176,11 @@ def measure_columns(site: Site) -> ColumnMoments:
     columns = np.hstack([inputs.astype(np.float64), site.train.targets])
     first = columns[0]
     mean = first + (columns - first).mean(axis=0)  # that of a constant is the constant
-    return ColumnMoments(len(columns), mean, ((columns - mean) ** 2).mean(axis=0))
+    variance = ((columns - mean) ** 2).mean(axis=0)
+    # A column whose squares become 0 is no constant.
+    varies = (columns != first).any(axis=0)
+    return ColumnMoments(len(columns), mean, np.where(varies, np.maximum(variance, SMALLEST_SQUARE), 0.0))
+
+
+def _number_column(number: int, inputs: int) -> str:
+    return f"Input {number + 1}" if number < inputs else f"Target {number - inputs + 1}"

@@ -205,7 +205,7 @@ class SecureServer:
             return None
         inputs = self.sums.introduction["inputs"]
         total = self.sums.sum(SCALES, 0, {}, 1 + 2 * (inputs + self.sizes["C"]))
-        return Scaling.from_total(total.numbers, inputs)
+        return Scaling.from_total(total.numbers, inputs, log.warning)
 
     def _predict(self) -> SumPrediction:
         size, finished = self.sizes["C"], count(1)

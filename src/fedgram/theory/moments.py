@@ -177,6 +177,7 @@ class Moments(DisplayMethods):
         validation.check_counts(count, clients, arrays[0].shape[1])  # before the means: no rows have none
         pairs = [mean_and_covariance(array) for array in arrays]
         validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
+        validation.check_squares(np.array([covariance for _, covariance in pairs]), names)
         return cls(
             count=count,
             mean=np.array([mean for mean, _ in pairs]),

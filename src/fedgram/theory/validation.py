@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.arrays import SMALLEST_SQUARE, Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize, quote_list
+from fedgram._util.text import pluralize, quote_list, tiny_column_message
 from fedgram.theory.geometry import psd
 
 MAX_COUNT = 2**53
@@ -149,6 +149,17 @@ def check_range(norm: Array, targets: tuple[str, ...]) -> None:
             "targets.",
             field="mean",
         )
+
+
+def check_squares(covariance: Array, targets: Sequence[str]) -> None:
+    """Reject a target that varies at every client, but so little that all its variances lose digits.
+
+    `covariance` (M, C, C) is that of values that vary; `targets` may be empty.
+    """
+    is_tiny = np.diagonal(covariance, axis1=1, axis2=2) < SMALLEST_SQUARE
+    for number in np.flatnonzero(is_tiny.all(axis=0)).tolist() if len(is_tiny) else ():
+        name = dict(enumerate(targets)).get(number, f"target {number + 1}")
+        raise InputError(tiny_column_message(f"Target '{name}'"), field=name)
 
 
 def check_scale(scale: Any, targets: int) -> Array:

@@ -84,7 +84,9 @@ def _describe_bad_columns(arrays: Sequence[Array], role: str, names: Sequence[st
     rows = sum(map(len, arrays))
     mean = sum(values.sum(axis=0, dtype=np.float64) for values in arrays) / rows
     deviation = np.sqrt(sum(((values - mean) ** 2).sum(axis=0) for values in arrays) / rows)
-    is_constant = deviation == 0  # which only shifts the first layer, unless it is large
+    first = arrays[0][0]
+    is_constant = np.all([(values == first).all(axis=0) for values in arrays], axis=0)
+    # A constant only shifts the first layer, unless it is large.
     far = np.abs(mean) > np.where(is_constant, MAX_DEVIATION, MAX_MEAN * deviation)
     scaled = (deviation > MAX_DEVIATION) | ((deviation < MIN_DEVIATION) & ~is_constant)
     labels = [f"'{name}'" for name in names] or [str(j + 1) for j in range(len(mean))]

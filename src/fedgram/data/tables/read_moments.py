@@ -30,7 +30,7 @@ from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, win
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.sum_batches import MANY_TARGETS, sum_in_batches
 from fedgram.theory.moments import Moments
-from fedgram.theory.validation import constant_target_error
+from fedgram.theory.validation import check_squares, constant_target_error
 
 # A shift at distance d from the mean costs a factor 1 + d²/σ² in accuracy: at 10 σ two of sixteen digits.
 MAX_SHIFT = 10.0
@@ -185,6 +185,7 @@ def sum_rows(table: SourceTable, drop_missing: bool) -> Sums:
     missing = sums.missing
     _check_values(table, sums, drop_missing)
     if sums.is_accurate:
+        _check_varies(table, sums)
         return sums
     means = table.per_target("shift{0} + first{0} / count AS mean{0}")
     table.connection.execute(f"CREATE OR REPLACE TEMP TABLE means AS SELECT client, {means} FROM sums")
@@ -280,10 +281,11 @@ def _check_finite(table: SourceTable, sums: Sums) -> None:
 
 
 def _check_varies(table: SourceTable, sums: Sums) -> None:
-    """Name a client with a constant target; `Moments` reports one with too few rows."""
-    if sums.is_accurate:
-        return
-    enough = f"{_CLIENTS} HAVING count(y0) > {len(table.targets)}"
-    clients, varies = table.read_by_client(table.per_target("min(y{0}) < max(y{0})"), enough)
-    for m, number in np.argwhere(varies == 0):
-        raise constant_target_error(clients[m], table.targets[number])
+    """Reject targets that are constant at a client, or tiny; `Moments` reports clients with too few rows."""
+    if not sums.is_accurate:
+        enough = f"{_CLIENTS} HAVING count(y0) > {len(table.targets)}"
+        clients, varies = table.read_by_client(table.per_target("min(y{0}) < max(y{0})"), enough)
+        for m, number in np.argwhere(varies == 0):
+            raise constant_target_error(clients[m], table.targets[number])
+    has_enough = sums.count > len(table.targets)
+    check_squares(sums.covariance[has_enough], table.targets)

@@ -162,7 +162,20 @@ def _read_clients(
         _check_numbers(values[rows], rows, name, spec, path)
         inputs, targets = np.split(values[rows], [-len(spec.targets)], axis=1)
         splits[name], own_times[name] = Split(inputs.astype(input_type), targets), times[rows]
+    _check_not_rounded(values[is_kept], splits, spec, path)
     return splits, own_times, int((~is_kept).sum())
+
+
+def _check_not_rounded(values: Array, splits: Mapping[str, Split], spec: TableSpec, path: str) -> None:
+    """Reject an input whose values, of all (N, columns), are so small that its column in `splits` is 0."""
+    is_zero = ~np.any([split.inputs.any(axis=0) for split in splits.values()], axis=0)
+    for number in np.flatnonzero(is_zero & (np.nan_to_num(values[:, : len(is_zero)]) != 0).any(axis=0)):
+        name, largest = spec.value_columns[number], np.nanmax(np.abs(values[:, number]))
+        raise InputError(
+            f"All values in '{name}' of '{path}' are 0 in single precision: the largest is {largest:.2g}. "
+            "Multiply them by a large number, or drop the column.",
+            field=name,
+        )
 
 
 def read_inputs(path: str, spec: TableSpec) -> tuple[list[str], Array]:
