@@ -118,7 +118,7 @@ def grid_of(folder, procedure: str, silent=None, change=lambda site: site, **oth
         return change(own)
 
     config = {"name": "two sites", "kind": "GENERATED", "clients": 2, "procedure": procedure,
-              "reply-timeout": 0.0, "out": str(folder / "server")} | SETTINGS | others  # fmt: skip
+              "reply-timeout": 1e-3, "out": str(folder / "server")} | SETTINGS | others  # fmt: skip
     nodes = {number: {"site": name} for number, name in enumerate(ROWS, start=11)}
     return RecordingGrid(client_app(site), config, nodes, silent)
 

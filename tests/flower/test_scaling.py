@@ -70,7 +70,7 @@ def grid_of(folder, silent=None, **others) -> MemoryGrid:
 
     config = {
         "name": "far columns", "kind": "GENERATED", "clients": 3, "procedure": "proximal+corrected",
-        "backbone": "small", "reply-timeout": 0.0, "standardize": True, "out": str(folder / "server"),
+        "backbone": "small", "reply-timeout": 1e-3, "standardize": True, "out": str(folder / "server"),
     }  # fmt: skip
     nodes = {number: {"site": name} for number, name in enumerate(SITES, start=11)}
     return MemoryGrid(client_app(site), config | SHORT | others, nodes, silent)

@@ -96,7 +96,7 @@ def build_grid(folder, silent=None, secure=True, validation=0, **config):
     settings = {
         "name": "four sites", "kind": "GENERATED", "clients": 4, "procedure": "proximal+corrected",
         "rounds": 1, "epochs": 1, "batch": 16, "features": 6, "precision": "fp64", "backbone": "small",
-        "reply-timeout": 0.0, "out": str(folder / "server"), "secure": secure,
+        "reply-timeout": 1e-3, "out": str(folder / "server"), "secure": secure,
     }  # fmt: skip
     nodes = {number: {"site": name} for number, name in enumerate(SITES, start=11)}
     return RecordingGrid(client_app(site), settings | config, nodes, silent)

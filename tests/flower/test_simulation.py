@@ -45,7 +45,7 @@ def tables(tmp_path_factory) -> Path:
 def run_config(tables: Path, out: Path, **others) -> dict:
     """Return the run config of an app whose simulated nodes read sites.toml."""
     sites = SitesConfig.read(tables / "sites.toml")
-    return sites.run_config | SHORT | {"out": str(out), "reply-timeout": 0.0} | others
+    return sites.run_config | SHORT | {"out": str(out), "reply-timeout": 1e-3} | others
 
 
 def train_alone(tables: Path, folder: Path, procedures, **others) -> dict:

@@ -81,7 +81,7 @@ def run_sites(table: Path, **settings) -> StoredRun:
         number: {**sites.node_config(name), "device": "cpu", "folder": private}
         for number, name in enumerate(sites.nodes, start=7)
     }
-    grid = MemoryGrid(client_app(), SETTINGS | {"reply-timeout": 0.0} | sites.run_config, nodes)
+    grid = MemoryGrid(client_app(), SETTINGS | {"reply-timeout": 1e-3} | sites.run_config, nodes)
     return run_server(GridTransport(grid, 0.0), FederationConfig.from_run_config(grid.config))
 
 

@@ -92,7 +92,7 @@ class ScriptedGrid(MemoryGrid):
         self.sites = {11 + m: ScriptedSite(*each) for m, each in enumerate(targets().items())}
         defaults = {
             "name": "scripted", "kind": "GENERATED", "clients": 3, "rounds": 3, "features": FEATURES,
-            "reply-timeout": 0.0, "out": str(folder), "precision": "fp64", "backbone": "none",
+            "reply-timeout": 1e-3, "out": str(folder), "precision": "fp64", "backbone": "none",
         }  # fmt: skip
         super().__init__(self._answer, defaults | config, {}, silent)
         self.configs = {node: {"site": site.name} for node, site in self.sites.items()}

@@ -71,7 +71,7 @@ def test_full_disk_at_a_site_leaves_it_absent(tmp_path, monkeypatch, caplog):
         return Site(name, Split(inputs, rows[name]), backbone="resmlp-small", folder=tmp_path / "private",
                     device="cpu")  # fmt: skip
 
-    config = {"clients": 3, "procedure": "proximal", "reply-timeout": 0.0, "out": str(tmp_path / "server")}
+    config = {"clients": 3, "procedure": "proximal", "reply-timeout": 1e-3, "out": str(tmp_path / "server")}
     config |= SETTINGS | {"rounds": 2, "epochs": 1}
     grid = MemoryGrid(client_app(site), config, {m: {"site": name} for m, name in enumerate(SITES, start=11)})
     with monkeypatch.context() as patch:

@@ -127,7 +127,7 @@ class FederationConfig:
             settings=TrainConfig(**settings),
             backbone=str(run_config.get("backbone", "own")),
             out=Path(str(run_config.get("out", "runs"))),
-            reply_timeout=read_number(run_config, "reply-timeout", 3600.0),
+            reply_timeout=read_number(run_config, "reply-timeout", 3600.0, is_positive=True),
             aggregation=AggregationConfig.from_run_config(run_config),
             max_rejections=int(read_number(run_config, "max-rejections", 3, minimum=1, whole=True)),
             row_selection=_read_row_selection(run_config),
@@ -202,17 +202,23 @@ def read_flag(config: Mapping[str, Any], key: str, default: bool = False) -> boo
 
 
 def read_number(
-    config: Mapping[str, Any], key: str, default: float | None = None, minimum: int = 0, whole: bool = False
+    config: Mapping[str, Any],
+    key: str,
+    default: float | None = None,
+    minimum: int = 0,
+    whole: bool = False,
+    is_positive: bool = False,
 ) -> float:
-    """Read a number of at least `minimum`."""
+    """Read a number of at least `minimum`, or above 0 with `is_positive`."""
     value = config.get(key, default)
     if isinstance(value, int) and value >= LARGEST_INTEGER:
         raise InputError(f"'{key}' in the run config is {value}. Use a number below 2^63.", field=key)
     # type() excludes bool, and `not value >= minimum` excludes NaN.
-    if type(value) not in ((int,) if whole else (int, float)) or not value >= minimum:
+    is_number = type(value) in ((int,) if whole else (int, float))
+    if not is_number or not (value > 0 if is_positive else value >= minimum):
+        least = "above 0" if is_positive else f"of at least {minimum}"
         raise InputError(
-            f"Invalid '{key}' in the run config: {value!r}. Use a {'whole ' * whole}number of at least "
-            f"{minimum}.",
+            f"Invalid '{key}' in the run config: {value!r}. Use a {'whole ' * whole}number {least}.",
             field=key,
         )
     return value
