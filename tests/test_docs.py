@@ -69,6 +69,22 @@ def test_every_page_is_in_the_navigation():
     assert sorted(named) == sorted([*written, *made, "changelog.md", "contributing.md", "reproduction.md"])
 
 
+def test_messages_on_the_page_about_failures_are_those_of_the_programs():
+    """Parts between numbers, names, punctuation and '...' are in the source of fedgram or of Flower."""
+    flower = Path(pytest.importorskip("flwr").__file__).parent
+    texts = [path.read_text(encoding="utf-8") for path in (*SOURCES, *flower.rglob("*.py"))]
+    # as Python does, join strings that follow each other
+    source = re.sub(r'"\s*\n\s*(?:#[^\n]*\n\s*)?[rf]?"', "", "\n".join(texts))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = [each.replace("\n", " ") for each in re.findall(r"`([A-Zahirsw][^`]* [^`]*)`", page)]
+    messages = [each for each in messages if not each.startswith(("insecure =", "settings."))]
+    assert len(messages) > 12
+    for message in messages:
+        parts = re.split(r"'[^']*'(?:, '[^']*')*|\d+(?:\.\d+)?|\.\.\.|[:;]", message)
+        for part in (each.strip(" .,") for each in parts if len(each) > 9):
+            assert part in source, message
+
+
 def test_a_block_shows_what_it_prints_returns_and_draws():
     page = (
         "```python\nprint('one')\n2 + 1\n```\n\n```sh\necho four\n```\n"
