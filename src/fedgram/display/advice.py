@@ -9,12 +9,11 @@ from typing import Any, get_args
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from scipy.special import bdtrc
 
 from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
-from fedgram.display.console import plain_table, print_wrapped
+from fedgram.display.console import PlainTable, plain_table, print_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice, SiteAdvice, Verdict
@@ -195,15 +194,15 @@ def print_advice(console: Console, advice: Advice, units: Sequence[str], *, all_
     shown = len(advice.sites) if all_sites else MAX_SITES
     for line in describe_advice(advice, units, shown):
         print_wrapped(console, line)
-    console.print(_total_table(advice, units))
-    console.print(_site_table(advice, shown))
+    print_table(console, _total_table(advice, units))
+    print_table(console, _site_table(advice, shown))
     if advice.exchanged:
         print_wrapped(console, "What leaves each site:")
         for line in advice.exchanged:
             print_wrapped(console, f"  {line}")
 
 
-def _total_table(advice: Advice, units: Sequence[str]) -> Table:
+def _total_table(advice: Advice, units: Sequence[str]) -> PlainTable:
     table = plain_table(title=_describe_rows(advice.sites), title_justify="left")
     table.add_column("procedure")
     table.add_column("standardized MSE", justify="right")
@@ -218,7 +217,7 @@ def _total_table(advice: Advice, units: Sequence[str]) -> Table:
     return table
 
 
-def _site_table(advice: Advice, shown: int) -> Table:
+def _site_table(advice: Advice, shown: int) -> PlainTable:
     """RMSE and R² of the sites that are shown: alone, federated, and one network trained on all rows."""
     errors = {each.name: each for each in advice.procedures}
     compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
@@ -226,9 +225,9 @@ def _site_table(advice: Advice, shown: int) -> Table:
     which = some if shown < len(advice.sites) else "each site"
     table = plain_table(title=f"Held-out rows of {which}", title_justify="left", collapse_padding=True)
     for heading in ("site", "target"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for heading in ("RMSE alone", "federated", "pooled", "R² alone", "federated", "pooled"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for m in _rank_sites(advice.sites)[:shown]:
         site = advice.sites[m]
         for c, target in enumerate(advice.targets if site.test_rows else ()):

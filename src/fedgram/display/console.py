@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import SegmentLines
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedgram._util.encodings import replace_missing
 from fedgram._util.text import escape_text
 
-PIPE_WIDTH = 200  # columns; wide enough that no table is cut in a pipe or a file
+PIPE_WIDTH = 200  # columns of a table in a pipe or a file, if it can be that narrow
+LEAST_TEXT = 8  # columns that a name keeps on any terminal; the rest of it follows below
+LEAST_NUMBER = 24  # columns; no number is longer, with its deviation or interval
 LONGEST_LINE = 100_000  # characters; nothing that we print is longer
 
 
@@ -29,15 +35,31 @@ class EscapingConsole(Console):
 
 
 class PlainTable(Table):
-    """A table whose cells are one line each."""
+    """A table that cuts nothing: numbers stay whole, text and headings continue on the next line."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row; line ends in cells are escaped."""
         super().add_row(*(_escape(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
     def add_column(self, header: RenderableType = "", *more: Any, **options: Any) -> None:
-        """Add a column; line ends in its heading are escaped."""
-        super().add_column(_escape(header) if isinstance(header, str) else header, *more, **options)
+        """Add a column, of numbers if it is right-justified; line ends in its heading are escaped."""
+        shown = _escape(header) if isinstance(header, str) else header
+        super().add_column(shown, *more, overflow="fold", **options)
+
+    def fit(self, console: Console, width: int) -> int:
+        """Narrow columns until the table has `width` columns, or the least that it can; return how many.
+
+        Words stay whole where there is room. Rich itself would cut numbers, and leave no room for names.
+        """
+        sizes = [_column_widths(console, column) for column in self.columns]
+        natural, *floors = zip(*sizes, strict=True)
+        gaps = _measure(console, self).maximum - sum(natural)
+        widths = list(natural)
+        for least in floors:
+            _shrink(widths, least, width - gaps)
+        for column, own in zip(self.columns, widths, strict=True):
+            column.width = own
+        return sum(widths) + gaps
 
 
 def make_console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
@@ -53,9 +75,40 @@ def print_wrapped(console: Console, line: str) -> None:
     console.print(_escape(line), soft_wrap=not console.is_terminal)
 
 
-def plain_table(**options: Any) -> Table:
+def print_table(console: Console, table: PlainTable, indent: int = 0) -> None:
+    """Print a table; where it is wider than the terminal, its lines continue on the next."""
+    width = indent + table.fit(console, console.width - indent)
+    indented = Padding(table, (0, 0, 0, indent), expand=False)
+    lines = console.render_lines(indented, console.options.update(width=width), pad=False)
+    console.print(SegmentLines(lines, new_lines=True), crop=False)
+
+
+def plain_table(**options: Any) -> PlainTable:
     """Return an empty table with a rule below its headings and no other lines."""
     return PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="", **options)
+
+
+def _column_widths(console: Console, column: Column) -> tuple[int, int, int]:
+    """Return the width of a column on one line, the width that breaks no word, and its least width."""
+    heading, *cells = (_measure(console, cell) for cell in (column.header, *column.cells))
+    longest, word = max([1, *(cell.maximum for cell in cells)]), max([1, *(cell.minimum for cell in cells)])
+    is_number = column.justify == "right"
+    least = max(min(longest, LEAST_NUMBER if is_number else LEAST_TEXT), min(heading.minimum, LEAST_TEXT))
+    whole_words = max(least, heading.minimum, 0 if is_number else word)
+    return max(heading.maximum, longest), whole_words, least
+
+
+def _shrink(widths: list[int], floors: Sequence[int], total: int) -> None:
+    """Narrow the widest columns, in place, until they have this total or their floors."""
+    while sum(widths) > total:
+        slack = [width if width > floor else 0 for width, floor in zip(widths, floors, strict=True)]
+        if not any(slack):
+            return
+        widths[slack.index(max(slack))] -= 1
+
+
+def _measure(console: Console, shown: RenderableType) -> Measurement:
+    return Measurement.get(console, console.options.update(width=LONGEST_LINE), shown)
 
 
 def _escape(text: str) -> str:

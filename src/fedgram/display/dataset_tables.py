@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import format_bytes
 from fedgram.data.datasets.inspection import CheckedFile, Inspection, Presence
 from fedgram.data.target_scale import target_scale
 from fedgram.display import caveats, sentences
-from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.console import PlainTable, make_console, plain_table, print_table, print_wrapped
 from fedgram.theory.explain import explain
 
 console = make_console()
@@ -27,7 +26,7 @@ def print_list(folder: Path, found: Sequence[Presence]) -> None:
     for each in found:
         entry, on_disk = each.dataset, format_bytes(each.bytes) if each.bytes else ""
         table.add_row(entry.name, entry.kind, each.state, on_disk, entry.license)
-    console.print(table)
+    print_table(console, table)
     console.print("Sources and citations:")
     for entry in (each.dataset for each in found if each.dataset.published.startswith("http")):
         console.print(f"  {entry.name}: {entry.published}\n    {entry.citation}", soft_wrap=True)
@@ -41,7 +40,7 @@ def print_inspection(inspection: Inspection) -> None:
     for line in _file_lines(inspection.files):
         console.print(f"  {line}", soft_wrap=True)
     console.print(f"{sentences.inputs(problem)} {sentences.setting(prediction)}", soft_wrap=True)
-    console.print(_client_table(inspection))
+    print_table(console, _client_table(inspection))
     targets = prediction.moments.targets
     scale = target_scale(problem.provenance, targets)
     if (scale != 1).any():
@@ -61,7 +60,7 @@ def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
     ]
 
 
-def _client_table(inspection: Inspection) -> Table:
+def _client_table(inspection: Inspection) -> PlainTable:
     moments, activity = inspection.prediction.moments, inspection.prediction.activity
     table = _table("client", "train", "test", "smallest variance", "target means", "standard deviations")
     deviations = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))
@@ -79,8 +78,8 @@ def _numbers(values: Array) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
 
 
-def _table(*headings: str) -> Table:
-    table = plain_table()  # its last two columns wrap on a narrow terminal
-    for number, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=number < len(headings) - 2)
+def _table(*headings: str) -> PlainTable:
+    table = plain_table()
+    for heading in headings:
+        table.add_column(heading)
     return table

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.padding import Padding
-from rich.table import Table
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
 from fedgram.display import caveats, sentences
 from fedgram.display.analysis import Analysis
-from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.console import PlainTable, make_console, plain_table, print_table, print_wrapped
 from fedgram.theory.correct import Correction
 from fedgram.theory.geometry import psd
 from fedgram.theory.intervals import default_resamples
@@ -37,7 +35,7 @@ class Listing:
     """A table with the line above it, and the line about rows that it leaves out."""
 
     title: str
-    table: Table
+    table: PlainTable
     omitted: str = ""
 
 
@@ -253,7 +251,7 @@ def _list_trajectory(prediction: Prediction, trajectory: Array, show_all: bool) 
     return Listing("", table)
 
 
-def _table(*headings: str) -> Table:
+def _table(*headings: str) -> PlainTable:
     table = plain_table()
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
@@ -267,6 +265,6 @@ def _print(parts: Iterable[str | Listing]) -> None:
             continue
         if part.title:
             print_wrapped(console, part.title)
-        console.print(Padding(part.table, (0, 0, 0, 2)))
+        print_table(console, part.table, indent=2)
         if part.omitted:
             print_wrapped(console, part.omitted)

@@ -7,11 +7,10 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from fedgram._util.text import format_bytes
 from fedgram.display import run_sentences
-from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.console import PlainTable, make_console, plain_table, print_table, print_wrapped
 from fedgram.display.setting_document import setting_document
 from fedgram.display.site_errors import read_tested
 from fedgram.runs import StoredRun
@@ -25,9 +24,6 @@ console = make_console()
 
 # The metrics of each table: with deviations it fits 80 columns.
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
-
-# Columns of text may wrap; a wrapped number is unreadable.
-WRAPPED = ("procedure", "state", "site")
 
 
 def comparison_document(runs: Sequence[StoredRun]) -> dict[str, Any]:
@@ -56,7 +52,7 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
                 target = [group.target] if has_limit else []
                 spreads = (str(group.spread(name)) for name in metrics)
                 table.add_row(setting.label(group), *target, *spreads)
-            console.print(table)
+            print_table(console, table)
         if not setting.metrics:
             print_wrapped(console, "There are no test errors to compare, and no limits of averaged heads.")
         for note in run_sentences.notes(setting):
@@ -76,7 +72,7 @@ def print_list(runs: Sequence[StoredRun]) -> None:
             seconds = f"{account.seconds_per_run:.3g}"
             memory = format_bytes(account.peak_memory) if account.peak_memory else "not recorded"
             table.add_row(setup.procedure.name, str(setup.seed), run_sentences.state(run), seconds, memory)
-        console.print(table)
+        print_table(console, table)
 
 
 def print_run(run: StoredRun) -> None:
@@ -86,9 +82,9 @@ def print_run(run: StoredRun) -> None:
         print_wrapped(console, line)
     if measured:
         if not run.setup.without_limit:
-            console.print(_error_table(measured))
+            print_table(console, _error_table(measured))
         if (table := _fit_table(measured)).row_count:  # no round may have been measured yet
-            console.print(table)
+            print_table(console, table)
         if measured.joining:
             print_joining(measured.joining)
             print_wrapped(console, measured.joining.describe())
@@ -106,10 +102,10 @@ def print_joining(joining: Joining) -> None:
         table.add_row(
             joining.sites[m], f"{joining.rows[m]:,}", f"{alone:.3g}", f"{joined:.3g}", change, interval
         )
-    console.print(table)
+    print_table(console, table)
 
 
-def _error_table(measured: RunMeasurement) -> Table:
+def _error_table(measured: RunMeasurement) -> PlainTable:
     name = measured.expected.target
     errors = {
         f"error to {SYMBOLS[name]}": measured.target_error,
@@ -124,7 +120,7 @@ def _error_table(measured: RunMeasurement) -> Table:
     return table
 
 
-def _fit_table(measured: RunMeasurement) -> Table:
+def _fit_table(measured: RunMeasurement) -> PlainTable:
     """Objective gaps and test errors of the measured rounds, as far as there are any."""
     values = np.column_stack([measured.median_objective_gaps, measured.test_mse])
     if measured.setup.without_limit:  # its objective is not that of the theory
@@ -151,14 +147,8 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _table(*headings: str) -> Table:
+def _table(*headings: str) -> PlainTable:
     table = plain_table(collapse_padding=True)
     for number, heading in enumerate(headings):
-        wraps = heading in WRAPPED
-        table.add_column(
-            heading,
-            justify="left" if number == 0 else "right",
-            no_wrap=not wraps,
-            overflow="fold" if wraps else "ellipsis",
-        )
+        table.add_column(heading, justify="left" if number == 0 else "right")
     return table

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedgram._util.text import pluralize
-from fedgram.display.console import make_console, plain_table, print_wrapped
+from fedgram.display.console import PlainTable, make_console, plain_table, print_table, print_wrapped
 from fedgram.runs.expectation import SYMBOLS
 from fedgram.runs.procedure import BIAS_RULES
 from fedgram.runs.secure_record import SecureRecord
@@ -38,12 +38,12 @@ def print_list(records: Sequence[SecureRecord]) -> None:
     print_wrapped(console, "With secure sums, so that the server saw totals over clients only:")
     table = plain_table(collapse_padding=True)
     for heading in ("data", "backbone", "procedure", "seed", "state"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for each in records:
         setup = each.describe()
         data = f"{setup['name']} ({setup['kind']})"
         table.add_row(data, setup["backbone"], setup["procedure"], str(setup["seed"]), describe_state(each))
-    console.print(table)
+    print_table(console, table)
 
 
 def print_run(record: SecureRecord) -> None:
@@ -58,10 +58,10 @@ def print_run(record: SecureRecord) -> None:
     for sentence in record.sentences:
         print_wrapped(console, sentence)
     if rounds := record.document["rounds"]:
-        console.print(_round_table(rounds, has_limit=not record.procedure.without_limit))
+        print_table(console, _round_table(rounds, has_limit=not record.procedure.without_limit))
 
 
-def _round_table(rounds: Sequence[dict[str, Any]], *, has_limit: bool) -> Any:
+def _round_table(rounds: Sequence[dict[str, Any]], *, has_limit: bool) -> PlainTable:
     """Means over all rows; the error to the limit only where there is one."""
     limit = [f"error to {SYMBOLS[target]}" for target in rounds[0]["error"]] if has_limit else []
     table = plain_table(collapse_padding=True)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import escape_text, percent, pluralize
 from fedgram.display import run_sentences
-from fedgram.display.console import plain_table, print_wrapped
+from fedgram.display.console import PlainTable, plain_table, print_table, print_wrapped
 from fedgram.display.sentences import format_digits
 from fedgram.display.site_errors import SiteErrors, Tested, has_own_units, read_tested
 from fedgram.runs import StoredRun
@@ -49,7 +48,7 @@ def print_training(console: Console, runs: Sequence[StoredRun], *, all_sites: bo
 
 
 def _print_table(console: Console, setting: Comparison, tested: Tested, all_sites: bool) -> None:
-    console.print(_training_table(setting, tested, all_sites))
+    print_table(console, _training_table(setting, tested, all_sites))
     omitted = len(setting.setup.data.clients) - MAX_SITES
     if omitted > 0 and not all_sites:
         print_wrapped(console, f"  and {pluralize(omitted, 'more site')} (--all shows them)")
@@ -66,16 +65,11 @@ def _describe_columns(setting: Comparison) -> str:
     return f"Errors on test rows, RMSE{units}.{limits}"
 
 
-def _training_table(setting: Comparison, tested: Tested, all_sites: bool) -> Table:
+def _training_table(setting: Comparison, tested: Tested, all_sites: bool) -> PlainTable:
     table = plain_table(collapse_padding=True)
     for heading in ("procedure", "site", "target", "RMSE", "R²", "from limit", "from centralized"):
         is_name = heading in ("procedure", "site", "target")
-        table.add_column(
-            heading,
-            justify="left" if is_name else "right",
-            no_wrap=not is_name,
-            overflow="fold" if is_name else "ellipsis",
-        )
+        table.add_column(heading, justify="left" if is_name else "right")
     for group in setting.groups:
         for number, (site, target, rmse, r2) in enumerate(_error_rows(group, tested, all_sites)):
             first = number == 0

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from rich.table import Table
 
-from fedgram.display.console import make_console, plain_table
+from fedgram.display.console import PlainTable, make_console, plain_table, print_table
 from fedgram.paper.claims import Judged, Verdict
 from fedgram.paper.launch.launch import StudyOutcome
 from fedgram.paper.launch.plan import ExperimentPlan, Request, estimate_cost, plan_experiments
@@ -77,14 +75,14 @@ def _print_judged(claims: Sequence[Judged]) -> None:
     table = plain_table()
     for heading in ("claim", "paper", "ours", "verdict"):
         is_number = heading in ("paper", "ours")
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(heading, justify="right" if is_number else "left")
     for judged in claims:
         verdict, style = (
             judged.verdict + (f": {judged.reason}" if judged.reason else ""),
             STYLES[judged.verdict],
         )
         table.add_row(judged.claim.says, judged.claim.paper, judged.ours, verdict, style=style)
-    console.print(table)
+    print_table(console, table)
     counts = Counter(judged.verdict for judged in claims)
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
 
@@ -105,10 +103,10 @@ def print_list(experiments: Iterable[dict[str, str]]) -> None:
     """Print all experiments with their cost and progress."""
     table = plain_table()
     for heading in COLUMNS:
-        table.add_column(heading, no_wrap=heading == "name")
+        table.add_column(heading)
     for row in experiments:
         table.add_row(*row.values())
-    console.print(table)
+    print_table(console, table)
     groups = "; ".join(f"'{name}' runs {len(members)} experiments" for name, members in GROUPS.items())
     console.print(f"{groups}.", soft_wrap=True)
 
@@ -154,7 +152,7 @@ def _print_summary(results: Results) -> None:
         settings, _ = tables.setdefault(found[0][1][0].dataset, ([], found))
         settings.append(setting)  # at smoke scale several settings share their runs
     for settings, its_rows in tables.values():
-        console.print(_summary(settings, its_rows))
+        print_table(console, _summary(settings, its_rows))
     console.print(
         "Medians over seeds: error to the limit and test MSE under each bias after the last round; a run's "
         "share of the seconds of its stack.",
@@ -162,15 +160,13 @@ def _print_summary(results: Results) -> None:
     )
 
 
-def _summary(settings: Sequence[str], rows: Rows) -> Table:
+def _summary(settings: Sequence[str], rows: Rows) -> PlainTable:
     """Table of the settings that share one dataset."""
     any_run = rows[0][1][0]
     title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
     table = plain_table(title=title, title_justify="left", title_style="", collapse_padding=True)
     for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
-        is_text = heading == "procedure"
-        side: Literal["left", "right"] = "left" if is_text else "right"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=not is_text)
+        table.add_column(heading, justify="left" if heading == "procedure" else "right")
     for (_, epochs, procedure), runs in rows:
         numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
         medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))
