@@ -332,14 +332,18 @@ def test_divergence_is_said(rows):
         FederatedRegressor("full-model", Explosive).fit(X, y, sites=sites)
 
 
-@pytest.mark.parametrize("kind", ["number", "datetime64[D]", "text", "seconds", "zone"])
+@pytest.mark.parametrize(
+    "kind", ["number", "datetime64[D]", "text", "seconds", "zone", "text with a zone", "dates with a zone"]
+)
 def test_the_latest_rows_are_for_validation(rows, few_rounds, monkeypatch, kind):
     _, y, sites = rows
     days = np.random.default_rng(1).permutation(len(y))
     dates = np.datetime64("2020-01-01") + days
     time = {"number": days, "datetime64[D]": dates, "text": dates.astype(str).tolist(),
             "seconds": dates.astype("datetime64[s]").astype(int).astype(str),
-            "zone": pd.Series(pd.DatetimeIndex(dates, tz="Asia/Tokyo"))}[kind]  # fmt: skip
+            "zone": (zone := pd.Series(pd.DatetimeIndex(dates, tz="Asia/Tokyo"))),
+            "text with a zone": zone.astype(str).tolist(),
+            "dates with a zone": zone.dt.to_pydatetime().tolist()}[kind]  # fmt: skip
     problems = []
 
     def keep(problem, *others):

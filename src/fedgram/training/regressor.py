@@ -339,7 +339,7 @@ def _read_times(time: Any, rows: int) -> Array:
     try:
         if any(isinstance(value, (str, bytes, Real)) for value in values.tolist()):
             return _parse_times(values)
-        return np.asarray(time, dtype="datetime64[us]")  # dates with a time zone become UTC
+        return _to_utc(np.asarray(time))
     except (TypeError, ValueError):
         raise InputError(
             "time has values that are neither numbers nor dates such as 2016-03-01. Convert them.",
@@ -355,7 +355,14 @@ def _parse_times(values: Array) -> Array:
         return np.where(is_known, parsed, "nan").astype(np.float64)
     if not all(map(re.compile(r"\d{4}-").match, parsed[is_known].tolist())):
         raise ValueError
-    return np.where(is_known, parsed, "NaT").astype("datetime64[us]")
+    return _to_utc(np.where(is_known, parsed, "NaT"))
+
+
+def _to_utc(values: Array) -> Array:
+    """Return dates, or text of dates, (N,) as datetime64 in UTC; NumPy warns of every time zone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no explicit representation of timezones")
+        return values.astype("datetime64[us]")
 
 
 def _check_variation(targets: Mapping[str, Array], by_site: Mapping[str, Array]) -> None:
