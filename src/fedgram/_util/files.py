@@ -66,6 +66,7 @@ def check_folder_of(path: str | Path) -> None:
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file atomically; write to pipes and devices directly, and follow links."""
     path = Path(path)
+    check_folder_of(path)
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
