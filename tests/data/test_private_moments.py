@@ -231,7 +231,9 @@ def test_the_command_releases_and_explains_private_moments(tmp_path):
         fedgram("moments", str(path), "--site", path.stem, "--targets", "u,v", *PRIVATE, "-o", f"{path}.json")
     files = [str(path) for path in sorted(tmp_path.glob("*.json"))]
     text = fedgram("explain", *files).stdout
-    assert "Privacy noise (epsilon 2) alone leaves" in " ".join(text.split())
+    said = " ".join(text.split())
+    assert "Privacy noise (epsilon 2) alone leaves" in said
+    assert "Sampling and clipping at the bounds add to this." in said
 
 
 def test_the_document_has_the_intervals_of_the_noise():

@@ -232,7 +232,8 @@ def privacy_noise(analysis: Analysis) -> list[str]:
     low, high = found.relative
     return [
         f"Privacy noise (epsilon {max(each.epsilon for each in privacy):g}) alone leaves it between "
-        f"{low:.1%} and {high:.1%} ({found.level:.0%} interval). Sampling adds to this."
+        f"{low:.1%} and {high:.1%} ({found.level:.0%} interval). Sampling and clipping at the bounds add to "
+        "this."
     ]
 
 

@@ -16,7 +16,8 @@ export function headline({ error, gap, strength }) {
 function describeInterval({ relative, isNoise }) {
   const [low, high] = relative.map(percent);
   if (!isNoise) return ` With these row counts, the 95% sampling interval is ${low} to ${high}.`;
-  return ` Privacy noise alone leaves it between ${low} and ${high} (95% interval). Sampling adds to this.`;
+  const noise = ` Privacy noise alone leaves it between ${low} and ${high} (95% interval).`;
+  return `${noise} Sampling and clipping at the bounds add to this.`;
 }
 
 /** The main cause of the gap, and how sure its size is. */
