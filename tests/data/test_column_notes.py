@@ -31,6 +31,23 @@ def test_ordinary_columns_have_no_warnings():
     assert warnings_of(tables()) == warnings_of(tables(), time="day") == []
 
 
+@pytest.mark.parametrize("value", [0.1, True, "north"])
+def test_an_input_with_one_value_is_named(value):
+    given = tables()
+    for columns in given.values():
+        columns["same"] = np.full(40, value)
+    said = warnings_of(given, inputs=("x", "same"))
+    assert [each.partition(". ")[0] for each in said] == ["'same' has only one value in all training rows"]
+
+
+def test_an_input_that_varies_between_sites_or_only_in_test_rows():
+    given = tables()
+    for m, columns in enumerate(given.values()):
+        columns["site"], columns["late"] = np.full(40, m), np.where(np.arange(40) < 36, 0.0, 1.0)
+    (said,) = warnings_of(given, inputs=("x", "site", "late"), time="day", test_fraction=0.1)[:1]
+    assert said.startswith("'late' has only one value in all training rows.")
+
+
 def test_a_huge_value_makes_the_others_almost_equal():
     given = tables()
     given["s1"]["x"][3] = 1e9

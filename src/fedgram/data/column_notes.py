@@ -1,4 +1,4 @@
-"""Sentences about columns with values that are unlike the others: in a few rows, at one site, or in time."""
+"""Sentences about constant columns, and values unlike the others: in a few rows, at one site, or in time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ OTHER_UNIT = 100.0  # least factor between the units of two sites
 SIMILAR = 2.0  # how far the factors of mean and deviation may differ
 NEW = 0.5  # share of test rows outside the range of all training rows
 FEWEST = 5  # rows of a site whose mean and deviation say something
+
+
+def describe_constants(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:
+    """Name inputs that have one value in all rows; weights of such inputs stay as they are drawn."""
+    constant = []
+    for column in encoding.inputs:
+        rows = np.concatenate([column.encode(table, site) for site, table in tables.items()])
+        if (rows == rows[:1]).all():
+            constant.append(column.name)
+    if constant:
+        has = "has" if len(constant) == 1 else "have"
+        yield (
+            f"{quote_list(constant[:5])} {has} only one value in all training rows. Models learn nothing "
+            "from such inputs, and other values change predictions at random. Leave them out."
+        )
 
 
 def describe_scales(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:

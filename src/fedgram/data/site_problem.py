@@ -10,7 +10,12 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.text import pluralize
-from fedgram.data.column_notes import describe_new_values, describe_scales, describe_units
+from fedgram.data.column_notes import (
+    describe_constants,
+    describe_new_values,
+    describe_scales,
+    describe_units,
+)
 from fedgram.data.columns import Columns, as_column, parse_numbers
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import VALIDATION_FRACTION, RowParts, divide_rows
@@ -57,8 +62,8 @@ def build_site_problem(
     name, kind
         See `Problem`.
     on_warning : function of str
-        Receives warnings about text among numbers, inputs that are cut off, outliers among targets, and
-        categories that training did not see.
+        Receives warnings about text among numbers, inputs that are constant or cut off, outliers among
+        targets, and categories that training did not see.
     validation_fraction : float
         Fraction of each site's other rows for validation, between 0 and 1.
 
@@ -87,6 +92,7 @@ def build_site_problem(
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
     described = (
         find_stray_text(tables, inputs),
+        describe_constants(encoding, fitted),
         _describe_clipped(encoding, tables),
         describe_scales(encoding, tables),
         _describe_outliers(encoding, tables),
