@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import escape_text
+from fedgram.display.fonts import add_fonts
 from fedgram.theory.geometry import psd
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -60,12 +62,15 @@ def render(figure: Any, suffix: str = "png", dpi: int = 160, *, tight: bool = Fa
     """Render a figure to the bytes of a file, and close it; tight: include what is outside its edges."""
     content = BytesIO()
     figure.set_dpi(dpi)
-    # `savefig` draws a figure twice if it has a layout, or if it is to find the tight box.
-    _lay_out(figure)
-    box = figure.get_tightbbox().padded(0.1) if tight else None
+    add_fonts(figure)
     # Without a creation date, equal data give equal files.
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(content, dpi=dpi, format=suffix, metadata=undated.get(suffix), bbox_inches=box)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+")  # of every character and draw; add_fonts names them
+        # `savefig` draws a figure twice if it has a layout, or if it is to find the tight box.
+        _lay_out(figure)
+        box = figure.get_tightbbox().padded(0.1) if tight else None
+        figure.savefig(content, dpi=dpi, format=suffix, metadata=undated.get(suffix), bbox_inches=box)
     pyplot().close(figure)
     return content.getvalue()
 
