@@ -12,7 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from fedgram import InputError
 from fedgram.data import site_summary
 from fedgram.data.columns import parse_levels
-from fedgram.data.encoded_columns import CategoryColumn, NumberColumn
+from fedgram.data.encoded_columns import NO_EFFECT, CategoryColumn, NumberColumn
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.site_summary import SiteSummary
 
@@ -104,6 +104,15 @@ def test_new_rows_that_are_clipped_are_counted():
     assert "('x', 'z')" in sentence
 
 
+@pytest.mark.parametrize(("known", "new"), [(7.0, [7.0, 8.0, -1e9]), ("a", ["a", "b", "c"])])
+def test_an_input_with_one_value_in_training_has_no_effect(known, new):
+    columns = {"same": [known] * 4, "x": [0.0, 1.0] * 2, "y": [0.0, 1.0] * 2}
+    encoding = Encoding.fit({"s": columns}, inputs=["same", "x"], targets=["y"])
+    columns = {"same": new, "x": [0.0, 1.0, 0.5]}
+    encoded = encoding.encode_inputs(columns, on_warning=lambda sentence: None).astype(np.float32)
+    np.testing.assert_array_equal(encoded, [[0, -1], [0, 1], [0, 0]])
+
+
 def test_names_kinds_and_units():
     encoding = fit({"a": rows()})
     assert encoding.input_names == (
@@ -112,7 +121,7 @@ def test_names_kinds_and_units():
     assert list(encoding.kinds.values()) == ["number", "category", "category", "number"]
     assert encoding.target_names == ("effect", "cost")
     np.testing.assert_allclose(encoding.decode_targets(np.zeros((2, 2))), [encoding.target_mean] * 2)
-    assert encoding.inputs[3] == NumberColumn("constant", 0.1, 1.0)
+    assert encoding.inputs[3] == NumberColumn("constant", 0.1, NO_EFFECT)
 
 
 def test_documents_restore_summaries_and_encodings_exactly():

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from fedgram._util.errors import InputError
+from fedgram.data.encoded_columns import NO_EFFECT
 from fedgram.data.encoding import CLIP
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
@@ -188,7 +189,7 @@ def test_columns_that_secure_sums_round_to_constants_are_named():
     rows = 1e-12 * np.random.default_rng(0).standard_normal((60, 1))
     numbers = decode(encode(measure_columns(Site("a", Split(rows, 1e12 * rows))).numbers()))
     said = []
-    assert Scaling.from_total(numbers, 1, said.append).input_scale == 1.0
+    assert Scaling.from_total(numbers, 1, said.append).input_scale == NO_EFFECT
     assert said == [
         "Input 1 counts as constant: its variance is below 5e-20, to which secure sums are rounded. If it "
         "varies, multiply it by a large number."
@@ -202,11 +203,12 @@ def sum_securely(*parts: Split) -> Scaling:
 
 
 @pytest.mark.parametrize("value", [0.3, 1 / 3, 333333.33, 12345.678, 0.0])
-def test_constant_columns_have_scale_one_after_secure_sums(value):
+def test_constant_inputs_have_no_effect_after_secure_sums(value):
     rows = np.random.default_rng(0).standard_normal((50, 1))
     parts = [Split(np.full((n, 1), value), rows[:n]) for n in (7, 50, 23)]
     found = sum_securely(*parts)
-    assert found.input_scale == 1.0
+    assert found.input_scale == NO_EFFECT
+    assert found.encode_inputs(np.array([[value + 5]])).astype(np.float32) == 0
     np.testing.assert_allclose(found.input_mean, value, rtol=1e-15)
 
 
@@ -224,14 +226,14 @@ def test_small_columns_keep_their_scale_in_secure_sums(size, error):
     arrays(np.float64, (12, 3), elements=st.floats(-1e3, 1e3).map(lambda x: round(x, 3))), st.integers(2, 10)
 )
 def test_scaling_does_not_depend_on_who_has_the_rows(rows, cut):
-    rows[:, 0] = 0.1  # a constant keeps its unit
+    rows[:, 0] = 0.1
     targets = rows[:, 2:]
     parts = [Split(rows[:cut, :2], targets[:cut]), Split(rows[cut:, :2], targets[cut:])]
     moments = [measure_columns(Site(str(m), part)) for m, part in enumerate(parts)]
     pooled = Scaling.pool(moments, 2)
     total = [sum(numbers) for numbers in zip(*(each.numbers() for each in moments), strict=True)]
     summed = Scaling.from_total(total, 2)
-    assert pooled.input_scale[0] == 1.0
+    assert pooled.input_scale[0] == NO_EFFECT
     for name, value in pooled.to_arrays().items():
         np.testing.assert_allclose(summed.to_arrays()[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
     encoded = pooled.encode_inputs(rows[:, :2])

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedgram._util.text import quote_list
 from fedgram.data.columns import Columns, parse_numbers
+from fedgram.data.encoded_columns import NO_EFFECT
 from fedgram.data.encoding import CLIP, Encoding
 from fedgram.data.holdout import RowParts
 
@@ -18,18 +19,14 @@ NEW = 0.5  # share of test rows outside the range of all training rows
 FEWEST = 5  # rows of a site whose mean and deviation say something
 
 
-def describe_constants(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:
-    """Name inputs that have one value in all rows; weights of such inputs stay as they are drawn."""
-    constant = []
-    for column in encoding.inputs:
-        rows = np.concatenate([column.encode(table, site) for site, table in tables.items()])
-        if (rows == rows[:1]).all():
-            constant.append(column.name)
+def describe_constants(encoding: Encoding) -> Iterator[str]:
+    """Name inputs that have one value in all training rows."""
+    constant = [column.name for column in encoding.inputs if np.all(np.equal(column.scale, NO_EFFECT))]
     if constant:
         has = "has" if len(constant) == 1 else "have"
         yield (
-            f"{quote_list(constant[:5])} {has} only one value in all training rows. Models learn nothing "
-            "from such inputs, and other values change predictions at random. Leave them out."
+            f"{quote_list(constant[:5])} {has} only one value in all training rows. Models ignore such "
+            "inputs, also where new rows have other values."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ FILL_NEW_INPUTS = (
     "them."
 )
 
+NO_EFFECT = sys.float_info.max
+"""Scale of inputs that are constant in training: a model has not learned what other values mean."""
+
 
 @dataclass(frozen=True)
 class NumberColumn:
@@ -41,7 +45,7 @@ class NumberColumn:
 
     @classmethod
     def from_summaries(cls, name: str, summaries: Sequence[ColumnSummary]) -> NumberColumn:
-        """Pool the sums of all sites; a constant column gets the scale 1, a tiny one is refused."""
+        """Pool the sums of all sites; a tiny column is refused."""
         count = sum(each.count for each in summaries)
         center = summaries[0].center
         offset = math.fsum(each.total + each.count * (each.center - center) for each in summaries) / count
@@ -49,7 +53,7 @@ class NumberColumn:
         is_constant = squares == 0 and all(each.center == center for each in summaries)
         if squares / count < SMALLEST_SQUARE and not is_constant:
             raise column_error(tiny_column_message(f"Column '{name}'"), name, "")
-        return cls(name, center + offset, math.sqrt(squares / count) or 1.0, weighted_median(summaries))
+        return cls(name, center + offset, math.sqrt(squares / count) or NO_EFFECT, weighted_median(summaries))
 
     @property
     def encoded_names(self) -> tuple[str, ...]:
@@ -90,7 +94,7 @@ class CategoryColumn:
         counts = sum((Counter(each.levels) for each in summaries), Counter[str]())
         levels = tuple(sorted(counts))
         mean = tuple(counts[level] / rows for level in levels)
-        scale = tuple(math.sqrt(p * (1.0 - p)) or 1.0 for p in mean)
+        scale = tuple(math.sqrt(p * (1.0 - p)) or NO_EFFECT for p in mean)
         return cls(name, levels, mean, scale, allows_missing)
 
     @property

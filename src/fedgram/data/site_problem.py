@@ -92,7 +92,7 @@ def build_site_problem(
     encoding = Encoding.fit(fitted, inputs=inputs, targets=targets, impute=impute)
     described = (
         find_stray_text(tables, inputs),
-        describe_constants(encoding, fitted),
+        describe_constants(encoding),
         _describe_clipped(encoding, tables),
         describe_scales(encoding, tables),
         _describe_outliers(encoding, tables),

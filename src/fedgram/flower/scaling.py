@@ -20,6 +20,7 @@ import numpy as np
 from fedgram._util.arrays import SMALLEST_SQUARE, Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import tiny_column_message
+from fedgram.data.encoded_columns import NO_EFFECT
 from fedgram.data.encoding import CLIP
 from fedgram.data.split import Split
 from fedgram.federation.secure_sums import SCALE
@@ -101,7 +102,8 @@ class Scaling:
 
     @classmethod
     def _from_columns(cls, mean: Array, variance: Array, inputs: int) -> Scaling:
-        scale = np.sqrt(np.where(variance > 0, variance, 1.0))
+        constant = np.where(np.arange(len(mean)) < inputs, NO_EFFECT, 1.0)
+        scale = np.where(variance > 0, np.sqrt(variance), constant)
         return cls(mean[:inputs], scale[:inputs], mean[inputs:], scale[inputs:])
 
     @classmethod
