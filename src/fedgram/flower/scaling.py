@@ -5,7 +5,8 @@ A number x becomes (x − μ) / σ, with the mean μ and variance σ² (1/N) of 
     N μ = Σ_m N_m μ_m,    N σ² = Σ_m N_m (σ_m² + (μ_m − μ)²)
 
 Sites send N_m, μ_m and σ_m² of every column, or add N_m μ_m and N_m (σ_m² + μ_m²) to secure sums. Inputs are
-clipped at ±CLIP, as in `fedgram.data.encoding`. I inputs, C targets, M sites.
+clipped at ±CLIP, and inputs that are constant become 0, as in `fedgram.data.encoding`. I inputs, C targets,
+M sites.
 """
 
 from __future__ import annotations
