@@ -8,7 +8,6 @@ DISAGREEMENTS in `reproduction_claims.py` must list exactly the claims that disa
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -74,18 +73,20 @@ def coverage(runs: Sequence[Result]) -> str:
 def agreement(results: Results, chapters: Sequence[NetworkChapter]) -> str:
     """Count runs and claims about networks, and the paper's numbers within several factors of ours."""
     claims = [claim for chapter in chapters for claim in chapter.claims]
-    verdicts = Counter((claim["verdict"], claim.get("agrees")) for claim in claims)
-    complete = sum(count for (verdict, _), count in verdicts.items() if verdict == "match")
-    counts = [
-        ("runs at the paper's scale", count_runs(chapters)),
-        ("claims that match, with all runs", str(complete)),
-        ("claims that agree so far", str(verdicts["partial", True])),
-        ("claims that disagree so far", str(verdicts["partial", False])),
-        ("claims that are missed", str(sum(n for (name, _), n in verdicts.items() if name == "miss"))),
-    ]
+    rows = [("runs at the paper's scale", count_runs(chapters), "")]
+    for label, verdict, agrees in (
+        ("claims that match, with all runs", "match", True),
+        ("claims that agree so far", "partial", True),
+        ("claims that disagree so far", "partial", False),
+        ("claims that are missed", "miss", False),
+    ):
+        found = [claim for claim in claims if (claim["verdict"], claim["agrees"]) == (verdict, agrees)]
+        statements = sum(claim["comparison"] in ("always", "overall") for claim in found)
+        rows.append((label, str(len(found) - statements), str(statements)))
     ratios = {row.label: row for row in measure_agreement(results) if row.ratios}
     title = "numbers of the paper that depend on training"
-    return f"{markdown_table(('networks', 'number'), counts)}\n{tabulate_agreement(title, ratios)}"
+    counts = markdown_table(("networks", "numbers", "statements"), rows)
+    return f"{counts}\n{tabulate_agreement(title, ratios)}"
 
 
 def networks(results: Results) -> str:
@@ -118,10 +119,11 @@ def agreeing(claims: Mapping[str, Any]) -> str:
         if not claims[name].get("agrees"):
             raise InputError(f"The claim '{name}' does not agree. Move it to DISAGREEMENTS.", field="claims")
     rows = [
-        (label, *_compare([claims[name] for name in names]), _count_claimed(claims[names[0]]))
+        (label, *_compare(shown := [claims[name] for name in names]), _list_factors(shown, "deviation"),
+         _count_claimed(claims[names[0]]))
         for label, names in AGREEMENTS.items()
-    ]
-    return markdown_table(("quantity, medians", "ours", "paper", "our runs"), rows)
+    ]  # fmt: skip
+    return markdown_table(("quantity, medians", "ours", "paper", "factor", "our runs"), rows)
 
 
 def disagreeing(claims: Mapping[str, Any]) -> str:
@@ -136,7 +138,7 @@ def disagreeing(claims: Mapping[str, Any]) -> str:
             what,
             str(len(each.claims)),
             *_compare(shown := [claims[name] for name in each.claims[: each.shown]]),
-            _list_least(shown),
+            _list_factors(shown, "least_deviation"),
             each.cause,
         )
         for what, each in DISAGREEMENTS.items()
@@ -154,7 +156,7 @@ def possible(claims: Mapping[str, Any]) -> str:
     same, beyond = least.count(1.0), ", ".join(_format(factor) for factor in least if factor > 1)
     return (
         f"Of {len(least)} medians that have more than half of their runs, {same} can still become equal to "
-        f"the paper's.\nThe others stay away by at least these factors: {beyond}.\n"
+        f"the paper's.\nThe other {len(least) - same} differ from it by at least these factors: {beyond}.\n"
     )
 
 
@@ -225,9 +227,9 @@ def _compare(claims: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return ours, "holds" if papers in ("always", "overall") else papers
 
 
-def _list_least(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Factors that remain whatever the missing runs give, where they are known."""
-    factors = [claim.get("least_deviation") for claim in claims]
+def _list_factors(claims: Sequence[Mapping[str, Any]], kind: str) -> str:
+    """Factors between ours and the paper's, where they are known."""
+    factors = [claim.get(kind) for claim in claims]
     return BREAK.join(_format(factor) for factor in factors if factor is not None)
 
 

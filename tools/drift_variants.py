@@ -1,14 +1,14 @@
-"""Train variants of the network, the optimizer and the data without proximal term or correction.
+"""Train variants of the network, the optimizer and the data.
 
     python tools/drift_variants.py --data-dir DATA --minutes 28
     python tools/drift_variants.py --data-dir DATA --rounds 8 --variants "head times 0.1" --settings hopper
+    python tools/drift_variants.py --data-dir DATA --procedures ordinary,proximal+corrected
     python tools/drift_variants.py --list
 
-After the first averaging, alignment removes a part of the objective. Of all quantities of ordinary training
-this part is furthest from the paper's (docs/drift.md). A first round takes seconds on a GPU, so it tells
-variants apart at little cost. Only ordinary training is run: the objective after alignment is known from the
-targets (`aligned_objective`). Results are written to results/drift_variants.csv, and runs that are in it are
-skipped.
+A first round takes seconds on a GPU, and two of its quantities tell networks apart (docs/drift.md): the part
+of the objective that alignment removes after ordinary training, and the error after corrected proximal
+training. Aligned training is not run: the objective after alignment is known from the targets
+(`aligned_objective`). Results are written to results/drift_variants.csv, and runs that are in it are skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fedgram.training import train
 
 TABLES = ("swimmer", "beijing", "hopper", "halfcheetah")
 PAPER = SCALES["paper"]
-KEY = ("variant", "setting", "epochs", "seed", "round")
+KEY = ("variant", "setting", "procedure", "epochs", "seed", "round")
 
 
 WIDTH = 1024
@@ -153,6 +153,7 @@ class Variant(NamedTuple):
 
 kaiming_normal = partial(nn.init.kaiming_normal_, a=0.25)  # the slope with which PReLU starts
 BACKBONE, ALL_BUT_HEAD = ("backbone",), ("backbone", "feature")
+pre_activated = partial(with_blocks, partial(PreActivatedBlock, WIDTH))
 VARIANTS = {
     "as built in": Variant(),
     "Kaiming-normal weights": Variant(change=partial(reset, kaiming_normal, BACKBONE)),
@@ -160,7 +161,7 @@ VARIANTS = {
         with_first_activation, partial(reset, kaiming_normal, BACKBONE)
     ),
     "Kaiming-normal weights and activation before each layer": Variant(
-        partial(with_blocks, partial(PreActivatedBlock, WIDTH)), partial(reset, kaiming_normal, BACKBONE)
+        pre_activated, partial(reset, kaiming_normal, BACKBONE)
     ),
     "Kaiming-normal weights and no activation after the sum": Variant(
         partial(with_blocks, plain_sum), partial(reset, kaiming_normal, BACKBONE)
@@ -178,6 +179,10 @@ VARIANTS = {
     "Xavier-uniform weights up to the features": Variant(
         change=partial(reset, nn.init.xavier_uniform_, ALL_BUT_HEAD)
     ),
+    "Xavier-normal weights": Variant(change=partial(reset, nn.init.xavier_normal_, BACKBONE)),
+    "Xavier-normal weights and activation before each layer": Variant(
+        pre_activated, partial(reset, nn.init.xavier_normal_, BACKBONE)
+    ),
     "LayerNorm before each block": Variant(with_layer_norm),
     "BatchNorm after each layer": Variant(partial(with_blocks, partial(normalized, nn.BatchNorm1d))),
     "LayerNorm after each layer": Variant(partial(with_blocks, partial(normalized, nn.LayerNorm))),
@@ -185,7 +190,7 @@ VARIANTS = {
     "LayerNorm before each block and last": Variant(partial(pre_normalized, nn.LayerNorm)),
     "one layer per block": Variant(partial(with_blocks, single_layer)),
     "no activation after the sum": Variant(partial(with_blocks, plain_sum)),
-    "activation before each layer": Variant(partial(with_blocks, partial(PreActivatedBlock, WIDTH))),
+    "activation before each layer": Variant(pre_activated),
     "activation after the input layer": Variant(with_first_activation),
     "outputs times 4": Variant(lambda inputs: Scaled(4.0, ResMLP(inputs))),
     "inputs in their own units": Variant(own_units=True),
@@ -212,6 +217,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of runs and of the table")
     parser.add_argument("--settings", default=",".join(TABLES))
     parser.add_argument("--variants", default=",".join(list(VARIANTS)[1:]))
+    parser.add_argument("--procedures", default="ordinary", help="ordinary, proximal+corrected or both")
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--epochs", default="4000", help="one or several, as 400,1000")
     parser.add_argument("--rounds", type=int, default=1)
@@ -229,7 +235,7 @@ def main() -> None:
     table = given.out / "drift_variants.csv"
     chosen = product(given.variants.split(","), map(int, given.epochs.split(",")), given.settings.split(","))
     for name, epochs, setting in chosen:
-        seeds = find_missing(given.seeds.split(","), name, setting, epochs, given.rounds, table)
+        seeds = find_missing(given, name, setting, epochs, table)
         if not seeds:
             continue
         begin = time.monotonic()
@@ -260,7 +266,7 @@ def measure_variant(
     protocol = protocol_folder(epochs, given.rounds, False)
     with changed_models(variant.change):
         runs = train(
-            problem, network, ("ordinary",), seeds, config,
+            problem, network, given.procedures.split(","), seeds, config,
             folder=given.out / "drift_variants" / protocol / name.replace(" ", "-"),
             device=given.device, backbone_name="resmlp", keep_models=False,
         )  # fmt: skip
@@ -269,21 +275,25 @@ def measure_variant(
 
 
 def describe_rounds(run: StoredRun, name: str, setting: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each round of a run."""
+    """Yield a row for each round of a run; errors are those to the procedure's target."""
     found, setup, rounds = measure(run), run.setup, run.rounds()
+    target = found.expected.target
     weights, broadcast = found.prediction.moments.client_weights, run.initial[0].astype(float)
     for t, round in enumerate(rounds):
-        aligned = aligned_objective(found.prediction, broadcast)
-        broadcast = round.head.astype(float)
-        yield {
-            "variant": name, "setting": setting, "data": setup.data.kind, "epochs": setup.settings.epochs,
-            "seed": setup.seed, "round": t + 1,
-            "removed": f"{1 - aligned / (weights @ round.shared_objective):.2g}",
-            "error": f"{found.error['barycenter'][t + 1]:.2g}",
-            "direction": f"{found.direction_error['barycenter'][t + 1]:.2g}",
+        row = {
+            "variant": name, "setting": setting, "procedure": setup.procedure.name, "data": setup.data.kind,
+            "epochs": setup.settings.epochs, "seed": setup.seed, "round": t + 1, "removed": "",
+            "error": f"{found.error[target][t + 1]:.2g}",
+            "direction": f"{found.direction_error[target][t + 1]:.2g}",
             "trajectory": f"{found.trajectory_error[t + 1]:.2g}", "delta": f"{found.delta[t]:.2g}",
-            "objective_gap": f"{found.median_objective_gaps[t]:.2g}", "device": run.account.hardware,
+            "objective_gap": "", "device": run.account.hardware,
         }  # fmt: skip
+        if not setup.procedure.corrected:
+            aligned = aligned_objective(found.prediction, broadcast)
+            row["removed"] = f"{1 - aligned / (weights @ round.shared_objective):.2g}"
+            row["objective_gap"] = f"{found.median_objective_gaps[t]:.2g}"
+        broadcast = round.head.astype(float)
+        yield row
 
 
 @contextmanager
@@ -336,12 +346,18 @@ def read_known(path: Path) -> dict[tuple[str, ...], Mapping[str, Any]]:
     return {tuple(row[key] for key in KEY): row for row in rows}
 
 
-def find_missing(
-    seeds: Sequence[str], name: str, setting: str, epochs: int, rounds: int, path: Path
-) -> list[int]:
-    """Return the seeds whose last round is not in a table."""
-    known = read_known(path)
-    return [int(seed) for seed in seeds if (name, setting, str(epochs), seed, str(rounds)) not in known]
+def find_missing(given: argparse.Namespace, name: str, setting: str, epochs: int, path: Path) -> list[int]:
+    """Return the seeds of which a procedure's last round is not in a table."""
+    known, procedures = read_known(path), given.procedures.split(",")
+
+    def key(seed: str, procedure: str) -> tuple[str, ...]:
+        return (name, setting, procedure, str(epochs), seed, str(given.rounds))
+
+    return [
+        int(seed)
+        for seed in given.seeds.split(",")
+        if not all(key(seed, procedure) in known for procedure in procedures)
+    ]
 
 
 def save(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

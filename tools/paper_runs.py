@@ -3,9 +3,9 @@
     python tools/paper_runs.py --list
     python tools/paper_runs.py --minutes 28
 
-Each entry of QUEUE is a part of `fedgram reproduce networks`, most of them with the ResMLP whose ordinary
-training agrees with the paper's (docs/drift.md). Finished runs are skipped, and a run that is stopped when
-the time is over continues after its last round next time.
+Each entry of QUEUE is a part of `fedgram reproduce networks`, some with the pre-activated ResMLP, whose
+ordinary training agrees with the paper's (docs/drift.md). Finished runs are skipped, and a run that is
+stopped when the time is over continues after its last round next time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Part:
     procedures: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
-    scale: str = "preactivated"
+    scale: str = "paper"
 
     def remaining(self, out: Path, data_dir: Path | None) -> str:
         """Describe what is left to train, or why it cannot be trained."""
@@ -74,23 +74,18 @@ class Part:
 BOTH = ("dnn-main", "dnn-alignment")
 MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected", "aligned")
 STARTS = ("independent", "aligned+independent")
+PREACTIVATED = "preactivated"
 QUEUE = [
-    Part("Do pre-activated blocks agree with the paper everywhere?", BOTH, TABLES, MAIN, seeds=(0,)),
-    Part("After how many epochs?", ("dnn-epochs",), TABLES, seeds=(0,)),
-    Part("Do independent starts agree?", ("dnn-alignment",), TABLES[:4], STARTS),
-    Part("Do three seeds change the verdicts?", BOTH, TABLES, MAIN, seeds=(0, 1, 2)),
-    Part("Do centered targets agree?", ("dnn-means",), TABLES, seeds=(0,)),
-    Part("Do proximal weights agree?", ("dnn-rho",), TABLES, seeds=(0,)),
-    Part("Where does full-model averaging end?", ("dnn-full-model",), TABLES, seeds=(0,)),
-    Part("Do five seeds change the verdicts?", BOTH, TABLES, MAIN),
-    Part(
-        "Do images drift as tables do?", ("beyond-solved",), IMAGES, seeds=(0,), epochs=(1000,), scale="paper"
-    ),
-    Part("Do other networks agree on images?", ("dnn-architecture",), IMAGES, seeds=(0,), scale="paper"),
-    Part("Do images at the full protocol agree?", ("dnn-main",), IMAGES, seeds=(0,), scale="paper"),
-    Part("Does correction help aligned returns?", ("dnn-alignment",), TABLES[:4], scale="paper"),
-    Part("Where do solved returns end?", ("beyond-solved",), TABLES, ("solved",), (), (4000,), "paper"),
-    Part("Does full-model averaging jump in other settings?", ("dnn-full-model",), TABLES, scale="paper"),
+    Part("Where do pre-activated blocks agree?", BOTH, TABLES, MAIN, seeds=(0,), scale=PREACTIVATED),
+    Part("Does correction help aligned returns?", ("dnn-alignment",), TABLES[:4]),
+    Part("Where do solved returns end?", ("beyond-solved",), TABLES, ("solved",), epochs=(4000,)),
+    Part("Do images drift as tables do?", ("beyond-solved",), IMAGES, seeds=(0,), epochs=(1000,)),
+    Part("Do other networks agree on images?", ("dnn-architecture",), IMAGES, seeds=(0,)),
+    Part("After how many epochs?", ("dnn-epochs",), TABLES, seeds=(0,), scale=PREACTIVATED),
+    Part("Do independent starts agree?", ("dnn-alignment",), TABLES[:4], STARTS, scale=PREACTIVATED),
+    Part("Does full-model averaging jump in other settings?", ("dnn-full-model",), TABLES),
+    Part("Do three seeds change the verdicts?", BOTH, TABLES, MAIN, seeds=(0, 1, 2), scale=PREACTIVATED),
+    Part("Do images at the full protocol agree?", ("dnn-main",), IMAGES, seeds=(0,)),
 ]  # fmt: skip
 
 

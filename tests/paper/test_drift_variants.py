@@ -1,5 +1,6 @@
 """Variants of ordinary training: each changes the network, its weights, the configuration or the data."""
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,7 +102,8 @@ def test_inputs_get_their_units_back():
 
 def test_rows_of_the_same_runs_are_replaced(tmp_path):
     path = tmp_path / "new" / "table.csv"
-    first = {"variant": "a", "setting": "s", "epochs": 1, "seed": 0, "round": 1, "removed": "0.1"}
+    first = {"variant": "a", "setting": "s", "procedure": "ordinary", "epochs": 1, "seed": 0, "round": 1}
+    first["removed"] = "0.1"
     save([first], path)
     save([first | {"seed": 1}], path)
     save([first | {"removed": "0.2"}], path)
@@ -111,12 +113,18 @@ def test_rows_of_the_same_runs_are_replaced(tmp_path):
 
 def test_only_seeds_without_the_last_round_are_trained(tmp_path):
     path = tmp_path / "table.csv"
-    row = {"variant": "a", "setting": "s", "epochs": 400, "seed": 0, "removed": "0.1"}
-    assert find_missing(["0", "2"], "a", "s", 400, 1, path) == [0, 2]
+    row = {"variant": "a", "setting": "s", "procedure": "ordinary", "epochs": 400, "seed": 0, "removed": "0"}
+
+    def missing(seeds, rounds, epochs=400, procedures="ordinary"):
+        given = argparse.Namespace(seeds=seeds, rounds=rounds, procedures=procedures)
+        return find_missing(given, "a", "s", epochs, path)
+
+    assert missing("0,2", 1) == [0, 2]
     save([row | {"round": round} for round in (1, 2)] + [row | {"seed": 2, "round": 1}], path)
-    assert find_missing(["0", "1", "2"], "a", "s", 400, 2, path) == [1, 2]
-    assert find_missing(["0", "1", "2"], "a", "s", 400, 1, path) == [1]
-    assert find_missing(["0"], "a", "s", 4000, 1, path) == [0]
+    assert missing("0,1,2", 2) == [1, 2]
+    assert missing("0,1,2", 1) == [1]
+    assert missing("0", 1, epochs=4000) == [0]
+    assert missing("0,2", 1, procedures="ordinary,proximal+corrected") == [0, 2]
 
 
 @pytest.mark.parametrize(

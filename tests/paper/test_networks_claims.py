@@ -237,6 +237,12 @@ def test_medians_that_contradict_a_statement_make_it_miss(claim, name, procedure
     assert verdicts(name, results)[claim].verdict == "miss"
 
 
+def test_the_fall_with_epochs_is_judged_where_the_paper_prints_it():
+    constant = {"direction_error": lambda run: {**run.direction_error, "barycenter": np.zeros(9)}}
+    results = changed(exact_results("dnn-epochs"), lambda run: run.epochs == 2000, **constant)
+    assert verdicts("dnn-epochs", results)["epochs-falls"].verdict == "match"
+
+
 def test_every_statement_is_contradicted():
     statements = {claim.id for name in GROUPS["dnn"] for claim in load_claims(name) if claim.value is None}
     assert statements <= {*CONTRADICTIONS, *(claim for claim, *_ in CONTRADICTED_MEDIANS)}
@@ -453,6 +459,12 @@ def test_agreement_is_stated_for_real_data_and_like_for_like():
     assert len(tabular.ratios) == 4  # four numbers of full-model averaging are compared by order
     assert every.counts[-1] > 10
     assert measure_agreement(changed(results, lambda run: True, scale=lambda run: "reduced"))[0].ratios == ()
+
+
+def test_numbers_of_the_data_alone_do_not_count_as_agreement():
+    found = verdicts("dnn-main", exact_results("dnn-main"))
+    assert found["main-smallest-variance"].ratio is None
+    assert found["main-proximal-endpoint"].ratio is not None
 
 
 def test_agreement_is_that_of_one_scale():

@@ -28,8 +28,9 @@ class Claim:
     """One number or statement of the paper, and how to compare ours with it.
 
     value: a number, (low, high) for a range, None for a statement, or a limit of ours; tolerance: relative;
-    factor: of "order"; data: 'tabular' or 'images' if the paper says it of these settings alone; note: why
-    the comparison differs from the one that the claim suggests.
+    factor: of "order"; data: 'tabular' or 'images' if the paper says it of these settings alone; trained:
+    whether it depends on training and not on the data alone; note: why the comparison differs from the one
+    that the claim suggests.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Claim:
     tolerance: float = 0.0
     factor: float = ORDER
     data: str = ""
+    trained: bool = True
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -288,9 +290,10 @@ def _decides_against(claim: Claim, measured: Measurement, holds: bool) -> bool:
 
 
 def _ratio(claim: Claim, ours: Any) -> float | None:
-    """Ours over the paper's number, for a comparison by order of one number."""
-    is_order = claim.comparison == "order"
-    return float(ours) / claim.value if is_order and isinstance(claim.value, float) else None
+    """Ours over the paper's number, for a comparison by order of one number that depends on training."""
+    if not (claim.trained and claim.comparison == "order" and isinstance(claim.value, float)):
+        return None
+    return float(ours) / claim.value
 
 
 def measure_deviation(claim: Claim, ours: Any) -> float | None:

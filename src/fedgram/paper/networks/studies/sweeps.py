@@ -19,6 +19,7 @@ from fedgram.paper.networks.settings import ALL
 from fedgram.paper.plots import TERM_NAMES
 from fedgram.runs.procedure import PROXIMAL
 
+PRINTED = (50, 400, 1000, 4000)  # local epochs whose medians Appendix F.3 prints
 LOWEST = WEIGHTS.index(1e-3)  # where the paper's medians are smallest
 BELOW = 0.1  # direction error for which Appendix F.3 names the first sufficient budget
 ZERO = 2e-7  # place of the weight 0 on a log axis, left of the positive ones
@@ -54,18 +55,18 @@ def _left(run: Result) -> tuple[float, float]:
 def measure_epochs(shown: ComparableRuns) -> Found:
     """Measure endpoints against local epochs, Appendix F.3."""
     found = Findings(cohorts.EPOCHS, shown)
+    printed = {budget: Condition("ordinary", budget) for budget in PRINTED}
     budgets: Found = {
-        f"epochs-{budget}": found.fair(Condition("ordinary", budget), TYPICAL_DIRECTION)
-        for budget in (50, 400, 1000, 4000)
+        f"epochs-{budget}": found.fair(condition, TYPICAL_DIRECTION) for budget, condition in printed.items()
     }
     firsts: Found = {
         f"epochs-first-{name}": found.at(name).over(cohorts.EPOCHS.conditions, _first_budget) for name in ALL
     }
-    return budgets | firsts | {"epochs-falls": found.over(cohorts.EPOCHS.conditions, _falls_with_epochs)}
+    return budgets | firsts | {"epochs-falls": found.over(tuple(printed.values()), _falls_with_epochs)}
 
 
 def _falls_with_epochs(rows: list[Row]) -> bool:
-    """Whether the median over settings of the median direction error falls with every larger budget."""
+    """Whether the median over settings of the median direction error falls with every larger E."""
     medians = (TYPICAL_DIRECTION([(run,) for run in runs]) for runs in zip(*rows, strict=True))
     return all(a > b for a, b in pairwise(medians))
 
