@@ -293,6 +293,12 @@ def test_the_audit_log_names_who_was_in_each_sum(secure):
     assert all(line["clients"] == list(SITES) and not line["dropped"] for line in sums)
 
 
+def test_a_secure_run_has_no_site_to_readmit(secure):
+    code, _, err = fedgram("runs", "readmit", secure[1], "ridge")
+    assert code == 2
+    assert f"The run in '{secure[1]}' has secure sums, which suspend no site" in err
+
+
 def drop(kind, number):
     """Silence the site 'ridge' from its n-th message of a kind on; then it sends no further keys."""
     return lambda site, asked, n: (

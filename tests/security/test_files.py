@@ -4,6 +4,7 @@ import doctest
 import json
 import re
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -284,13 +285,44 @@ def test_commands_show_what_they_verified(server, tmp_path):
     assert "No audit log found" in fedgram("runs", "audit", tmp_path).stderr
 
 
-def test_readmission_needs_a_run_and_a_site_of_it(copy):
-    assert (
-        "The run has no site 'rigde', only coast, ridge, valley"
-        in fedgram("runs", "readmit", copy, "rigde").stderr
+@pytest.fixture
+def suspended(tmp_path):
+    """Return the folder of a run that stopped after round 1 of 3, with 'ridge' suspended in round 1."""
+    grid = ScriptedGrid(tmp_path / "suspended", **{"max-rejections": 1})
+    grid.ridge.changes["train"] = set_array("head", NAN)
+    grid.silent = lambda site, kind, n: kind == "train" and n == 2
+    with pytest.raises(InputError, match="No client replied in round 2"):
+        grid.serve()
+    (path,) = (tmp_path / "suspended").rglob("manifest.json")
+    return path.parent
+
+
+def test_a_suspended_site_is_readmitted(suspended):
+    code, out, err = fedgram("runs", "readmit", suspended, "ridge")
+    assert (code, out, err) == (0, "", "The server readmits 'ridge' before its next round.\n")
+    also = ", also with another key and other rows"
+    assert also in fedgram("runs", "readmit", suspended, "coast", "--new-key").stderr
+    assert json.loads((suspended / "readmit.json").read_text()) == {"ridge": False, "coast": True}
+
+
+def test_readmission_says_why_a_site_has_nothing_to_come_back_to(suspended, copy):
+    def refuse(folder, site, *flags):
+        code, _, err = fedgram("runs", "readmit", folder, site, *flags)
+        assert code == 2
+        return err
+
+    assert "The run has no site 'rigde', only coast, ridge, valley" in refuse(suspended, "rigde")
+    assert "is not the folder of a Flower run" in refuse(suspended.parent, "ridge")
+    assert f"Site 'coast' is not suspended in '{suspended}'. Pass --new-key" in refuse(suspended, "coast")
+    for flags in [], ["--new-key"]:
+        assert f"The run in '{copy}' is finished. 'ridge' can take part in a new run" in refuse(
+            copy, "ridge", *flags
+        )
+    run = read_run(copy)
+    replace(run, account=replace(run.account, stopped="every client diverged in round 2")).save()
+    assert f"The run in '{copy}' was stopped: every client diverged in round 2. 'ridge'" in refuse(
+        copy, "ridge"
     )
-    assert "is not the folder of a Flower run" in fedgram("runs", "readmit", copy.parent, "ridge").stderr
-    assert fedgram("runs", "readmit", copy, "ridge").returncode == 0
-    assert fedgram("runs", "readmit", copy, "coast", "--new-key").returncode == 0
-    assert json.loads((copy / "readmit.json").read_text()) == {"ridge": False, "coast": True}
-    assert read_run(copy) is not None
+    (copy / "manifest.json").unlink()
+    assert f"The federation in '{copy}' has not begun, so no site is suspended" in refuse(copy, "ridge")
+    assert not list(suspended.parent.rglob("readmit.json"))

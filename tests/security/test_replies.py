@@ -17,7 +17,7 @@ from fedgram._util.errors import InputError
 from fedgram.flower import roster
 from fedgram.flower.messages import Payload
 from fedgram.flower.server_state import ServerState, Standing
-from fedgram.runs.audit import request_readmission
+from fedgram.runs.readmission import request_readmission
 from tests.helpers.scripted_sites import (
     NAN,
     ScriptedGrid,

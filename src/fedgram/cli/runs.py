@@ -270,14 +270,8 @@ def readmit(
     ] = False,
 ) -> None:
     """Let a suspended site back into a federation, before its next round."""
-    from fedgram.runs.audit import AUDIT, request_readmission
-    from fedgram.runs.store import MANIFEST, read_run
+    from fedgram.runs.readmission import readmit_site
 
-    run = read_run(folder) if (folder / AUDIT).exists() and (folder / MANIFEST).exists() else None
-    if run is None:
-        raise InputError(f"'{folder}' is not the folder of a Flower run. Check the path.", field="folder")
-    if site not in run.setup.data.clients:
-        known = ", ".join(run.setup.data.clients)
-        raise InputError(f"The run has no site '{site}', only {known}. Check the name.", field="site")
-    request_readmission(folder, site, new_key=new_key)
-    print_line(f"The server readmits '{site}' before its next round.", err=True)
+    readmit_site(folder, site, new_key=new_key)
+    also = ", also with another key and other rows" if new_key else ""
+    print_line(f"The server readmits '{site}' before its next round{also}.", err=True)

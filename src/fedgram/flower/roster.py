@@ -31,8 +31,9 @@ from fedgram.flower.messages import (
 from fedgram.flower.scaling import Scaling
 from fedgram.flower.server_state import SCALING, ServerState, Standing
 from fedgram.runs import Setup, StoredRun
-from fedgram.runs.audit import ACCEPTED, READMIT, REFUSED, AuditLog
+from fedgram.runs.audit import ACCEPTED, REFUSED, AuditLog
 from fedgram.runs.manifest import FEDERATION, VALIDATION_ROWS, Data
+from fedgram.runs.readmission import READMIT
 from fedgram.theory.moments import Moments
 
 POLL_INTERVAL = 1.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram._util.errors import InputError
-from fedgram._util.files import atomic_write, parse_json, read_json
+from fedgram._util.files import parse_json
 from fedgram.runs.signatures import can_verify, is_signed
 
 AUDIT = "audit.jsonl"
@@ -26,8 +26,6 @@ FIRST = 64 * "0"
 """Value of "previous" in the first line."""
 ACCEPTED, REFUSED = "accepted", "refused"
 """Outcomes of a reply."""
-READMIT = "readmit.json"
-"""File beside the log with the clients that an operator lets back in; the server reads and deletes it."""
 
 
 @dataclass
@@ -170,18 +168,6 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
     if not is_anchored:
         raise _broken(path, "lines are missing at its end")
     return AuditSummary(path, lines, last, introductions, replies, tuple(refusals), suspended, signatures)
-
-
-def request_readmission(folder: Path, client: str, *, new_key: bool = False) -> None:
-    """Ask the server of a run to let a suspended client back in, before its next round.
-
-    With `new_key` the server also forgets the client's key and fingerprint, and takes those of its next
-    introduction.
-    """
-    path = folder / READMIT
-    waiting = read_json(path) if path.exists() else {}
-    with atomic_write(path, private=True) as temporary:
-        temporary.write_text(json.dumps(waiting | {client: new_key}), encoding="utf-8")
 
 
 def hash_line(line: bytes) -> str:
