@@ -293,6 +293,20 @@ def test_the_audit_log_names_who_was_in_each_sum(secure):
     assert all(line["clients"] == list(SITES) and not line["dropped"] for line in sums)
 
 
+def test_an_audit_of_a_secure_run_counts_sums_instead_of_replies(secure, tmp_path):
+    sums = read_audit(secure[1] / AUDIT).sums
+    out = fedgram("runs", "audit", secure[1]).stdout
+    assert "chained; valid signatures: 4 of introductions; last " in out
+    assert f"\n  {sums} secure sums: the log names the clients of each, and has no signatures of" in out
+    assert "replies:" not in out
+    assert "dropped" not in out
+    grid = build_grid(tmp_path, silent=drop(SUM, 7))
+    folder = serve(grid).folder
+    (audit,) = json.loads(fedgram("runs", "audit", folder, "--json").stdout)["audits"]
+    assert (audit["sums"], audit["dropouts"]) == (read_audit(folder / AUDIT).sums, {"ridge": 1})
+    assert "\n  ridge dropped out of 1 sum\n" in fedgram("runs", "audit", folder).stdout
+
+
 def test_a_secure_run_has_no_site_to_readmit(secure):
     code, _, err = fedgram("runs", "readmit", secure[1], "ridge")
     assert code == 2

@@ -223,9 +223,9 @@ def audit(
     """Verify the audit logs of federations, and show which replies were refused.
 
     It verifies that every line has the hash of the line before it, and that every accepted reply is signed by
-    the key that its client introduced itself with (needs the extra `flower`). It does not verify that a key
-    belongs to a site: compare the keys once. Note the last hash elsewhere: a log that was replaced as a whole
-    does not contain it.
+    the key that its client introduced itself with (needs the extra `flower`). The log of a secure run has the
+    clients of each sum instead of replies. It does not verify that a key belongs to a site: compare the keys
+    once. Note the last hash elsewhere: a log that was replaced as a whole does not contain it.
     """
     from fedgram.runs.audit import AUDIT, read_audit
     from fedgram.runs.check import read_anchor
@@ -243,6 +243,13 @@ def audit(
             f"{summary.path}: {summary.lines} lines, chained; {_describe_signatures(summary)}; last "
             f"{summary.last}"
         )
+        if summary.sums:
+            print_line(
+                f"  {pluralize(summary.sums, 'secure sum')}: the log names the clients of each, and has no "
+                "signatures of masked replies"
+            )
+        for client, number in sorted(summary.dropouts.items()):
+            print_line(f"  {client} dropped out of {pluralize(number, 'sum')}")
         for client, outcomes in summary.document()["replies"].items():
             counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
             suspended = f"; suspended: {summary.suspended[client]}" if client in summary.suspended else ""
@@ -258,7 +265,8 @@ def _describe_signatures(summary: AuditSummary) -> str:
     if summary.signatures is None:
         return 'signatures: not verified, which needs pip install "fedgram[flower]"'
     introduced, answered = summary.introductions, summary.signatures - summary.introductions
-    return f"valid signatures: {introduced} of introductions, {answered} of replies"
+    replies = "" if summary.sums else f", {answered} of replies"
+    return f"valid signatures: {introduced} of introductions{replies}"
 
 
 @runs_app.command()

@@ -78,7 +78,8 @@ class AuditSummary:
     `last` is the hash of the last line: note it elsewhere to detect a log that was replaced as a whole.
     `introductions` counts the accepted ones, `replies` (client, outcome) of all replies to later messages,
     and `refusals` lists what was refused. `signatures` counts the valid ones of introductions and replies; it
-    is None if the library for them is not installed.
+    is None if the library for them is not installed. A secure run logs `sums` instead of replies, and who
+    dropped out of how many (`dropouts`).
     """
 
     path: Path
@@ -89,6 +90,8 @@ class AuditSummary:
     refusals: tuple[dict[str, Any], ...] = ()
     suspended: dict[str, str] = field(default_factory=dict)
     signatures: int | None = None
+    sums: int = 0
+    dropouts: Counter[str] = field(default_factory=Counter)
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON of `fedgram runs audit --json`."""
@@ -104,6 +107,8 @@ class AuditSummary:
             "replies": by_client,
             "refusals": list(self.refusals),
             "suspended": self.suspended,
+            "sums": self.sums,
+            "dropouts": dict(sorted(self.dropouts.items())),
         }
 
 
@@ -137,8 +142,9 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
     >>> summary.lines, summary.replies["oslo", "accepted"]
     (2, 1)
     """
-    last, lines, introductions, is_anchored = FIRST, 0, 0, anchor in (None, FIRST)
+    last, lines, introductions, sums, is_anchored = FIRST, 0, 0, 0, anchor in (None, FIRST)
     replies: Counter[tuple[str, str]] = Counter()
+    dropouts: Counter[str] = Counter()
     refusals: list[dict[str, Any]] = []
     suspended: dict[str, str] = {}
     keys: dict[str, str] = {}
@@ -159,6 +165,9 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
             signatures += 1
         if event == "reply":
             replies[client, str(entry.get("outcome"))] += 1
+        if event == "sum":
+            sums += 1
+            dropouts.update(map(str, entry.get("dropped", ())))
         if entry.get("outcome") == REFUSED:
             refusals.append({key: value for key, value in entry.items() if key != "previous"})
         if event == "suspend":
@@ -167,7 +176,9 @@ def read_audit(path: Path, anchor: str | None = None) -> AuditSummary:
             suspended.pop(client, None)
     if not is_anchored:
         raise _broken(path, "lines are missing at its end")
-    return AuditSummary(path, lines, last, introductions, replies, tuple(refusals), suspended, signatures)
+    return AuditSummary(
+        path, lines, last, introductions, replies, tuple(refusals), suspended, signatures, sums, dropouts
+    )
 
 
 def hash_line(line: bytes) -> str:
