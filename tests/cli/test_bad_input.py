@@ -56,6 +56,44 @@ def test_each_bad_table_has_one_sentence(folder, options):
     assert "zothers.csv' has no column 'b', but other files do. Add it, or drop" in refusal(folder, *options)
 
 
+PRIVATE = ["--epsilon", "1", "--delta", "1e-6", "--bounds", "0:1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        ("moments", ["--epsilon", "1"], "Private moments need --epsilon, --delta and --bounds."),
+        ("moments", [*PRIVATE, "--epsilon", "-1"], "epsilon must be a positive number, not -1.0."),
+        ("moments", [*PRIVATE, "--delta", "2"], "delta must be between 0 and 1, not 2.0."),
+        ("moments", [*PRIVATE, "--bounds", "1:0"], "Every low bound must be below its high bound."),
+        ("moments", [*PRIVATE, "--bounds", "0:1,0:1"], "--bounds has 2 pairs for 1 target"),
+        ("moments", [*PRIVATE, "--robust"], "--robust clips at values that come from the rows."),
+        ("moments", ["-o", "moments.txt"], "A moments file must end in .json"),
+        ("predict", ["--lambda-h", "0"], "features (lambda_h) must be a positive number"),
+        ("predict", ["--rounds", "-1"], "--rounds must be 0 or more, not -1."),
+        ("predict", ["--proximal", "-1"], "The proximal weight must be positive, not -1.0."),
+        ("predict", ["--figure", "gap.txt"], "The figure 'gap.txt' must end in .png"),
+        ("explain", ["--lambda-w", "0"], "head (lambda_w) must be a positive number"),
+        ("explain", ["--figure", "no/gap.png"], "Cannot write 'no/gap.png': its folder does not exist"),
+        ("correct", ["--strength", "2"], "strength must be a number between 0 and 1, not 2.0."),
+        ("explore", ["--lambda-h", "0"], "features (lambda_h) must be a positive number"),
+        ("advise", ["--seeds", "0"], "Invalid --seeds: '0'."),
+        ("advise", ["--rounds", "0"], "rounds must be positive, not 0."),
+        ("advise", ["--engine", "flower"], "Unknown engine: 'flower'."),
+        ("advise", ["--test-fraction", "1"], "The test fraction must be at least 0 and below 1"),
+        ("train", ["--seeds", "0"], "Invalid --seeds: '0'."),
+        ("train", ["--validation", "2"], "The validation fraction must be between 0 and 1, not 2.0."),
+    ],
+)
+def test_options_are_checked_before_a_table_is_read(command, options, said, tmp_path):
+    """A table that does not exist would be reported instead."""
+    inputs = ["--inputs", "a"] if command in ("advise", "train") else []
+    table = [tmp_path / "missing.csv", "--client", "site", "--targets", "y", *inputs]
+    done = fedgram(command, *table, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
 def test_times_that_do_not_parse(folder):
     rows = table()
     rows.loc[5, "day"] = "soon"

@@ -430,10 +430,10 @@ BAD_CALLS = [
     (["correct", "{moments}", "-o", "copy.csv"], "A correction file must end in .json: 'copy.csv'"),
     (["moments", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
     (["correct", "{moments}", "-o", "{moments}"], "Cannot overwrite the input file"),
-    (["predict", "{moments}", "--figure", "{moments}"], "Cannot overwrite the input file"),
+    (["predict", "{moments}", "--figure", "{moments}"], "must end in .png, .svg or .pdf"),
     (
         ["moments", "{examples}", "--client", "site", "--targets", "east,north", "-o", "{example}"],
-        "Cannot overwrite the input file",
+        "A moments file must end in .json",
     ),
     (["predict"], "Missing argument"),
     (["foretell"], "No such command"),

@@ -293,7 +293,7 @@ def test_names_of_datasets_are_text_or_numbers():
             r"validation rows already\. Call with_validation_in_training\(\) first",
         ),
         (lambda problem: problem.hold_out_validation(0.2, seed=-1), "A seed must be a whole number"),
-        (lambda problem: problem.hold_out_validation("0.2"), "validation must be between 0 and 1, not 0.2"),
+        (lambda problem: problem.hold_out_validation("0.2"), "fraction must be between 0 and 1, not 0.2"),
         (lambda problem: Problem.from_arrays({"": [[1.0]], "b": [[1.0]]}, {"": [[1.0]], "b": [[1.0]]}),
          "A client has no name"),
         (lambda problem: Problem.from_arrays([NOTHING] * 2, [np.ones((3, 1))] * 2), "have no inputs"),

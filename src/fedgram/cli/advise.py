@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from fedgram._util.files import check_folder_of
+from fedgram._util.cluster import check_engine
 from fedgram._util.text import join_names
 from fedgram.cli import options
 from fedgram.cli.app import app, print_json
 from fedgram.cli.parsing import parse_seeds, parse_units
 from fedgram.runs.advice import ALONE, ALONE_LABELS, Advice
+from fedgram.runs.train_config import TrainConfig
 
 
 @app.command()
@@ -50,20 +51,20 @@ def advise(
 
     fedgram advise beijing-stations
     """
-    from fedgram.cli.inputs import load_site_problem, parse_table_spec
+    from fedgram.cli.inputs import check_figure, load_site_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
     from fedgram.display.advice import draw_advice, print_advice
     from fedgram.display.console import make_console
-    from fedgram.display.plotting import figure_suffix
 
     spec = parse_table_spec(
         client, inputs, targets, test_fraction, where, drop_missing, time, impute, categories
     )
+    numbers = parse_seeds(seeds)
+    check_engine(engine)
+    check_figure(figure)
+    TrainConfig(rounds=1 if rounds is None else rounds, epochs=1 if epochs is None else epochs)  # checks them
     problem = load_site_problem(data, data_dir, spec, data_seed)
     target_units = parse_units(units, problem.target_names or problem.moments.targets)
-    if figure:  # reject it before training
-        figure_suffix(figure)
-        check_folder_of(figure)
 
     # after the table is read: importing torch takes seconds
     from fedgram.training.advise import advise as compare
@@ -73,7 +74,7 @@ def advise(
     plan = Plan.from_backbone(backbone, rounds, epochs) if has_plan else None
     with progress_bar() as progress:
         advice = compare(
-            problem, plan=plan, seeds=parse_seeds(seeds), device=device, engine=engine,
+            problem, plan=plan, seeds=numbers, device=device, engine=engine,
             on_progress=progress.on_fraction,
         )  # fmt: skip
     if figure:
@@ -92,7 +93,7 @@ def advise(
         typer.echo(
             f"The command below trains networks, but {ALONE_LABELS[advice.alone]} has less error{fit}."
         )
-    networks = len(parse_seeds(seeds))
+    networks = len(numbers)
     what = "it" if networks == 1 else f"one network (the errors above are those of {networks}, averaged)"
     flags, rows = spec.flags, ""
     if flags.get("--client"):

@@ -54,7 +54,7 @@ def explore(
     from fedgram.display.explorer.page import describe_data, write_explorer
 
     check_suffix(output, "The explorer is a web page; its file", ".html", ".htm")
-    described = None
+    described, penalty = None, Penalty(lambda_h, lambda_w)
     if not data:
         flags: dict[str, object] = {"--client": client, "--site": site, "--targets": targets}
         flags |= {
@@ -68,7 +68,7 @@ def explore(
         loaded = load_moments(data, client, site, targets, where, drop_missing, min_rows, weights)
         check_not_overwritten(output, loaded.files)
         name = ", ".join(Path(path).name for path in loaded.paths)
-        described = describe_data(loaded.moments, Penalty(lambda_h, lambda_w), name)
+        described = describe_data(loaded.moments, penalty, name)
     size = write_explorer(output, described)
     typer.echo(f"Wrote {output} ({size / 1000:.0f} kB). Open it in a browser.")
     if open_page:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram._util.errors import InputError
+from fedgram._util.files import check_folder_of
 from fedgram._util.text import split_names, suggest
 from fedgram.cli.app import print_line
 from fedgram.cli.parsing import parse_weights
 from fedgram.data.datasets import registry
 from fedgram.data.datasets.dataset import Options
-from fedgram.data.holdout import VALIDATION_FRACTION
+from fedgram.data.holdout import VALIDATION_FRACTION, check_test_fraction
 from fedgram.data.problem import Problem
 from fedgram.data.tables.files import drop_duplicate_paths, expand_paths, is_table, list_files
 from fedgram.data.tables.read_rows import TableSpec, read_table
@@ -52,6 +53,15 @@ def check_suffix(output: str | Path | None, what: str, *suffixes: str) -> None:
     """Reject an output file that does not end in one of the suffixes, as data files do."""
     if output is not None and Path(output).suffix.lower() not in suffixes:
         raise InputError(f"{what} must end in {suffixes[0]}: '{output}'.", field="output")
+
+
+def check_figure(path: str | Path | None) -> None:
+    """Reject a figure that cannot be written, before anything is computed for it."""
+    if path is not None:
+        from fedgram.display.plotting import figure_suffix
+
+        figure_suffix(path)
+        check_folder_of(path)
 
 
 def load_moments(
@@ -255,6 +265,8 @@ def parse_table_spec(
     kind: str | None = None,
 ) -> TableSpec:
     """Collect the options for tables; lists are separated by commas."""
+    if test_fraction is not None:
+        check_test_fraction(test_fraction)
     if impute not in (None, "median"):
         raise InputError(f"Unknown --impute: '{impute}'. Use 'median'.", field="impute")
     return TableSpec(

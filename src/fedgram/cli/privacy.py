@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, split_names
 from fedgram.cli.options import table_option
@@ -25,23 +27,40 @@ Bounds = Annotated[
 ]
 
 
-def release_moments(
-    loaded: LoadedMoments, epsilon: float | None, delta: float | None, bounds: str | None
-) -> Moments:
-    """Compute private moments of the rows of a table."""
-    from fedgram.data.private_moments import PRIVATE, private_moments
-    from fedgram.data.tables.read_sample import MAX_ROWS
+def check_release(
+    epsilon: float | None, delta: float | None, bounds: str | None, targets: int, *, is_robust: bool
+) -> bool:
+    """Return whether the options of private moments are given; reject those that are not valid.
 
+    targets: how many the command line names, 0 for none.
+    """
+    from fedgram.data.private_moments import PRIVATE
+    from fedgram.theory.privacy import Privacy
+
+    if epsilon is None and delta is None and bounds is None:
+        return False
     if epsilon is None or delta is None or bounds is None:
         raise InputError("Private moments need --epsilon, --delta and --bounds.", field="epsilon")
-    sample, summary = loaded.sample, loaded.moments
-    if sample is None:
-        raise InputError("Private moments need a table, not moments files. Pass the rows.", field="data")
-    if sample.is_robust:
+    if is_robust:
         raise InputError(
             "--robust clips at values that come from the rows. Use --bounds alone for private moments.",
             field="robust",
         )
+    pairs = [[-1.0, 1.0]]
+    if bounds != PRIVATE:
+        pairs = check_pairs(bounds, targets) if targets else parse_bounds(bounds)
+    Privacy(epsilon, delta, np.array(pairs), 0.0)
+    return True
+
+
+def release_moments(loaded: LoadedMoments, epsilon: float, delta: float, bounds: str) -> Moments:
+    """Compute private moments of the rows of a table."""
+    from fedgram.data.private_moments import PRIVATE, private_moments
+    from fedgram.data.tables.read_sample import MAX_ROWS
+
+    sample, summary = loaded.sample, loaded.moments
+    if sample is None:
+        raise InputError("Private moments need a table, not moments files. Pass the rows.", field="data")
     rows = {client: sample.rows[client] for client in summary.clients}
     if sum(map(len, rows.values())) < summary.count.sum():
         raise InputError(

@@ -10,7 +10,13 @@ import typer
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.text import split_names
 from fedgram.cli.app import app, print_json
-from fedgram.cli.inputs import LoadedMoments, check_not_overwritten, check_suffix, load_moments
+from fedgram.cli.inputs import (
+    LoadedMoments,
+    check_figure,
+    check_not_overwritten,
+    check_suffix,
+    load_moments,
+)
 from fedgram.cli.options import (
     AllClients,
     Client,
@@ -31,7 +37,7 @@ from fedgram.cli.options import (
     table_option,
 )
 from fedgram.cli.parsing import parse_units
-from fedgram.cli.privacy import Bounds, Delta, Epsilon, release_moments
+from fedgram.cli.privacy import Bounds, Delta, Epsilon, check_release, release_moments
 from fedgram.theory.penalty import Penalty
 
 if TYPE_CHECKING:
@@ -97,6 +103,8 @@ def moments(
     """
     from fedgram.display.sentences import dimensions
 
+    check_suffix(output, "A moments file", ".json")
+    is_private = check_release(epsilon, delta, bounds, len(split_names(targets or "")), is_robust=robust)
     loaded = load_moments(
         data,
         client,
@@ -107,13 +115,12 @@ def moments(
         min_rows,
         weights,
         robust,
-        with_rows=epsilon is not None,
+        with_rows=is_private,
     )
     summary = loaded.moments
-    if epsilon is not None or delta is not None or bounds is not None:
+    if epsilon is not None and delta is not None and bounds is not None:
         summary = release_moments(loaded, epsilon, delta, bounds)
     check_not_overwritten(output, loaded.files)
-    check_suffix(output, "A moments file", ".json")
     if output is None or as_json:
         print_json(summary.document())
     if output is not None:
@@ -151,16 +158,23 @@ def predict(
 ) -> None:
     """Predict the result of federated averaging and its gap to centralized training."""
     from fedgram.display import prediction_json, prediction_tables
+    from fedgram.theory.proximal import check_proximal
 
+    penalty = Penalty(lambda_h, lambda_w)
+    if initial is not None and rounds is None:
+        raise InputError("--initial needs --rounds.", field="rounds")
+    if rounds is not None and rounds < 0:
+        raise InputError(f"--rounds must be 0 or more, not {rounds}.", field="rounds")
+    if rounds is not None and rounds > MAX_ROUNDS:
+        raise InputError(f"--rounds {rounds} is too many. Pass at most {MAX_ROUNDS:,}.", field="rounds")
+    if proximal is not None:
+        check_proximal(proximal)
+    check_figure(figure)
     loaded = load_moments(
         data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
     )
     names = parse_units(units, loaded.moments.targets)
-    analysis = _analyze(loaded, Penalty(lambda_h, lambda_w), bool(standardize), names, resamples=0)
-    if initial is not None and rounds is None:
-        raise InputError("--initial needs --rounds.", field="rounds")
-    if rounds is not None and rounds > MAX_ROUNDS:
-        raise InputError(f"--rounds {rounds} is too many. Pass at most {MAX_ROUNDS:,}.", field="rounds")
+    analysis = _analyze(loaded, penalty, bool(standardize), names, resamples=0)
     path = None
     if rounds is not None:
         start = _initial_gram(initial, len(loaded.moments.targets))
@@ -206,13 +220,15 @@ def explain(
         )
     if time is not None and not split_names(time):
         raise InputError("--time names no column. Name one, or leave it out.", field="time")
+    penalty = Penalty(lambda_h, lambda_w)
+    check_figure(figure)
     loaded = load_moments(
         data, client, site, targets, where, drop_missing, min_rows, weights, robust, time, with_rows=True
     )
     if standardize is None:
         deviation = loaded.moments.pooled.deviation
         standardize = bool(deviation.max() > DIFFERENT_SCALES * deviation.min() > 0)
-    penalty, names = Penalty(lambda_h, lambda_w), parse_units(units, loaded.moments.targets)
+    names = parse_units(units, loaded.moments.targets)
     analysis = _analyze(loaded, penalty, standardize, names, resamples, in_time=time is not None)
     _draw(analysis, figure, loaded)
     if as_json:
@@ -245,15 +261,18 @@ def correct(
 ) -> None:
     """Compute the correction that removes the gap: the numbers to exchange, and each client's extra loss."""
     from fedgram.display import prediction_json, prediction_tables
+    from fedgram.theory.correct import check_strength
     from fedgram.theory.correct import correct as compute_correction
     from fedgram.theory.predict import initial_head
 
+    penalty = Penalty(lambda_h, lambda_w)
+    check_strength(strength)
+    check_suffix(output, "A correction file", ".json")
     loaded = load_moments(
         data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
     )
     check_not_overwritten(output, loaded.files)
-    check_suffix(output, "A correction file", ".json")
-    penalty, (summary, scale) = Penalty(lambda_h, lambda_w), _scale_targets(loaded.moments, bool(standardize))
+    summary, scale = _scale_targets(loaded.moments, bool(standardize))
     correction = compute_correction(summary, penalty, strength)
     size, names = len(summary.targets), parse_units(units, summary.targets)
     head = initial_head(_initial_gram(initial, size), size)

@@ -120,7 +120,7 @@ def train(
     from fedgram.cli.inputs import load_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
-    from fedgram.data.holdout import VALIDATION_FRACTION
+    from fedgram.data.holdout import VALIDATION_FRACTION, check_validation_fraction
     from fedgram.display import run_tables
     from fedgram.display.console import make_console
     from fedgram.display.training_table import print_training
@@ -134,9 +134,12 @@ def train(
     table = parse_table_spec(
         client, inputs, targets, test_fraction, where, drop_missing, time, impute, categories, kind
     )
-    procedures = split_values(*procedure)
+    procedures, numbers = split_values(*procedure), parse_seeds(seeds)
+    check_engine(engine)
     needs_validation = any(Procedure.parse(each).needs_validation for each in procedures)
     fraction = validation if validation is not None else VALIDATION_FRACTION if needs_validation else None
+    if fraction is not None:
+        check_validation_fraction(fraction)
     problem = load_problem(
         dataset, data_dir, Options(data_seed, variant, larger), table, standardize=standardize,
         validation=fraction,
@@ -147,9 +150,9 @@ def train(
     from fedgram.training.engines import TRAINERS  # after the table is read: importing torch takes seconds
 
     with progress_bar(kept="finished rounds") as progress:
-        runs = TRAINERS[check_engine(engine)](
-            problem, backbone or _default_backbone(problem), procedures, parse_seeds(seeds),
-            config, folder=out, device=device, keep_models=keep_models, on_epoch=progress.on_epoch,
+        runs = TRAINERS[engine](
+            problem, backbone or _default_backbone(problem), procedures, numbers, config,
+            folder=out, device=device, keep_models=keep_models, on_epoch=progress.on_epoch,
             on_warning=progress.log,
         )  # fmt: skip
     if as_json:

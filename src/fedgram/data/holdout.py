@@ -27,6 +27,22 @@ MIN_ROWS_OF_SMALL_SITES = 5
 MOST_MOVED = 2
 
 
+def check_test_fraction(fraction: float) -> None:
+    """Reject a fraction of rows for testing that is out of range."""
+    if not 0.0 <= as_float(fraction) < 1.0:
+        raise InputError(
+            f"The test fraction must be at least 0 and below 1, not {fraction}.", field="test_fraction"
+        )
+
+
+def check_validation_fraction(fraction: float) -> None:
+    """Reject a fraction of training rows for validation that is out of range."""
+    if not 0.0 < as_float(fraction) < 1.0:
+        raise InputError(
+            f"The validation fraction must be between 0 and 1, not {fraction}.", field="validation"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class RowParts:
     """Indices of one site's rows, ascending or in order of given times: train, validation and test."""
@@ -83,15 +99,8 @@ def divide_rows(
     >>> parts["south"].train, parts["south"].test
     (array([0, 1, 2]), array([], dtype=int64))
     """
-    if not 0.0 <= as_float(fraction) < 1.0:
-        raise InputError(
-            f"The test fraction must be at least 0 and below 1, not {fraction}.", field="test_fraction"
-        )
-    if not 0.0 < as_float(validation_fraction) < 1.0:
-        raise InputError(
-            f"The validation fraction must be between 0 and 1, not {validation_fraction}.",
-            field="validation",
-        )
+    check_test_fraction(fraction)
+    check_validation_fraction(validation_fraction)
     parts, least = {}, least_divided(rows.values())
     for site, count in rows.items():
         ranked, times = _rank_rows(count, site, seed, order)

@@ -9,13 +9,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedgram._util.arrays import as_float
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.frames import align_columns
 from fedgram._util.text import as_names, escape_text, pluralize, quote_list
 from fedgram.data.equal_inputs import average_equal_inputs
-from fedgram.data.holdout import draw_validation_rows
+from fedgram.data.holdout import check_validation_fraction, draw_validation_rows
 from fedgram.data.split import Split
 from fedgram.data.validation import (
     check_columns,
@@ -312,8 +311,7 @@ class Problem(DisplayMethods):
         InputError
             If the fraction is not between 0 and 1, or if the problem has validation rows already.
         """
-        if not 0 < as_float(fraction) < 1:
-            raise InputError(f"validation must be between 0 and 1, not {fraction}.", field="validation")
+        check_validation_fraction(fraction)
         if self.validation:
             raise InputError(
                 "The problem has validation rows already. Call with_validation_in_training() first.",

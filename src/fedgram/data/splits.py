@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float
+from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError, check_type
-from fedgram.data.holdout import site_generator
+from fedgram.data.holdout import check_test_fraction, site_generator
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 
@@ -57,9 +57,7 @@ def split_rows(
 
     A client gets the same rows alone and among others.
     """
-    if not 0.0 <= as_float(test_fraction) < 1.0:
-        message = f"The test fraction must be at least 0 and below 1, not {test_fraction}."
-        raise InputError(message, field="test_fraction")
+    check_test_fraction(test_fraction)
     train, test = {}, {}
     for client, split in rows.items():
         order = site_generator(client, seed).permutation(len(split))

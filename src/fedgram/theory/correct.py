@@ -189,11 +189,16 @@ def correct(moments: Moments, penalty: Penalty | None = None, strength: float = 
     """
     check_federation(moments, "correct()")
     penalty = Penalty.or_default(penalty)
-    if not 0.0 <= as_float(strength) <= 1.0:
-        raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
+    check_strength(strength)
     correction = build_correction(moments, penalty, float(strength))
     check_centralized(correction.centralized, moments, penalty)
     return correction
+
+
+def check_strength(strength: float) -> None:
+    """Reject a strength that is out of range."""
+    if not 0.0 <= as_float(strength) <= 1.0:
+        raise InputError(f"strength must be a number between 0 and 1, not {strength}.", field="strength")
 
 
 def build_correction(moments: Moments, penalty: Penalty, strength: float) -> Correction:
