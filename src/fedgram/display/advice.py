@@ -223,7 +223,8 @@ def _site_table(advice: Advice, shown: int) -> PlainTable:
     compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
     some = f"{shown} of {len(advice.sites):,} sites (--all shows the others)"
     which = some if shown < len(advice.sites) else "each site"
-    table = plain_table(title=f"Held-out rows of {which}", title_justify="left", collapse_padding=True)
+    title = f"Held-out rows of {which}"
+    table = plain_table(title=title, title_justify="left", collapse_padding=True, keys=2)
     for heading in ("site", "target"):
         table.add_column(heading)
     for heading in ("RMSE alone", "federated", "pooled", "R² alone", "federated", "pooled"):

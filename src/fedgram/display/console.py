@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from rich import box
@@ -35,7 +38,14 @@ class EscapingConsole(Console):
 
 
 class PlainTable(Table):
-    """A table that cuts nothing: numbers stay whole, text and headings continue on the next line."""
+    """A table that cuts nothing: numbers stay whole, text and headings continue on the next line.
+
+    `keys` columns say what a row is about. If a table is too wide, its parts all have them.
+    """
+
+    def __init__(self, *, keys: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        self.keys = keys
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row; line ends in cells are escaped."""
@@ -51,6 +61,8 @@ class PlainTable(Table):
 
         Words stay whole where there is room. Rich itself would cut numbers, and leave no room for names.
         """
+        for column in self.columns:
+            column.width = None
         sizes = [_column_widths(console, column) for column in self.columns]
         natural, *floors = zip(*sizes, strict=True)
         gaps = _measure(console, self).maximum - sum(natural)
@@ -60,6 +72,28 @@ class PlainTable(Table):
         for column, own in zip(self.columns, widths, strict=True):
             column.width = own
         return sum(widths) + gaps
+
+    def split(self, console: Console, width: int) -> list[PlainTable]:
+        """Return tables with some of the columns each, no wider than `width` if they can be that narrow."""
+        if (least := self.fit(console, width)) <= width:
+            return [self]
+        gaps = least - sum(column.width or 0 for column in self.columns)
+        sizes = [_column_widths(console, each)[1] + ceil(gaps / len(self.columns)) for each in self.columns]
+        parts: list[list[int]] = []
+        for number in range(self.keys, len(self.columns)):
+            if parts and sum(sizes[each] for each in (*parts[-1], number)) <= width:
+                parts[-1].append(number)
+            else:
+                parts.append([*range(self.keys), number])
+        return [self._select(part) for part in parts]
+
+    def _select(self, numbers: Sequence[int]) -> PlainTable:
+        """Return a table of some of the columns."""
+        part = copy(self)
+        part.columns = [
+            replace(self.columns[number], _index=place, width=None) for place, number in enumerate(numbers)
+        ]
+        return part
 
 
 def make_console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
@@ -76,11 +110,14 @@ def print_wrapped(console: Console, line: str) -> None:
 
 
 def print_table(console: Console, table: PlainTable, indent: int = 0) -> None:
-    """Print a table; where it is wider than the terminal, its lines continue on the next."""
-    width = indent + table.fit(console, console.width - indent)
-    indented = Padding(table, (0, 0, 0, indent), expand=False)
-    lines = console.render_lines(indented, console.options.update(width=width), pad=False)
-    console.print(SegmentLines(lines, new_lines=True), crop=False)
+    """Print a table; where it is too wide, the other columns follow below, and what they are about again."""
+    for number, part in enumerate(table.split(console, console.width - indent)):
+        if number:
+            part.title = None
+        width = indent + part.fit(console, console.width - indent)
+        indented = Padding(part, (0, 0, 0, indent), expand=False)
+        lines = console.render_lines(indented, console.options.update(width=width), pad=False)
+        console.print(SegmentLines(lines, new_lines=True), crop=False)
 
 
 def plain_table(**options: Any) -> PlainTable:

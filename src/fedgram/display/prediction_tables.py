@@ -164,7 +164,7 @@ def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
     effects, moments, found = analysis.effects, analysis.moments, analysis.intervals
     interval_heading = [f"{found.level:.0%} interval"] if found else []
     headings = ["mean error", *interval_heading, "corrected error"]
-    table = _table("Client", "target", *headings, "RMS: shared", "RMS: private", "RMS: corrected")
+    table = _table("Client", "target", *headings, "RMS: shared", "RMS: private", "RMS: corrected", keys=2)
     deviation = moments.pooled.deviation * analysis.unit_scale
     size = np.abs(effects.shared.mean_error) / deviation
     for at in np.argsort(-size, axis=None, kind="stable")[: None if show_all else MAX_EFFECTS]:
@@ -251,8 +251,8 @@ def _list_trajectory(prediction: Prediction, trajectory: Array, show_all: bool) 
     return Listing("", table)
 
 
-def _table(*headings: str) -> PlainTable:
-    table = plain_table()
+def _table(*headings: str, keys: int = 1) -> PlainTable:
+    table = plain_table(keys=keys)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
     return table

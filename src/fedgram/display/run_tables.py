@@ -47,7 +47,7 @@ def print_comparison(runs: Sequence[StoredRun]) -> None:
         has_limit = bool(setting.limited)
         known = ([name for name in names if name in setting.metrics] for names in TABLES)
         for metrics in filter(None, known):
-            table = _table("procedure", *(["target"] if has_limit else []), *metrics)
+            table = _table("procedure", *(["target"] if has_limit else []), *metrics, keys=1 + has_limit)
             for group in setting.groups:
                 target = [group.target] if has_limit else []
                 spreads = (str(group.spread(name)) for name in metrics)
@@ -66,7 +66,7 @@ def print_list(runs: Sequence[StoredRun]) -> None:
     """Print `fedgram runs list`."""
     for setting, group in groupby(runs, key=run_sentences.setting):
         print_wrapped(console, f"{setting}:")
-        table = _table("procedure", "seed", "state", "seconds", "memory")
+        table = _table("procedure", "seed", "state", "seconds", "memory", keys=2)
         for run in group:
             setup, account = run.setup, run.account
             seconds = f"{account.seconds_per_run:.3g}"
@@ -147,8 +147,8 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _table(*headings: str) -> PlainTable:
-    table = plain_table(collapse_padding=True)
+def _table(*headings: str, keys: int = 1) -> PlainTable:
+    table = plain_table(collapse_padding=True, keys=keys)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
     return table

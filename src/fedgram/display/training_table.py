@@ -66,7 +66,7 @@ def _describe_columns(setting: Comparison) -> str:
 
 
 def _training_table(setting: Comparison, tested: Tested, all_sites: bool) -> PlainTable:
-    table = plain_table(collapse_padding=True)
+    table = plain_table(collapse_padding=True, keys=3)
     for heading in ("procedure", "site", "target", "RMSE", "R²", "from limit", "from centralized"):
         is_name = heading in ("procedure", "site", "target")
         table.add_column(heading, justify="left" if is_name else "right")
