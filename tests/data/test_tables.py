@@ -280,6 +280,17 @@ def test_sites_have_the_same_names_in_text_files_parquet_files_and_frames(values
         assert set(problem.clients) == set(names)
 
 
+def test_sites_in_single_and_double_precision_have_one_name_or_are_refused():
+    for site, dtype in ("single", np.float32), ("double", np.float64):
+        write(frame().assign(site=np.resize([2.5, 7, 16777216], 90).astype(dtype)), f"{site}.parquet")
+    assert read(["double.parquet", "single.parquet"]).clients == ("2.5", "7", "16777216")
+    write(frame().assign(site=np.resize([0.1, 2.5], 90).astype(np.float32)), "single.parquet")
+    assert read("single.parquet").clients == ("0.1", "2.5")
+    message = "have type FLOAT in 'single.parquet' but DOUBLE in 'double.parquet', so one client may get two"
+    with pytest.raises(InputError, match=message):
+        read(["double.parquet", "single.parquet"])
+
+
 def test_text_of_times_that_are_written_in_another_way_is_a_name_as_it_is():
     write(frame(clients=("01/02/2020 00:00:00", "03/04/2020 00:00:00")), "data.csv")
     assert read("data.csv").clients == ("01/02/2020 00:00:00", "03/04/2020 00:00:00")

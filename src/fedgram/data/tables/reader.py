@@ -168,7 +168,7 @@ def _is_used(name: str, table: SourceTable) -> bool:
 
 
 def _check_client_types(table: SourceTable, files: list[str]) -> None:
-    """Reject files that name a client 7.0 or true where others name it 7 or True."""
+    """Reject files that name a client 7.0, true or 0.1000000015 where others name it 7, True or 0.1."""
     if table.is_single or all(map(is_text, files)) or table.client in folder_keys(files):
         return  # in text files and folder names, all clients are text
     kinds: dict[str, str] = {}
@@ -176,13 +176,24 @@ def _check_client_types(table: SourceTable, files: list[str]) -> None:
         types = {} if is_text(file) else column_types(table, table.reader.select([file], {}))
         kind = "VARCHAR" if is_text(file) else types.get(table.client, "")
         kinds.setdefault(kind.partition("(")[0], file)
-    if len(kinds) > 1 and ("BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))):
+    has_two_forms = "BOOLEAN" in kinds or ("VARCHAR" in kinds and not _DECIMAL.isdisjoint(kinds))
+    if {"FLOAT", "DOUBLE"} <= set(kinds) and _has_rounded_clients(table):
+        kinds, has_two_forms = {kind: kinds[kind] for kind in ("FLOAT", "DOUBLE")}, True
+    if len(kinds) > 1 and has_two_forms:
         (kind, file), (other_kind, other_file), *_ = kinds.items()
         raise InputError(
             f"Clients in '{table.client}' have type {kind} in '{file}' but {other_kind} in '{other_file}', "
             "so one client may get two names. Convert them to text.",
             field=table.client,
         )
+
+
+def _has_rounded_clients(table: SourceTable) -> bool:
+    """Whether numbers of the view `source` come from single precision and are not exact, as 0.1 is not."""
+    name = sql_name(table.client)
+    single = f"TRY_CAST({name} AS FLOAT)"
+    rounded = f"{name} = {single}::DOUBLE AND {name} <> {single}::VARCHAR::DOUBLE"
+    return table.connection.execute(f"FROM source WHERE {rounded} LIMIT 1").fetchone() is not None
 
 
 def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
