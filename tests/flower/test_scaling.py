@@ -20,7 +20,7 @@ from fedgram.flower.client import Client
 from fedgram.flower.config import FederationConfig
 from fedgram.flower.introduction import ClientInfo, find_distant_columns, read_introduction
 from fedgram.flower.messages import EVALUATE, GridTransport, Payload, RejectedReplyError
-from fedgram.flower.scaling import Scaling, measure_columns
+from fedgram.flower.scaling import Scaling, measure_columns, name_inputs
 from fedgram.flower.secure_server import run_secure_server
 from fedgram.flower.server import run_server
 from fedgram.runs.train_config import TrainConfig
@@ -194,6 +194,31 @@ def test_columns_that_secure_sums_round_to_constants_are_named():
         "Input 1 counts as constant: its variance is below 5e-20, to which secure sums are rounded. If it "
         "varies, multiply it by a large number."
     ]
+
+
+@pytest.mark.parametrize("inputs", ["", "hour,minute,second"], ids=["numbers", "names"])
+@pytest.mark.parametrize("server", [run_server, run_secure_server])
+def test_federations_name_constant_inputs(tmp_path, caplog, monkeypatch, server, inputs):
+    rows = problem()
+    for split in (*rows.train.values(), *rows.test.values()):
+        split.inputs[:, 1] = 0.1
+    monkeypatch.setitem(globals(), "problem", lambda: rows)
+    serve(grid_of(tmp_path, inputs=inputs, secure=server is run_secure_server), server)
+    name = "'minute'" if inputs else "Input 2"
+    said = [each.getMessage() for each in caplog.records if name in each.getMessage()]
+    first = "has only one value in all training rows." if server is run_server else "counts as constant"
+    assert [each.startswith(f"{name} {first}") for each in said] == [True]
+
+
+def test_a_level_without_training_rows_is_no_constant_input():
+    selection = {"inputs": ["sex", "unit", "age"], "categories": {"sex": ["F", "M", "X"], "unit": ["kg"]}}
+    names = name_inputs(selection, 5)
+    assert names == ["'sex'", "'sex'", "'sex'", "'unit'", "'age'"]
+    scale = np.array([0.5, 0.5, NO_EFFECT, NO_EFFECT, 2.0])
+    sentence = Scaling(np.zeros(5), scale, np.zeros(1), np.ones(1)).describe_constants(names)
+    assert sentence is not None
+    assert sentence.startswith("'unit' has only one value in all training rows.")
+    assert Scaling(np.zeros(5), np.ones(5), np.zeros(1), np.ones(1)).describe_constants(names) is None
 
 
 def sum_securely(*parts: Split) -> Scaling:

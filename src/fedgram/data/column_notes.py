@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,11 +23,16 @@ def describe_constants(encoding: Encoding) -> Iterator[str]:
     """Name inputs that have one value in all training rows."""
     constant = [column.name for column in encoding.inputs if np.all(np.equal(column.scale, NO_EFFECT))]
     if constant:
-        has = "has" if len(constant) == 1 else "have"
-        yield (
-            f"{quote_list(constant[:5])} {has} only one value in all training rows. Models ignore such "
-            "inputs, also where new rows have other values."
-        )
+        yield constants_message([f"'{name}'" for name in constant])
+
+
+def constants_message(inputs: Sequence[str]) -> str:
+    """Say that inputs, by quoted name or by number, have one value in all training rows."""
+    has = "has" if len(inputs) == 1 else "have"
+    return (
+        f"{', '.join(inputs[:5])} {has} only one value in all training rows. Models ignore such inputs, also "
+        "where new rows have other values."
+    )
 
 
 def describe_scales(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterator[str]:

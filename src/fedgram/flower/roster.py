@@ -28,7 +28,7 @@ from fedgram.flower.messages import (
     read_reply,
     reply_format,
 )
-from fedgram.flower.scaling import Scaling
+from fedgram.flower.scaling import Scaling, name_inputs
 from fedgram.flower.server_state import SCALING, ServerState, Standing
 from fedgram.runs import Setup, StoredRun
 from fedgram.runs.audit import ACCEPTED, REFUSED, AuditLog
@@ -192,6 +192,8 @@ class Roster:
             self._report(f"The moments of client '{client}' are in doubt: {reason}.")
             self.audit.append("doubt", client=client, reason=reason)
         scaling = Scaling.pool([each.columns for each in infos], infos[0].inputs)
+        if constant := scaling.describe_constants(name_inputs(self.config.row_selection, infos[0].inputs)):
+            log.warning(constant)
         self.state.own[SCALING, 0] = scaling.to_arrays()
         self.clients = {name: info.standardize(scaling) for name, info in self.clients.items()}
 

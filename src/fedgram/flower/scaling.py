@@ -21,6 +21,7 @@ import numpy as np
 from fedgram._util.arrays import SMALLEST_SQUARE, Array
 from fedgram._util.errors import InputError
 from fedgram._util.text import tiny_column_message
+from fedgram.data.column_notes import constants_message
 from fedgram.data.encoded_columns import NO_EFFECT
 from fedgram.data.encoding import CLIP
 from fedgram.data.split import Split
@@ -80,10 +81,12 @@ class Scaling:
         numbers: Sequence[Fraction],
         inputs: int,
         on_warning: Callable[[str], None] = lambda sentence: None,
+        names: Sequence[str] = (),
     ) -> Scaling:
         """Compute pooled moments from the total of all sites' `ColumnMoments.numbers`.
 
-        `on_warning` receives a sentence for each column that counts as constant.
+        `on_warning` receives a sentence for each input or target that counts as constant. `names` are those
+        of all columns.
         """
         rows, *sums = numbers
         columns = len(sums) // 2
@@ -92,13 +95,13 @@ class Scaling:
         # Secure sums round to multiples of 1 / SCALE, so a constant may have a variance of this size.
         rounding = [(1 + 2 * abs(center)) / SCALE for center in mean]
         spread = [each if each > size else Fraction(0) for each, size in zip(spread, rounding, strict=True)]
-        for number, size in enumerate(rounding):
-            if not spread[number]:
-                on_warning(
-                    f"{_number_column(number, inputs)} counts as constant: its variance is below "
-                    f"{float(size):.1g}, to which secure sums are rounded. If it varies, multiply it by a "
-                    "large number."
-                )
+        names = names or [_number_column(number, inputs) for number in range(columns)]
+        sizes = dict(zip(names, rounding, strict=True))
+        for name in find_constants(names, [not each for each in spread]):
+            on_warning(
+                f"{name} counts as constant: its variance is below {float(sizes[name]):.1g}, to which secure "
+                "sums are rounded. If it varies, multiply it by a large number."
+            )
         return cls._from_columns(np.array(mean, np.float64), np.array(spread, np.float64), inputs)
 
     @classmethod
@@ -127,6 +130,11 @@ class Scaling:
     def from_document(cls, document: Mapping[str, Any]) -> Scaling:
         """Read what `document` wrote."""
         return cls(**{name: np.array(value, np.float64) for name, value in document.items()})
+
+    def describe_constants(self, names: Sequence[str]) -> str | None:
+        """Name inputs with one value in all training rows, if there are any; names (I,) of their columns."""
+        constant = find_constants(names, (self.input_scale == NO_EFFECT).tolist())
+        return constants_message(constant) if constant else None
 
     def encode_inputs(self, inputs: Array) -> Array:
         """Standardize inputs (N, I), and clip them at ±CLIP."""
@@ -183,6 +191,22 @@ def measure_columns(site: Site) -> ColumnMoments:
     # A column whose squares become 0 is no constant.
     varies = (columns != first).any(axis=0)
     return ColumnMoments(len(columns), mean, np.where(varies, np.maximum(variance, SMALLEST_SQUARE), 0.0))
+
+
+def name_inputs(row_selection: Mapping[str, Any], columns: int) -> list[str]:
+    """Return the input of each column, quoted, or its number if the run config has other inputs.
+
+    A category has a column for every level.
+    """
+    levels = row_selection.get("categories", {})
+    names = [f"'{name}'" for name in row_selection.get("inputs", ()) for _ in levels.get(name, [name])]
+    return names if len(names) == columns else [_number_column(each, columns) for each in range(columns)]
+
+
+def find_constants(names: Sequence[str], is_constant: Sequence[bool]) -> list[str]:
+    """Return the names whose columns are all constant."""
+    varying = {name for name, constant in zip(names, is_constant, strict=True) if not constant}
+    return [name for name in dict.fromkeys(names) if name not in varying]
 
 
 def _number_column(number: int, inputs: int) -> str:

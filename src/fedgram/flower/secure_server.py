@@ -32,7 +32,7 @@ from fedgram.flower.messages import (
     read_sums,
     reply_format,
 )
-from fedgram.flower.scaling import Scaling
+from fedgram.flower.scaling import Scaling, name_inputs
 from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
@@ -205,7 +205,8 @@ class SecureServer:
             return None
         inputs = self.sums.introduction["inputs"]
         total = self.sums.sum(SCALES, 0, {}, 1 + 2 * (inputs + self.sizes["C"]))
-        return Scaling.from_total(total.numbers, inputs, log.warning)
+        names = [*name_inputs(self.config.row_selection, inputs), *(f"'{name}'" for name in self.targets)]
+        return Scaling.from_total(total.numbers, inputs, log.warning, names)
 
     def _predict(self) -> SumPrediction:
         size, finished = self.sizes["C"], count(1)
