@@ -93,6 +93,7 @@ def test_selection_draws_all_sizes(record):
     assert arguments_of(drawn, "targets", "width", "instances") == [(2, 4, 1)]
     full = keywords_of(selection.EXPERIMENT)
     assert full.pop("redraws")["instances"] == 128
+    assert full.pop("minimizers")["weights"] == [1e2, 1e1, 1, 1e-1, 1e-2, 1e-3, 1e-4]
     for size in SELECTION:
         assert sum(each["instances"] for each in full.values() if tuple(each["size"]) == size) == 128
     assert {each["starts"] for each in full.values()} == {6}

@@ -6,7 +6,15 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedgram.paper.ufm.selection import EXPERIMENT, WEIGHTS, by_size, by_weight, near_optimum, selection
+from fedgram.paper.ufm.selection import (
+    BOUND_WEIGHTS,
+    EXPERIMENT,
+    WEIGHTS,
+    by_size,
+    by_weight,
+    near_optimum,
+    selection,
+)
 from fedgram.theory.geometry import psd
 from fedgram.ufm.instances import SELECTION_SIZES, UNIT, selection_instances
 from fedgram.ufm.joint import Joint, Sample
@@ -33,7 +41,8 @@ def test_counts_are_those_of_the_paper(results):
     full = EXPERIMENT.parts("full")
     settings = [EXPERIMENT.settings_of(part) for part in full.values()]
     assert sum(each["instances"] for each in settings if "size" in each) == 768
-    assert len({str(each["seed"]) for each in settings}) == len(full) == 13
+    assert len({str(each["seed"]) for each in settings}) == len(full) == 14
+    assert (settings[1]["sizes"], settings[1]["instances"]) == (SELECTION_SIZES, 16)
     assert len(WEIGHTS) == 24
     assert min(WEIGHTS) == pytest.approx(1.78e-6, rel=2e-3)
     assert tuple(by_size(results)) == tuple(sorted(SELECTION_SIZES))
@@ -71,6 +80,16 @@ def test_newton_steps_reach_the_head_at_the_end_of_the_path(targets, width):
         assert psd.relative_error(proximal_path(loss, WEIGHTS)[-1].head, head) < 5e-9
 
 
+def test_minimizers_approach_the_selected_head_as_the_weight_falls(results):
+    """Lemma 1: both sides of eq. (15) become equal, and the excess falls as ρ²."""
+    weights, penalized = results["minimizers"].samples_by("weight", "penalized")
+    excess = results["minimizers"].samples_by("weight", "excess")[1]
+    assert penalized.shape == (len(BOUND_WEIGHTS), 3 * 2 * 2)
+    assert (np.diff(penalized, axis=0) < 0).all()
+    assert (np.abs(1 - penalized[0]) < 3 * weights[0]).all()
+    np.testing.assert_allclose(excess[1] / excess[0], weights[1] / weights[0], rtol=0.05)
+
+
 LARGEST = "targets8_width16_batch0"
 
 
@@ -82,13 +101,17 @@ LARGEST = "targets8_width16_batch0"
         (LARGEST, "gram_error", lambda x: x + 1e-12, "selection-exact"),
         (LARGEST, "gram_error", lambda x: x + 1e-2, "selection-unregularised-gram"),
         ("all", "selection_error", lambda x: 1.1 * x, "selection-unregularised-head"),
+        ("minimizers", "excess", lambda x: 4 * x, "selection-excess"),
+        ("minimizers", "excess", lambda x: -x, "selection-excess"),
+        ("minimizers", "penalized", lambda x: 1.001 * x, "selection-penalized"),
+        ("minimizers", "bias", lambda x: 100 * x, "selection-bias"),
         ("redraws", "gram_error", lambda x: 3 * x, "selection-gram-median"),
         ("redraws", "selection_error", lambda x: 3 * x, "selection-head-median"),
     ],
 )
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_wrong_number_misses_its_claim_also_at_quick_scale(results, part, column, wrong, claim, complete):
-    names = [part] if part != "all" else [name for name in results if name != "redraws"]
+    names = [part] if part != "all" else [name for name, table in results.items() if "kind" in table]
     changed = results | {name: results[name] | {column: wrong(results[name][column])} for name in names}
     assert verdicts(results, complete=complete)[claim] != "miss" or (complete and claim in MEDIANS)
     assert verdicts(changed, complete=complete)[claim] == "miss"

@@ -11,6 +11,10 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.paper.storage import Table
+from fedgram.theory.penalty import Penalty
+
+UNEQUAL = (Penalty(features=0.5, head=2.0), Penalty(features=2.0, head=0.5))
+"""Penalties that tell λ_H from λ_W, with the product of one of the suites in Appendix D.2, D.3 and D.5."""
 
 Scale = Literal["full", "quick"]
 Results = Mapping[str, Table]

@@ -9,6 +9,8 @@
 - We read "head initializations" as training of the head alone: L-BFGS minimizes the profiled loss. Its
   minimizers have the same heads as those of the joint loss.
 - Joint solves work in the C + 1 sample directions that contain targets, which changes none of their steps.
+- Lemma 1 (ii) is checked on 16 more clients of each size and pair λ_H ≠ λ_W, for ρ from 1e2 to 1e-4. Each
+  joint solve starts at a random bias.
 
 We draw other instances than the paper, so we compare its medians at the smallest weight with 32 further
 suites.
@@ -16,7 +18,10 @@ suites.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,18 +31,20 @@ from fedgram.display.plotting import BLUE, GREY, INK, ORANGE, RED
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size
+from fedgram.paper.ufm.experiment import UNEQUAL, Experiment, Found, Results, Scale, extent, group_by_size
 from fedgram.theory.geometry import psd
-from fedgram.theory.predict import phi
+from fedgram.theory.predict import local_optimum, phi
 from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import SELECTION_SIZES, ClientInstance, random_orthogonal, selection_instances
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.solvers import lbfgs, proximal_path
+from fedgram.ufm.solvers import TOLERANCE, lbfgs, proximal_path, trust_exact
 
 INSTANCES = 128
 WEIGHTS = [10 ** (-k / 4) for k in range(24)]
 STARTS = 6
+BOUNDED = 16  # instances of each size and penalty for Lemma 1 (ii)
+BOUND_WEIGHTS = [1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4]
 ERRORS = ("gram_error", "selection_error")
 SLOT = 10**-6.6  # place of ρ = 0, left of the axis break
 BREAK = 10**-6.15
@@ -47,6 +54,7 @@ FLOOR = 1e-8  # exact optima, at 1e-15, are drawn here: seven empty decades woul
 def parts(scale: Scale) -> dict[str, partial[Table]]:
     """Parts, the longest first; the quick scale has four instances of each size."""
     batches, instances, suites = {"full": (2, INSTANCES // 2, 32), "quick": (1, 4, 4)}[scale]
+    bounded_sizes, bounded = {"full": (SELECTION_SIZES, BOUNDED), "quick": (SELECTION_SIZES[:3], 2)}[scale]
     sizes = {
         f"targets{targets}_width{width}_batch{batch}": partial(
             selection,
@@ -60,7 +68,10 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
         for batch in range(batches)
     }
     redrawn = partial(redraws, seed=0, suites=suites, instances=INSTANCES, weight=WEIGHTS[-1])
-    return {"redraws": redrawn, **sizes}
+    minimized = partial(
+        penalized_minimizers, seed=1, sizes=bounded_sizes, instances=bounded, weights=BOUND_WEIGHTS
+    )
+    return {"redraws": redrawn, "minimizers": minimized, **sizes}
 
 
 def selection(seed: list[int], size: list[int], instances: int, weights: list[float], starts: int) -> Table:
@@ -97,6 +108,33 @@ def redraws(seed: int, suites: int, instances: int, weight: float) -> Table:
             errors = _errors(clients, near_optimum(clients, weight)[:, None])
             rows.append((suite, targets, width, *(np.median(error) for error in errors)))
     return Table(zip(("suite", "targets", "width", *ERRORS), np.array(rows).T, strict=True))
+
+
+def penalized_minimizers(
+    seed: int, sizes: Sequence[tuple[int, int]], instances: int, weights: list[float]
+) -> Table:
+    """Minimizers of eq. (1) with ρ/2 ‖W - W_t‖², next to Lemma 1 (ii): one row each.
+
+    `excess` and `penalized` are the objectives without and with the penalty, minus L⋆, in units of the bound
+    ρ/2 d²(G, G_m). Each solve starts at a random bias, and at the last head and features.
+    """
+    rng, rows = np.random.default_rng(seed), []
+    for (targets, width), penalty in product(sizes, UNEQUAL):
+        clients = replace(selection_instances(rng, targets, width, instances), penalty=penalty)
+        least = local_optimum(clients.covariance, penalty)
+        distance = psd.distance(psd.gram(clients.broadcast), _grams(clients))
+        for number, loss in enumerate(_losses(clients)):
+            point, mean = loss.start(loss.broadcast), clients.targets[number].mean(axis=-1)
+            for weight in weights:
+                head, _, features = loss.split(point)
+                start = loss.join(head, rng.standard_normal(targets), features)
+                penalized = replace(loss, proximal=weight)
+                point = trust_exact(penalized, start, min(TOLERANCE, 1e-6 * weight)).point
+                bound = 0.5 * weight * distance[number] ** 2
+                excess, total = (each.value(point) - least[number] for each in (loss, penalized))
+                bias = np.abs(loss.split(point)[1] - mean).max()
+                rows.append((weight, excess / bound, total / bound, bias))
+    return Table(zip(("weight", "excess", "penalized", "bias"), np.array(rows).T, strict=True))
 
 
 def near_optimum(clients: ClientInstance, weight: float) -> Array:
@@ -158,6 +196,18 @@ def measure(results: Results) -> Found:
         "selection-exact": counted(exact.max()),
         "selection-unregularised-gram": counted(free_gram.max()),
         "selection-unregularised-head": counted(np.median(free_head)),
+        **_measure_bounds(results["minimizers"]),
+    }
+
+
+def _measure_bounds(table: Table) -> Found:
+    """Lemma 1 (ii) with eq. (15), and the bias of the minimizers."""
+    run = len(table["weight"]) // len(BOUND_WEIGHTS)
+    counted = partial(Measurement, run=run, needed=BOUNDED * len(SELECTION_SIZES) * len(UNEQUAL))
+    return {
+        "selection-excess": counted(extent(table["excess"])),
+        "selection-penalized": counted(table["penalized"].max()),
+        "selection-bias": counted(table["bias"].max()),
     }
 
 
@@ -181,7 +231,7 @@ def _medians(
 
 def by_size(results: Results) -> dict[tuple[int, ...], Table]:
     """One table for each size (C, P), smallest first."""
-    tables = (table for name, table in results.items() if name != "redraws")
+    tables = (table for table in results.values() if "kind" in table)
     return group_by_size(tables, "targets", "width")
 
 
