@@ -32,15 +32,20 @@ def test_claims_that_few_instances_can_show_hold(results):
 
 
 def test_counts_are_those_of_the_paper(results):
-    full = [EXPERIMENT.settings_of(part) for part in EXPERIMENT.parts("full").values()]
+    full = {name: EXPERIMENT.settings_of(part) for name, part in EXPERIMENT.parts("full").items()}
+    starts, biases = full.pop("starts"), full.pop("biases")
+    assert (starts["sizes"], starts["instances"]) == (BARYCENTER_SIZES, 16)
+    assert (biases["sizes"], biases["instances"]) == (BARYCENTER_SIZES[:4], 16)
     procedures = Counter()
-    for each in full:
+    for each in full.values():
         procedures[each["function"], tuple(each["size"])] += each["instances"]
     for size in BARYCENTER_SIZES:
         assert procedures["exact_rounds", size] == procedures["adam_rounds", size] == 16
         assert procedures["proximal_rounds", size] == 6 * 16
-    assert all(each["rounds"] == 18 for each in full)
-    assert {len(table["error"]) for table in results.values()} == {2 * 19}
+    assert all(each["rounds"] == 18 for each in full.values())
+    assert {len(results[name]["error"]) for name in PARTS if name.startswith("targets")} == {2 * 19}
+    assert len(results["starts"]["difference"]) == 6 * 2 * 3 * 2
+    assert len(results["biases"]["bias"]) == 4 * 2 * 3 * 2
 
 
 def test_every_procedure_starts_from_the_same_instances(results):
@@ -65,6 +70,8 @@ def test_tables_survive_the_disk(results, tmp_path):
 @pytest.mark.parametrize(
     ("part", "column", "wrong", "claim"),
     [
+        ("starts", "difference", lambda x: x + 1e-13, "barycenter-starts"),
+        ("biases", "bias", lambda x: x + 1e-12, "barycenter-bias"),
         ("exact", "commutator", lambda x: 0 * x, "barycenter-noncommuting"),
         ("exact", "error", lambda x: x + 1e-13, "barycenter-exact"),
         ("exact", "error", lambda x: x**0.1, "barycenter-geometric"),
@@ -77,7 +84,7 @@ def test_tables_survive_the_disk(results, tmp_path):
 )
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_wrong_number_misses_its_claim_also_at_quick_scale(results, part, column, wrong, claim, complete):
-    name = f"targets4_clients3_{part}_batch0"
+    name = part if part in results else f"targets4_clients3_{part}_batch0"
     changed = spoiled(results, name, column, wrong)
     assert verdicts(changed, complete=complete)[claim] == "miss"
 

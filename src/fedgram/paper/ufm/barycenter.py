@@ -6,10 +6,13 @@
   with its averages reset. It runs in the samples' own basis, because its steps depend on the basis.
 - Proximal solves work in the C + 1 sample directions that contain targets, which changes none of their steps.
 - The plateau of an error is its median after the last round.
+- Theorem 1 is checked on 16 more federations of each size and pair λ_H ≠ λ_W: 40 exact rounds from random G_0
+  with eigenvalues from 1e-3 to 1e3 and P = C, 2C and 4C. Biases are fitted in the four smaller sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,14 +24,17 @@ from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent, group_by_size
+from fedgram.paper.ufm.experiment import UNEQUAL, Experiment, Found, Results, Scale, extent, group_by_size
+from fedgram.paper.ufm.fixed_head import fit_bias_and_features
 from fedgram.theory.geometry import psd
-from fedgram.theory.predict import Prediction, predict
+from fedgram.theory.predict import Prediction, phi, predict
 from fedgram.ufm.instances import (
     BARYCENTER_SIZES,
     FederatedInstance,
+    assemble,
     barycenter_instances,
     least_commutator,
+    random_orthogonal,
 )
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.rounds import exact, proximal, run_rounds, together
@@ -39,6 +45,8 @@ ROUNDS = 18
 ROUNDING = 1e-13  # smaller errors and commutators are rounding
 LEVEL = {"adam": 3, "proximal": 16}  # rounds from which the error no longer falls
 WEIGHTS = np.array([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+WIDTHS = [1, 2, 4]  # P / C of the random starts
+FITTED_SIZES, FITTED_ROUNDS = BARYCENTER_SIZES[:4], 3  # larger sizes would take a minute
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
@@ -53,7 +61,14 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
         "adam": partial(adam_rounds, steps=300, rate=0.02),
         "exact": partial(exact_rounds),
     }
-    return {
+    checked = {"full": INSTANCES, "quick": 2}[scale]
+    theorem = {
+        "starts": partial(
+            random_starts, seed=0, sizes=BARYCENTER_SIZES, instances=checked, widths=WIDTHS, rounds=40
+        ),
+        "biases": partial(fitted_biases, seed=1, sizes=FITTED_SIZES, instances=checked, rounds=FITTED_ROUNDS),
+    }
+    return theorem | {
         f"targets{targets}_clients{clients}_{name}_batch{batch}": partial(
             procedure,
             seed=[targets, clients, batch],
@@ -99,6 +114,49 @@ def proximal_rounds(seed: list[int], size: list[int], instances: int, rounds: in
     return _rows("proximal", weight, prediction, np.stack(grams, axis=1))
 
 
+def random_starts(
+    seed: int, sizes: Sequence[tuple[int, int]], instances: int, widths: list[int], rounds: int
+) -> Table:
+    """Last Grams of exact rounds from random G_0 and P = width C: one row per start and instance.
+
+    `difference` is relative to the last Gram from the first start.
+    """
+    rng, tables = np.random.default_rng(seed), []
+    for (targets, clients), penalty in product(sizes, UNEQUAL):
+        moments = barycenter_instances(rng, targets, clients, instances).moments
+        grams, limits = phi(moments.covariance, penalty), []
+        for width in widths:
+            basis = random_orthogonal(rng, (instances,), targets)
+            first = assemble(basis, 10 ** rng.uniform(-3, 3, (instances, targets)))
+            turn = random_orthogonal(rng, (instances,), width * targets)[:, :targets]
+            run = run_rounds(psd.factor(first) @ turn, exact(grams), moments.client_weights, rounds)
+            limits.append(run.grams[-1])
+        difference = psd.relative_error(np.array(limits), limits[0])
+        tables.append(Table.broadcast(difference.shape, difference=difference))
+    return Table.concatenate(tables)
+
+
+def fitted_biases(seed: int, sizes: Sequence[tuple[int, int]], instances: int, rounds: int) -> Table:
+    """Shared biases minus μ_g after rounds 1..T, if clients fit b and H to the selected head numerically.
+
+    One row per round and instance.
+    """
+    rng, rows = np.random.default_rng(seed), []
+    for (targets, clients), penalty in product(sizes, UNEQUAL):
+        drawn = barycenter_instances(rng, targets, clients, instances)
+        moments, row_weights = drawn.moments, np.full(2 * targets, 1 / (2 * targets))
+        local = exact(phi(moments.covariance, penalty))
+        returned = run_rounds(drawn.head, local, moments.client_weights, rounds).returned
+        for t, number in product(range(rounds), range(instances)):
+            biases = [
+                fit_bias_and_features(head, each, row_weights, penalty)[0]
+                for head, each in zip(returned[t, number], drawn.targets[number], strict=True)
+            ]
+            shared = moments.client_weights[number] @ np.array(biases)
+            rows.append((t + 1, np.abs(shared - moments.pooled.mean[number]).max()))
+    return Table(zip(("round", "bias"), np.array(rows).T, strict=True))
+
+
 def _draw_instances(seed: list[int], size: list[int], instances: int) -> tuple[FederatedInstance, Prediction]:
     targets, clients = size
     drawn = barycenter_instances(np.random.default_rng(seed), targets, clients, instances)
@@ -131,7 +189,18 @@ def measure(results: Results) -> Found:
         "barycenter-noncommuting": counted((commutators > ROUNDING).all()),
         "barycenter-exact": counted(curves[:, -1].max()),
         "barycenter-geometric": counted(all(_halves(curve) for curve in curves)),
+        **_measure_theorem(results["starts"]["difference"], results["biases"]["bias"]),
         **_measure_plateaus([table for table in tables if "adam" in table["procedure"]]),
+    }
+
+
+def _measure_theorem(differences: Array, biases: Array) -> Found:
+    """Limits from random starts, and shared biases, of Theorem 1."""
+    each = INSTANCES * len(UNEQUAL)
+    limits, rounds = len(BARYCENTER_SIZES) * len(WIDTHS) * each, len(FITTED_SIZES) * FITTED_ROUNDS * each
+    return {
+        "barycenter-starts": Measurement(differences.max(), run=len(differences), needed=limits),
+        "barycenter-bias": Measurement(biases.max(), run=len(biases), needed=rounds),
     }
 
 
@@ -164,7 +233,7 @@ def _instances(tables: list[Table], procedure: str) -> int:
 
 def by_size(results: Results) -> dict[tuple[int, ...], Table]:
     """One table for each size (C, M), smallest first."""
-    return group_by_size(results.values(), "targets", "clients")
+    return group_by_size((each for each in results.values() if "procedure" in each), "targets", "clients")
 
 
 def median_curve(table: Table, procedure: str, weight: float = 0.0) -> Array:
