@@ -22,7 +22,7 @@ verdicts = partial(verdicts_of, EXPERIMENT)
 @pytest.fixture
 def enough(monkeypatch):
     """Take the counts of the quick scale for complete, so that every claim is judged."""
-    for name, count in (("PER_SIZE", 8), ("IDENTITIES", 48)):
+    for name, count in (("PER_SIZE", 8), ("IDENTITIES", 48), ("FITTED", 2)):
         monkeypatch.setattr(correction, name, count)
 
 
@@ -39,6 +39,8 @@ def test_counts_are_those_of_the_paper(results):
     full = {name: part.keywords for name, part in EXPERIMENT.parts("full").items()}
     assert full["rounds"]["instances"] == full["returns"]["instances"] == 32
     assert full["identities"]["instances"] == 512
+    assert (full["predictions"]["sizes"], full["predictions"]["instances"]) == (((2, 3), (2, 8), (4, 3)), 8)
+    assert len(results["predictions"]["shared"]) == 3 * 2 * 2
     assert full["rounds"]["deficits"] == [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0]
     assert errors_of(results["rounds"]).shape == (6, 7, 19, 8)
     assert len(results["returns"]["head"]) == len(results["identities"]["value"]) == 48
@@ -88,6 +90,8 @@ def test_proximal_heads_approach_the_closest_optimal_head_as_the_weight_falls():
         ("fixed", "head_distance", lambda x: 100 * x, "correction-fixed-heads"),
         ("fixed_redraws", "error", lambda x: x / 100, "correction-half-error"),
         ("fixed_redraws", "head_distance", lambda x: 100 * x, "correction-half-heads"),
+        ("predictions", "shared", lambda x: x + 1e-10, "correction-predictions-shared"),
+        ("predictions", "private", lambda x: x + 1e-10, "correction-predictions-private"),
         ("identities", "value", lambda x: x + 1e-12, "correction-identity-value"),
         ("identities", "gradient", lambda x: x + 1e-12, "correction-identity-gradient"),
     ],
@@ -130,6 +134,8 @@ def test_rounding_claims_hold_on_complete_counts(results):
         "deficit-slope",
         "identity-value",
         "identity-gradient",
+        "predictions-shared",
+        "predictions-private",
     )
     assert [found[f"correction-{name}"] for name in exact] == ["match"] * len(exact)
 

@@ -9,13 +9,16 @@ Our choices where the paper is silent:
   other instances with M = 4 and C = P = 3. 32 further seeds show the spread of such instances.
 - Its broadcast is the limit without correction, G_⋆^(1/2), and each client starts at its own uncorrected
   optimum. Corrected clients then agree because they share an objective, not because they share a solve.
+- Predictions of Appendix C.3 come from models that are fitted numerically at a head with W Wᵀ = G_cen, for
+  eight more instances of each of the three smaller sizes and pair λ_H ≠ λ_W.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,12 +28,14 @@ from fedgram.display.plotting import INK, RED
 from fedgram.paper.claims import ROUNDING, Measurement
 from fedgram.paper.plots import format_power, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
-from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent
-from fedgram.theory.correct import correct
+from fedgram.paper.ufm.experiment import UNEQUAL, Experiment, Found, Results, Scale, extent
+from fedgram.paper.ufm.fixed_head import fit_bias_and_features
+from fedgram.theory.correct import BiasRule, correct
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import trajectory
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.moments import Moments
+from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import conditional_solution, phi, predict
 from fedgram.theory.select import closest_head
 from fedgram.ufm.instances import (
@@ -46,6 +51,7 @@ from fedgram.ufm.profiled import Profiled
 from fedgram.ufm.solvers import lbfgs
 
 PER_SIZE, IDENTITIES, REDRAWN = 32, 512, 32  # instances per size, for eq. (13), and redraws of the fixed one
+FITTED, FITTED_SIZES = 8, BARYCENTER_SIZES[:3]  # instances per size and penalty for Appendix C.3
 PROXIMAL_WEIGHTS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5]
 DEFICITS = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0]
 """1 - γ, from no correction to the full one."""
@@ -57,14 +63,17 @@ FIXED = {
 }
 """Strength γ and column of claims that depend on the draw of the fixed instance."""
 
+RULES: tuple[BiasRule, BiasRule] = ("shared", "private")
+"""Bias μ_g of the server, or μ_m of the client."""
+
 FLOOR = 1e-16  # smaller errors are drawn here
 
 
 def parts(scale: Scale) -> dict[str, partial[Table]]:
     """Parts; the quick scale has fewer instances and redraws."""
-    instances, groups, redrawn, checked = {
-        "full": (PER_SIZE, 16, REDRAWN, IDENTITIES),
-        "quick": (8, 8, 8, 48),
+    instances, groups, redrawn, checked, fitted = {
+        "full": (PER_SIZE, 16, REDRAWN, IDENTITIES, FITTED),
+        "quick": (8, 8, 8, 48, 2),
     }[scale]
     solved = partial(proximal_round, strengths=[1.0, 0.5], proximal_weights=PROXIMAL_WEIGHTS)
     return {
@@ -75,6 +84,7 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
         "fixed": partial(solved, first_seed=55, seeds=1),
         "fixed_redraws": partial(solved, first_seed=1000, seeds=redrawn),
         "identities": partial(identities, seed=2, instances=checked),
+        "predictions": partial(fitted_predictions, seed=3, sizes=FITTED_SIZES, instances=fitted),
     }
 
 
@@ -183,6 +193,46 @@ def identities(seed: int, instances: int) -> Table:
     return Table.concatenate(tables)
 
 
+def fitted_predictions(seed: int, sizes: Sequence[tuple[int, int]], instances: int) -> Table:
+    """Corrected minus centralized predictions of fitted models, next to Appendix C.3: one row per instance.
+
+    Columns are the largest residuals with the shared and the private bias, over the largest difference.
+    """
+    rng, tables = np.random.default_rng(seed), []
+    for size, penalty in product(sizes, UNEQUAL):
+        drawn = barycenter_instances(rng, *size, instances)
+        correction = correct(drawn.moments, penalty)
+        head = closest_head(drawn.head, correction.centralized)
+        fits = [
+            _fit_differences(*each, penalty)
+            for each in zip(head, drawn.targets, drawn.moments.client_weights, strict=True)
+        ]
+        residuals: dict[str, Array] = {}
+        for rule, fitted in zip(RULES, np.stack(fits, axis=1), strict=True):
+            stated = correction.prediction_difference(head, rule)[..., None]
+            largest = np.abs(stated).max(axis=(1, 2, 3))
+            residuals[rule] = np.abs(fitted - stated).max(axis=(1, 2, 3)) / largest
+        tables.append(Table(residuals))
+    return Table.concatenate(tables)
+
+
+def _fit_differences(head: Array, targets: Array, client_weights: Array, penalty: Penalty) -> Array:
+    """Corrected minus centralized predictions with the shared and the private bias: (2, M, C, N).
+
+    head (C, P), targets (M, C, N), client_weights (M,). The correction depends on the head alone, so a client
+    fits bias and features as without it.
+    """
+    clients, _, count = targets.shape
+    rows = np.full(count, 1 / count)
+    fits = [fit_bias_and_features(head, each, rows, penalty) for each in targets]
+    biases, own = np.array([bias for bias, _ in fits]), np.array([head @ features for _, features in fits])
+    pooled_rows = np.repeat(client_weights, count) / count
+    bias, features = fit_bias_and_features(head, np.hstack(list(targets)), pooled_rows, penalty)
+    centralized = np.array(np.hsplit(head @ features, clients)) + bias[:, None]
+    shared = client_weights @ biases
+    return np.array([own + shared[:, None] - centralized, own + biases[..., None] - centralized])
+
+
 def measure(results: Results) -> Found:
     """Measure the claims about the correction."""
     errors, commutator = errors_of(results["rounds"]), results["commutators"]["commutator"]
@@ -192,6 +242,7 @@ def measure(results: Results) -> Found:
         | _measure_returns(results["returns"], errors[:, -1, 1].max())
         | _measure_fixed(results["fixed"], results["fixed_redraws"])
         | _measure_identities(results["identities"])
+        | _measure_predictions(results["predictions"])
     )
 
 
@@ -243,6 +294,13 @@ def _measure_identities(table: Table) -> Found:
     """The corrected profile equals the pooled one, in value and in gradient."""
     counted = partial(Measurement, run=len(table["value"]), needed=IDENTITIES)
     return {f"correction-identity-{name}": counted(table[name].max()) for name in ("value", "gradient")}
+
+
+def _measure_predictions(table: Table) -> Found:
+    """Appendix C.3, with both biases."""
+    needed = FITTED * len(FITTED_SIZES) * len(UNEQUAL)
+    counted = partial(Measurement, run=len(table["shared"]), needed=needed)
+    return {f"correction-predictions-{rule}": counted(table[rule].max()) for rule in RULES}
 
 
 def draw(results: Results) -> Any:
