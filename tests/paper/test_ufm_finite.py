@@ -39,11 +39,20 @@ def test_counts_are_those_of_the_paper(results):
     assert len(results["sweep"]["rounds"]) == 3 * 5 * 10
     assert len(results["displacement"]["measured"]) == 24 * 3
     assert len(results["stability"]["radius"]) == 52 * 3 * 5 == 780
+    assert len(results["contraction"]["rate"]) == 3 * 2 * 8 * 2 * 3
 
 
 def test_every_fixed_point_is_reached(results):
     assert (results["sweep"]["residual"] < RESIDUAL).all()
     assert (results["commuting"]["residual"] < RESIDUAL).all()
+
+
+def test_small_steps_contract_four_times_as_fast_as_guaranteed(results):
+    """Appendix G.2: the slowest rate is 2 h θ_min up to O(h) and the distance of the start."""
+    table = results["contraction"].select(h=1e-3)
+    slowest = table["rate"] / table["guaranteed"]
+    assert (slowest > 2).all()
+    assert (slowest < 4.1).all()
 
 
 def test_displacements_have_the_sign_of_the_weak_direction(results):
@@ -79,6 +88,9 @@ def test_tables_survive_the_disk(results, tmp_path):
         ("commuting", "to_star", lambda x: x + 1e-5, "finite-commuting-distance"),
         ("displacement", "measured", np.abs, "finite-signs"),
         ("displacement_redraws", "measured", lambda x: 1.1 * x, "finite-ratios"),
+        ("contraction", "rate", lambda x: x / 3, "finite-contraction"),
+        ("contraction", "rate", lambda x: -x, "finite-contraction"),
+        ("contraction", "guaranteed", lambda x: 3 * x, "finite-contraction"),
         ("stability", "radius", lambda x: x + 1e-2, "finite-stable"),
         ("stability", "radius", lambda x: x + 1e-6, "finite-slope"),
     ],
