@@ -51,7 +51,7 @@ def _sites() -> str:
 
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
-    rows = [("`advise`, tried on rows that it has not seen", "joining recommended", "error then fell")]
+    rows = [("`advise`, tested on rows that it has not seen", "joining recommended", "error then fell")]
     for seed, results in read_results(advice_results.STORED).items():
         joined = list(filter(advice_results.recommends_joining, results.values()))
         fell = sum(each["unseen_change"][0] < 0 for each in joined)
@@ -61,13 +61,13 @@ def _advice() -> str:
 
 
 def _paper() -> str:
-    """Count the paper's runs that are done, and its numbers that ours come close to."""
+    """Count the paper's runs that are finished, and its numbers that ours come close to."""
     results = load_results(ROOT / "results")
     agreement = measure_agreement(results)[0]
     return (
         "| the paper's network experiments | |\n| --- | --- |\n"
-        f"| runs that are done | {count_runs(load_chapters(results))} |\n"
-        f"| numbers of the paper that ours match within a factor of 2 | {agreement.count_within(2)} of "
+        f"| finished runs | {count_runs(load_chapters(results))} |\n"
+        f"| the paper's numbers that ours match within a factor of 2 | {agreement.count_within(2)} of "
         f"{len(agreement.ratios)} |\n"
     )
 

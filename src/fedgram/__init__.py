@@ -1,4 +1,4 @@
-"""Federated regression whose outcome is known before it is trained.
+"""Federated regression whose outcome is known before training.
 
 Theory needs NumPy and SciPy only and is imported at once. Everything else is imported on first use, so that
 `import fedgram` stays fast and works without the extras.
