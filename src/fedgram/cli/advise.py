@@ -47,7 +47,7 @@ def advise(
     """Say for every site whether joining a federation pays, measured on held-out rows.
 
     Trains five alternatives: alone, a shared head, FedAvg, a moment head with site effects, and pooled.
-    Inputs are standardized, text is one-hot, and errors are in the targets' own units.
+    Inputs are standardized, text is one-hot encoded, and errors are in the targets' own units.
 
     fedgram advise beijing-stations
     """

@@ -42,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Predict federated regression before you train it.\n\n"
+    help="Predict the outcome of federated regression before you train.\n\n"
     "Several sites train one regression head by averaging it. From the target mean and covariance of each "
     "site, fedgram predicts the result (`predict`), explains its gap to training on the pooled data "
     "(`explain`), and computes a correction (`correct`). It also trains the alternatives and says which "

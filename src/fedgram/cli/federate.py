@@ -25,7 +25,7 @@ def federate(
         str | None, typer.Option(help="Named dataset instead of a file (see 'fedgram data list').")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Split the dataset's rows by target over this many sites.")
+        int | None, typer.Option(help="Split the dataset's rows by target among this many sites.")
     ] = None,
     procedure: Annotated[
         str | None,
@@ -49,9 +49,9 @@ def federate(
 
     The command starts a SuperLink with TLS and one authenticated SuperNode per site, waits until they are
     ready, trains, and stops everything that it started. The same command resumes a stopped run. By default it
-    uses the procedure that 'fedgram advise' recommends for noisy data, but fewer, longer rounds and a small
-    network, so errors may differ from those of 'advise'. The prediction is about procedures that average
-    heads, such as 'proximal':
+    uses the procedure that 'fedgram advise' recommends for noisy data, but with fewer, longer rounds and a
+    small network, so errors may differ from those of 'advise'. The prediction applies to procedures that
+    average heads, such as 'proximal':
 
     fedgram federate --dataset swimmer-mini --procedure proximal --rounds 2 --epochs 5
     """

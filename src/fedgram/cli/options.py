@@ -54,7 +54,7 @@ Impute = Annotated[
 ]
 Categories = Annotated[
     str | None,
-    table_option(help="Numeric inputs that are codes, separated by commas: one-hot, as text is."),
+    table_option(help="Numeric inputs that are codes, separated by commas: encoded one-hot, like text."),
 ]
 
 DataDir = Annotated[
@@ -63,7 +63,7 @@ DataDir = Annotated[
 ]
 Variant = Annotated[str, dataset_option(help="Variant of the files, if the dataset has several.")]
 Larger = Annotated[bool, dataset_option("--larger", help="Use the paper's larger training set.")]
-DataSeed = Annotated[int, typer.Option(help="Seed of random choices about the data.")]
+DataSeed = Annotated[int, typer.Option(help="Seed for random choices about the data.")]
 
 LambdaH = Annotated[float, typer.Option("--lambda-h", help="Feature penalty lambda_H.")]
 LambdaW = Annotated[float, typer.Option("--lambda-w", help="Head penalty lambda_W.")]

@@ -21,8 +21,8 @@ Delta = Annotated[float | None, table_option(help="Delta of private moments, suc
 Bounds = Annotated[
     str | None,
     table_option(
-        help="Bounds LOW:HIGH of all targets, or of each, separated by commas; not from the rows. 'private' "
-        "estimates them with a fifth of epsilon."
+        help="Bounds LOW:HIGH of all targets, or of each, separated by commas. Do not compute them from "
+        "the rows; 'private' estimates them with a fifth of epsilon."
     ),
 ]
 

@@ -78,7 +78,7 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object p
 def reproduce(context: typer.Context) -> None:
     """Repeat the paper's experiments and compare each number with the paper's.
 
-    Finished work is kept, so the same command resumes a stopped one. It exits with 1 if a number misses the
+    Finished work is kept, so the same command resumes a stopped run. It exits with 1 if a number misses the
     paper's claim. An experiment's name also works as a command, for example 'fedgram reproduce dnn-main'.
     """
     if context.invoked_subcommand is None:

@@ -51,8 +51,8 @@ def list_runs(root: Root = Path("runs"), as_json: Json = False) -> None:
 def show(root: Root = Path("runs"), as_json: Json = False) -> None:
     """Show the measurements of each run, round by round.
 
-    error: relative error of the shared head's Gram to the procedure's target. error to recursion: to the
-    exact recursion from the same start. delta: distance of the returned heads from the selected heads.
+    error: relative error of the shared head's Gram to the procedure's target. error to recursion: the same,
+    to the exact recursion from the same start. delta: distance of the returned heads from the selected heads.
     objective gap: relative excess of the clients' objectives over their minimum. test MSE: with the shared
     head, under each bias rule. Runs with secure sums have means over all clients only.
     """
@@ -106,10 +106,10 @@ def compare(
 ) -> None:
     """Compare procedures with each other and with the prediction: mean ± standard deviation over seeds.
 
-    error: relative error of the last Gram to the procedure's target. predicted gap, measured gap: of the
-    target and of the last Gram to centralized training. trajectory: median error to the exact recursion from
-    the same start. delta: distance of the returned heads from the selected heads. objective gap: relative
-    excess of the clients' objectives over their minimum.
+    error: relative error of the last Gram to the procedure's target. predicted gap, measured gap: relative
+    error of the target and of the last Gram to centralized training. trajectory: median error to the exact
+    recursion from the same start. delta: distance of the returned heads from the selected heads. objective
+    gap: relative excess of the clients' objectives over their minimum.
     """
     from fedgram.display import run_tables
 
@@ -151,10 +151,10 @@ def predict(
 ) -> None:
     """Predict the targets of new rows with the final networks of a run.
 
-    The network of a row's client predicts it. A centralized run has one network for all rows and needs
+    Each row is predicted by its client's network. A centralized run has one network for all rows and needs
     neither --client nor --site. The output has the rows and columns of the table, and one column per target,
-    named 'TARGET predicted' if the table has the target. The private folder of a Flower site has the model
-    of that site, for all rows.
+    named 'TARGET predicted' if the table has the target. The private folder of a Flower site has that
+    site's model, which predicts all rows.
     """
     from fedgram.cli.inputs import check_not_overwritten, reject_flags
     from fedgram.training.inference import predict_table
@@ -222,10 +222,10 @@ def audit(
 ) -> None:
     """Verify the audit logs of federations, and show which replies were refused.
 
-    It verifies that every line has the hash of the line before it, and that every accepted reply is signed by
-    the key that its client introduced itself with (needs the extra `flower`). The log of a secure run has the
-    clients of each sum instead of replies. It does not verify that a key belongs to a site: compare the keys
-    once. Note the last hash elsewhere: a log that was replaced as a whole does not contain it.
+    It verifies that every line has the hash of the line before it, and that every accepted reply is signed
+    with the key that its client introduced itself with (needs the extra `flower`). The log of a secure run
+    has the clients of each sum instead of replies. It does not verify that a key belongs to a site: compare
+    the keys once. Store the last hash elsewhere: a log that was replaced as a whole does not contain it.
     """
     from fedgram.runs.audit import AUDIT, read_audit
     from fedgram.runs.check import read_anchor
@@ -274,7 +274,7 @@ def readmit(
     folder: Annotated[Path, typer.Argument(help="Folder of one Flower run on the server.")],
     site: Annotated[str, typer.Argument(help="Name of the suspended site.")],
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Also accept another key and other rows of the site.")
+        bool, typer.Option("--new-key", help="Also accept another key and other rows from the site.")
     ] = False,
 ) -> None:
     """Let a suspended site back into a federation, before its next round."""

@@ -66,14 +66,16 @@ Standardize = Annotated[
     bool | None,
     typer.Option(
         "--standardize/--no-standardize",
-        help="Divide each target by its pooled standard deviation. Default: only `explain`, if these differ "
-        "by more than a factor of 10.",
+        help="Divide each target by its pooled standard deviation. Default: only in `explain`, if these "
+        "deviations differ by more than a factor of 10.",
         show_default=False,
     ),
 ]
 NumberOfResamples = Annotated[
     int | None,
-    typer.Option("--resamples", help="Resamples for intervals; 0 for none. Default: as many as take 0.3 s."),
+    typer.Option(
+        "--resamples", help="Resamples for intervals; 0 for none. Default: as many as fit in 0.3 s."
+    ),
 ]
 
 OutputFile = Annotated[str | None, output_option("-o", "--output", help="JSON file to write.")]

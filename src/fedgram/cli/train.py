@@ -48,7 +48,7 @@ def train(
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = PAPER.rounds,
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = PAPER.epochs,
     measure_every: Annotated[
-        int, typer.Option(help="Measure objectives and errors only after every k-th round, and the last.")
+        int, typer.Option(help="Measure objectives and errors only after every k-th round and the last.")
     ] = PAPER.measure_every,
     lambda_h: options.LambdaH = PAPER.penalty.features,
     lambda_w: options.LambdaW = PAPER.penalty.head,
@@ -85,7 +85,7 @@ def train(
         bool,
         options.table_option(
             "--standardize",
-            help="Standardize numbers with pooled moments, one-hot text; predictions undo it.",
+            help="Standardize numbers with pooled moments, encode text one-hot; predictions undo it.",
         ),
     ] = False,
     time: options.Time = None,
@@ -94,7 +94,7 @@ def train(
     validation: Annotated[
         float | None,
         typer.Option(
-            help="Fraction of training rows that choose round and strengths. Default: none, or 0.2 "
+            help="Fraction of training rows held out to choose round and strengths. Default: none, or 0.2 "
             "with moment-head or blended."
         ),
     ] = None,
@@ -110,7 +110,7 @@ def train(
 ) -> None:
     """Train networks by federated averaging and compare them with the prediction.
 
-    All procedures and seeds train at once. Each finished round is saved in --out: the same command resumes a
+    All procedures and seeds train together. Each finished round is saved in --out: the same command resumes a
     stopped run and skips finished runs. The defaults are the paper's and need a GPU. This example takes about
     a minute on a CPU:
 
