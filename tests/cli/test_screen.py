@@ -172,7 +172,7 @@ def test_one_table_has_errors_and_distances(tmp_path):
 
 
 def test_standardized_runs_have_errors_in_the_targets_own_units(folder):
-    run, _ = Runs(folder / "runs").require()
+    run, _ = Runs(folder / "runs" / "own").require()
     provenance = run.setup.data.provenance | {"mean_and_deviation": {"z": [5.0, 1000.0]}}
     setup = replace(run.setup, data=replace(run.setup.data, provenance=provenance))
     said = printed([replace(run, setup=setup)])

@@ -37,7 +37,7 @@ from fedgram.theory.predict import local_optimum, profiled_objective
 LENGTH_MULTIPLE = 2.0
 
 # Multiples of the last median step, and of a bias's reach. Honest clients used 0.14 of the step's limit and
-# 0.8 of the bias's (8 procedures, generated targets with means up to 30 standard deviations apart).
+# 0.8 of the reach (8 procedures, generated targets with means up to 30 standard deviations apart).
 SPREAD_MULTIPLE, BIAS_MULTIPLE = 10.0, 3.0
 
 # Honest clients had an alignment of at least 0.96 in 144 runs (11 procedures, 1 to 20 epochs, up to ten times
