@@ -26,31 +26,26 @@ from fedgram.paper.claims import Measurement
 from fedgram.paper.plots import draw_guide, draw_median_band, log_slope, make_panels, shades
 from fedgram.paper.storage import Table
 from fedgram.paper.ufm.experiment import Experiment, Found, Results, Scale, extent
+from fedgram.paper.ufm.finite_contraction import contractions, guaranteed_share
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
 from fedgram.theory.geometry.weights import average
-from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi
 from fedgram.ufm.displacement import commuting_displacement, contraction
 from fedgram.ufm.finite import ProfiledUpdate, iterate, newton, return_errors, spectral_radius
 from fedgram.ufm.finite_instances import (
     FAMILIES,
     PENALTY,
-    TARGETS,
     Clients,
     commuting,
     commuting_both_signs,
     generic,
     initial_heads,
 )
-from fedgram.ufm.instances import random_orthogonal
 
 RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
 STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 2000]
 HORIZONS = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
-UNEQUAL = (Penalty(features=0.2, head=0.05), Penalty(features=0.05, head=0.2))
-"""Penalties that tell λ_H from λ_W, with the product of the other instances."""
-
 ROUNDING = 1e-13  # smaller differences of normalized distances are rounding
 
 FLOOR = 1e-4  # smaller normalized distances are drawn here
@@ -133,49 +128,6 @@ def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
     return Table.concatenate(tables)
 
 
-def contractions(
-    seed: int, instances: int, horizons: list[float], steps: list[int], rounds: int, width: int
-) -> Table:
-    """Contraction of Gram errors near G_{η,E}, next to Theorem 2 (3): one row per instance, E and h.
-
-    `guaranteed` is ½ h θ_min. `rate` is the least 1 - (‖G_t - G_{η,E}‖ / ‖G_0 - G_{η,E}‖)^(1/t) over starts
-    and rounds t.
-    """
-    rng, h = np.random.default_rng(seed), np.array(horizons)[:, None]
-    tables = []
-    for (family, _), penalty in product(FAMILIES.values(), UNEQUAL):
-        clients = family(rng, instances)
-        within = average(clients.client_weights, clients.covariance)
-        guaranteed = 0.5 * h[:, 0] * contraction(within, penalty)[:, None]
-        rows = random_orthogonal(rng, (instances, 1, 1), width)[..., :TARGETS, :]
-        for local in steps:
-            covariance, weights = clients.covariance[:, None, None], clients.client_weights[:, None, None]
-            update = ProfiledUpdate(covariance, weights, penalty, h / local, local)
-            fixed = newton(update).gram
-            radius = 0.5 * np.linalg.eigvalsh(fixed)[..., :1, None]
-            first = fixed + radius * _directions(rng, within)[:, None]
-            head, factors = psd.factor(first) @ rows, []
-            for t in range(1, rounds + 1):
-                head = update.next_head(head)
-                left = psd.frobenius(psd.gram(head) - fixed) / psd.frobenius(first - fixed)
-                factors.append(left ** (1 / t))
-            rate = 1 - np.max(factors, axis=(0, -1))
-            tables.append(Table.broadcast(rate.shape, h=h[:, 0], guaranteed=guaranteed, rate=rate))
-    return Table.concatenate(tables)
-
-
-def _directions(rng: np.random.Generator, within: Array) -> Array:
-    """Eight random symmetric directions and ±v vᵀ, v the weakest eigenvector of Σ_within: (N, 10, C, C).
-
-    The error along v vᵀ falls slowest. All have unit norm.
-    """
-    weak = np.linalg.eigh(within)[1][..., :1]
-    slowest = (weak @ psd.transpose(weak))[:, None]
-    drawn = psd.symmetric(rng.standard_normal((len(within), 8, *within.shape[-2:])))
-    drawn /= psd.frobenius(drawn)[..., None, None]
-    return np.concatenate([drawn, slowest, -slowest], axis=1)
-
-
 def redraws(seed: int, groups: int) -> Table:
     """Groups of three further instances at both ends of the sweep, for the spread of our draws."""
     rng = np.random.default_rng(seed)
@@ -238,7 +190,7 @@ def measure(results: Results) -> Found:
         "finite-commuting-distance": commuting_["to_star"].max(),
         "finite-signs": (ratio > 0).all() and set(np.sign(moved["predicted"])) == {-1, 1},
         "finite-ratios": Measurement(_small_step_ratios(moved)[0], zip(*redrawn, strict=True)),
-        "finite-contraction": _guaranteed_share(results["contraction"]),
+        "finite-contraction": guaranteed_share(results["contraction"]),
     } | _measure_stability(results["stability"])  # fmt: skip
 
 
@@ -277,13 +229,6 @@ def _measure_stability(records: Table) -> Found:
         "finite-stable": (records["radius"] < 1).all(),
         "finite-slope": np.median(slopes),
     }
-
-
-def _guaranteed_share(table: Table) -> float:
-    """Largest ½ h θ_min over the rate of contraction; infinite if an error did not fall."""
-    share = np.full_like(table["rate"], np.inf)
-    np.divide(table["guaranteed"], table["rate"], out=share, where=table["rate"] > 0)
-    return float(share.max())
 
 
 def _by_instance(table: Table, name: str, chosen: Array) -> Array:
