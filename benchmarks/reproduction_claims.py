@@ -82,7 +82,7 @@ DISAGREEMENTS = {
     "corrected ordinary training: endpoint error": Disagreement(
         ("main-ordinary-corrected-endpoint", "alignment-ordinary-corrected-8"),
         "the same drift; Beijing and Walker agree, Swimmer only with five seeds, Hopper and HalfCheetah do "
-        "not. The pre-activated network agrees (0.0041 with one run on each of three tables)",
+        "not. The pre-activated network agrees (0.0041 with one run on each of three datasets)",
     ),
     "final objective above its minimum, proximal weights 0 and 1e-5": Disagreement(
         ("rho-0-objective", "rho-1e-05-objective", "rho-objective-least"),
