@@ -64,6 +64,19 @@ AGREEMENTS = {
 }  # fmt: skip
 
 
+NETWORKS = {
+    "ordinary, end point": "main-ordinary-endpoint",
+    "corrected, end point": "main-ordinary-corrected-endpoint",
+    "proximal, end point": "main-proximal-endpoint",
+    "corrected proximal, end point": "main-proximal-corrected-endpoint",
+    "aligned, end point": "alignment-aligned-endpoint",
+    "corrected proximal, direction error after round 1": "main-proximal-corrected-direction-1",
+    "corrected proximal, error after round 2": "alignment-proximal-corrected-2",
+    "corrected proximal, error after round 3": "alignment-proximal-corrected-3",
+    "ordinary, objective above its minimum": "rho-0-objective",
+}
+
+
 class Disagreement(NamedTuple):
     """Claims that disagree for one cause; `shown` of them represent the others in the table."""
 

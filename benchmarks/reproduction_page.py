@@ -18,14 +18,14 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import describe_seeds
 from fedgram.paper.claims import FACTORS
 from fedgram.paper.networks import metrics
-from fedgram.paper.networks.agreement import Agreement, measure_agreement
+from fedgram.paper.networks.agreement import Agreement, measure_agreement, measure_ratios
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import SCALES
 from fedgram.paper.networks.settings import Source
 from fedgram.paper.networks.studies.registry import Study
 from fedgram.paper.report.networks import NetworkChapter, load_results, make_chapters
 from fedgram.runs.procedure import Procedure
-from reproduction_claims import AGREEMENTS, COVERAGE, DISAGREEMENTS, MAIN, Trained
+from reproduction_claims import AGREEMENTS, COVERAGE, DISAGREEMENTS, MAIN, NETWORKS, Trained
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "REPRODUCTION.md"
@@ -98,7 +98,11 @@ def networks(results: Results) -> str:
         raise InputError("Some pre-activated runs have no counterpart to compare them with.", field="results")
     names = {"as built in": (same, "paper"), "pre-activated": (other, PREACTIVATED)}
     rows = {name: measure_agreement(runs, scale)[0] for name, (runs, scale) in names.items()}
-    return tabulate_agreement(f"the same {len(other)} runs with another network", rows)
+    counts = tabulate_agreement(f"the same {len(other)} runs with another network", rows)
+    ratios = [{claim.id: ratio for claim, ratio in measure_ratios(runs).items()} for runs in (same, other)]
+    factors = [(label, *(f"{each[claim]:.2g}" for each in ratios)) for label, claim in NETWORKS.items()]
+    headings = ("our median over the paper's", *names)
+    return f"{counts}\n{markdown_table(headings, factors)}"
 
 
 def identify(run: Result) -> tuple[str, Procedure, int, int, int]:

@@ -35,7 +35,7 @@ def measure_agreement(results: Iterable[Result], scale: str = "paper") -> list[A
     """
     runs = Results(run for run in results if run.scale == scale)
     real = Results(run for run in runs if run.kind == "REAL")
-    everything, real_only = _ratios(runs), _ratios(real)
+    everything, real_only = measure_ratios(runs), measure_ratios(real)
     return [
         Agreement("all data", tuple(everything.values())),
         Agreement("REAL data alone", tuple(real_only.values())),
@@ -48,7 +48,7 @@ def _said_of(data: str, ratios: dict[Claim, float]) -> tuple[float, ...]:
     return tuple(ratio for claim, ratio in ratios.items() if claim.data == data)
 
 
-def _ratios(runs: Results) -> dict[Claim, float]:
+def measure_ratios(runs: Results) -> dict[Claim, float]:
     """Our number over the paper's for every claim that is compared by order."""
     shown = ComparableRuns.from_results(runs)
     judged = (

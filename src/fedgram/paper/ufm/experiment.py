@@ -13,8 +13,14 @@ from fedgram._util.arrays import Array
 from fedgram.paper.storage import Table
 from fedgram.theory.penalty import Penalty
 
-UNEQUAL = (Penalty(features=0.5, head=2.0), Penalty(features=2.0, head=0.5))
-"""Penalties that tell λ_H from λ_W, with the product of one of the suites in Appendix D.2, D.3 and D.5."""
+
+def unequal(size: float) -> tuple[Penalty, Penalty]:
+    """Return penalties that tell λ_H from λ_W, with λ_H λ_W = size²."""
+    return Penalty(features=size / 2, head=2 * size), Penalty(features=2 * size, head=size / 2)
+
+
+UNEQUAL = unequal(1.0)
+"""Penalties with the product of the suites in Appendix D.2, D.3 and D.5."""
 
 Scale = Literal["full", "quick"]
 Results = Mapping[str, Table]

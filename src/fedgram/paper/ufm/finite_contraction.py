@@ -8,16 +8,13 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.paper.storage import Table
+from fedgram.paper.ufm.experiment import unequal
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.weights import average
-from fedgram.theory.penalty import Penalty
 from fedgram.ufm.displacement import contraction
 from fedgram.ufm.finite import ProfiledUpdate, newton
 from fedgram.ufm.finite_instances import FAMILIES, TARGETS
 from fedgram.ufm.instances import random_orthogonal
-
-UNEQUAL = (Penalty(features=0.2, head=0.05), Penalty(features=0.05, head=0.2))
-"""Penalties that tell λ_H from λ_W, with the product of the other instances."""
 
 
 def contractions(
@@ -30,7 +27,7 @@ def contractions(
     """
     rng, h = np.random.default_rng(seed), np.array(horizons)[:, None]
     tables = []
-    for (family, _), penalty in product(FAMILIES.values(), UNEQUAL):
+    for (family, _), penalty in product(FAMILIES.values(), unequal(0.1)):
         clients = family(rng, instances)
         within = average(clients.client_weights, clients.covariance)
         guaranteed = 0.5 * h[:, 0] * contraction(within, penalty)[:, None]
