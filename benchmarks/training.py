@@ -13,7 +13,7 @@ at the speed of a large copy: gradients (read twice), parameters and moments (th
 layers with their gradients (five times). Rates are measured in the same run. Without overlap no version can
 be faster; products of many small matrices reach less.
 
-With --convolutions: ResNet-18 one model at a time, as in the stack, and all models under vmap.
+With --convolutions: ResNet-18 in half precision with the fused kernels, and one model at a time with cuDNN.
 
 With --many-rounds [ROUNDS]: rounds of one epoch, by default 60, for 12 clients (1,800 training and 1,000 test
 rows each, GENERATED) x 6 procedures with the paper's ResMLP, on a CPU with the small one. Total seconds, and
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="", help="cases whose backbone and precision contain this")
-    parser.add_argument("--convolutions", action="store_true", help="compare one model at a time with vmap")
+    parser.add_argument("--convolutions", action="store_true", help="compare kernels with cuDNN")
     parser.add_argument("--many-rounds", type=int, nargs="?", const=60, metavar="ROUNDS")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -164,12 +164,11 @@ def write_json(path: Path | None, rows: Sequence[Row | RoundTimes]) -> None:
 
 
 def compare_convolutions(device: torch.device) -> None:
-    case = next(case for case in GPU if case.backbone == "resnet18")
-    for way, alone in (("one model at a time", True), ("vmapped", False)):
-        with patch.object(fedgram.nets.stack, "has_convolutions", lambda module, alone=alone: alone):
-            print(
-                f"{CLIENTS} {case.backbone}, {way}: {stacked_step(case, 1, device):.1f} ms a step", flush=True
-            )
+    case = next(case for case in GPU if case.backbone == "resnet18" and case.precision == "fp16")
+    for way, is_fused in (("fused", True), ("one model at a time", False)):
+        with patch.object(fedgram.nets.stack, "has_fused_layers", lambda device, is_fused=is_fused: is_fused):
+            each = stacked_step(case, 2, device) / (2 * CLIENTS)
+            print(f"{2 * CLIENTS} {case.backbone}, {way}: {each:.2f} ms per model and step", flush=True)
 
 
 def time_rounds(device: torch.device, rounds: int, procedures: str, measured: str) -> RoundTimes:

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedgram import Penalty
 from fedgram.federation.federation import Federation
-from fedgram.nets.backbones import BACKBONES, convolve_blocks
+from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.batches import Batches
 from fedgram.nets.fit import Fit
 from fedgram.nets.gradients import (
@@ -22,6 +22,7 @@ from fedgram.nets.gradients import (
 from fedgram.nets.model import draw
 from fedgram.nets.objective import Terms
 from fedgram.nets.stack import ModelStack
+from fedgram.nets.stacked_layers import convolve_blocks
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig

@@ -11,7 +11,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from fedgram.nets.stacked_layers import BatchNorm2d, Conv2d, GroupNorm
 
 Norm = Callable[[int], nn.Module]
 
@@ -94,13 +95,13 @@ class ConvBlock(nn.Module):
 
     def __init__(self, channels: int, out: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
+        self.first = Conv2d(channels, out, 3, stride, padding=1)
         self.first_norm = norm(out)
-        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.second = Conv2d(out, out, 3, padding=1)
         self.second_norm = norm(out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
+            self.shortcut = nn.Sequential(Conv2d(channels, out, 1, stride), norm(out))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, channels, H, W) -> (B, out, H / stride, W / stride)."""
@@ -127,43 +128,36 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, channels, H, W) -> (B, 8 width)."""
-        return self.stages(self._apply_stem(x)).mean(dim=(2, 3))
+        # Channels last, so that the gradient is, too.
+        # Channels last, so that gradients are, too.
+        return self.stages(self._apply_stem(x)).movedim(1, -1).mean(dim=(1, 2))
 
     def _apply_stem(self, x: Tensor) -> Tensor:
-        """x (B, channels, H, W) -> (B, width, ...); GPUs are slow at 7x7 convolutions of few channels."""
-        layers = list(self.stem)
-        first = cast(nn.Conv2d, layers[0])
-        has_blocks = first.kernel_size == (7, 7) and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
-        x = convolve_blocks(x, first.weight) if x.is_cuda and has_blocks else first(x)
-        for layer in layers[1:]:
-            x = layer(x)
-        return x
-
-
-def convolve_blocks(x: Tensor, weight: Tensor) -> Tensor:
-    """Convolve x (B, channels, H, W) with 7x7 kernels, stride 2 and padding 3, as blocks of 2x2 pixels."""
-    blocks = F.pad(F.pixel_unshuffle(x, 2), (2, 1, 2, 1))
-    return F.conv2d(blocks, F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2))
+        """x (B, channels, H, W) -> (B, width, ...); the activation after pooling gives the same numbers."""
+        convolution, norm, activation, *pooling = self.stem
+        x = convolution(x)
+        x = norm.pool(x, pooling[0]) if isinstance(norm, BatchNorm2d) and pooling else norm(x)
+        return cast(Tensor, activation(x))
 
 
 def build_resnet(channels: int, blocks: Sequence[int], width: int = 64) -> ResNet:
     """Build the ResNet of He et al.: 7x7 stride-2 stem, max-pooling, BatchNorm."""
     stem = nn.Sequential(
-        nn.Conv2d(channels, width, 7, 2, padding=3, bias=False),
-        nn.BatchNorm2d(width),
+        Conv2d(channels, width, 7, 2, padding=3),
+        BatchNorm2d(width),
         nn.ReLU(),
         nn.MaxPool2d(3, 2, padding=1),
     )
-    return ResNet(stem, width, blocks, nn.BatchNorm2d)
+    return ResNet(stem, width, blocks, BatchNorm2d)
 
 
 def build_residual_cnn(channels: int, width: int = 64) -> ResNet:
     """Build a ResNet-18 with 8-group GroupNorm and a 3x3 stride-1 stem without pooling."""
 
     def norm(width: int) -> nn.Module:
-        return nn.GroupNorm(8, width)
+        return GroupNorm(8, width)
 
-    stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), norm(width), nn.ReLU())
+    stem = nn.Sequential(Conv2d(channels, width, 3, padding=1), norm(width), nn.ReLU())
     return ResNet(stem, width, (2, 2, 2, 2), norm)
 
 

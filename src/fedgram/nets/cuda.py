@@ -13,6 +13,7 @@ from fedgram.runs.train_config import Precision
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 WARM_UP = 3  # eager steps that torch.cuda.graph needs before a capture
+HOPPER = 9  # major compute capability of an H100 or H200
 STREAMS = 4  # models computed at the same time if each runs alone
 RECOMPILATIONS = 64  # one for each batch size of the clients, and those of earlier stacks
 
@@ -79,6 +80,11 @@ def compile_on_gpu(function: Function, device: torch.device) -> Function:
     torch._dynamo.config.recompile_limit = RECOMPILATIONS
     fused: Function = torch.compile(function, dynamic=False)  # type: ignore[assignment]
     return fused
+
+
+def has_fused_layers(device: torch.device) -> bool:
+    """Whether a GPU has the copies of tiles and the memory that fused convolutions need; tried on an H200."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
 
 
 class GraphRecorder:

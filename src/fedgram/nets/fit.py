@@ -27,6 +27,7 @@ from fedgram.nets.model import translate_errors
 from fedgram.nets.objective import Terms
 from fedgram.nets.optimizer import AdamW, schedule
 from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, split_slice
+from fedgram.nets.stacked_layers import set_stacked
 from fedgram.runs.train_config import TrainConfig
 
 RARE = 0.1
@@ -64,8 +65,10 @@ class Fit:
             compiled: list[Any] = [cuda.compile_on_gpu(part, stack.device) for part in EAGER]
             self.compiled = Parts(*compiled)
         self.pads = len(set(batches.counts)) > 1 and can_pad(stack) and stack.device.type == "cpu"
+        self.models_at_once = stack.trained_at_once(config.precision)
+        set_stacked(stack.model, self.models_at_once > 1)
         self.common = self._common_shapes()
-        self.streams = cuda.StreamPool(stack.device, stack.models_at_once < len(stack))
+        self.streams = cuda.StreamPool(stack.device, self.models_at_once == 1 < len(stack))
         self.steps_per_epoch = [-(-count // batches.batch) for count in batches.counts]
         # Warm-up steps at rate 0 change no parameter; there may be more of them than steps in a round.
         steps = config.epochs * max(self.steps_per_epoch) + cuda.WARM_UP
@@ -181,7 +184,7 @@ class Fit:
             models = slice(start, start + runs * len(list(clients)))
             start = models.stop
             if size:
-                ranges += [(part, size) for part in split_slice(models, self.stack.models_at_once)]
+                ranges += [(part, size) for part in split_slice(models, self.models_at_once)]
         return ranges
 
     def _common_shapes(self) -> list[tuple[int, int]]:

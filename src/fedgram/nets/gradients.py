@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedgram.nets.objective import compute_losses
-from fedgram.nets.stack import CONVOLUTIONS, ModelStack, Tensors
+from fedgram.nets.stack import ModelStack, Tensors
+from fedgram.nets.stacked_layers import CONVOLUTIONS
 
 # Half precision: bounds of the largest slope after scaling. fp16 ends at 65,504, which sums over rows and
 # pixels must not reach, and loses digits below 6e-5.

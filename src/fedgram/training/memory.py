@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from fedgram._util.errors import InputError
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
-from fedgram.nets.cuda import STREAMS, storage_dtype
+from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import Backbone, draw_example
-from fedgram.nets.stack import has_convolutions
+from fedgram.nets.stack import STACKED, has_convolutions
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 
@@ -69,7 +69,7 @@ def footprint(problem: Problem, backbone: Backbone, centralized: bool, config: T
     return Footprint(
         fixed=sum(_bytes_of(split, number) for split in all_splits),
         state=len(rows) * (5 if problem.validation else 4) * number * model.size,
-        activations=(STREAMS if is_sequential else len(rows)) * 2 * number * config.batch
+        activations=(STACKED if is_sequential else len(rows)) * 2 * number * config.batch
         * _activations_per_row(model, inputs),
         returning=sum(rows) * number * width + max(rows) * DOUBLE * (width + config.features)
         + len(rows) * 2 * DOUBLE * layers,
