@@ -51,7 +51,8 @@ def advise(
 
     fedgram advise beijing-stations
     """
-    from fedgram.cli.inputs import check_figure, load_site_problem, parse_table_spec
+    from fedgram.cli.checks import check_figure
+    from fedgram.cli.load_problem import load_site_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
     from fedgram.display.advice import draw_advice, print_advice
     from fedgram.display.console import make_console

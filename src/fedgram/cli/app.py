@@ -77,6 +77,11 @@ def print_line(text: str, *, err: bool = False) -> None:
     typer.echo(escape_text(text, LONGEST_LINE), err=err)
 
 
+def print_warning(message: str) -> None:
+    """Print a warning on standard error."""
+    print_line(message, err=True)
+
+
 def main() -> None:
     """Run the command line. Exit codes: 2 for bad input, 1 for missed accuracy, 130 after Ctrl-C."""
     accept_all_characters(sys.stdout, sys.stderr)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fedgram.cli.app import app
-from fedgram.cli.inputs import check_not_overwritten, check_suffix, load_moments, reject_flags
+from fedgram.cli.checks import check_not_overwritten, check_suffix, reject_flags
+from fedgram.cli.load_moments import TargetColumns, load_moments
 from fedgram.cli.options import (
     Client,
     DropMissing,
@@ -55,17 +56,11 @@ def explore(
 
     check_suffix(output, "The explorer is a web page; its file", ".html", ".htm")
     described, penalty = None, Penalty(lambda_h, lambda_w)
+    columns = TargetColumns(client, site, targets, where, drop_missing, min_rows)
     if not data:
-        flags: dict[str, object] = {"--client": client, "--site": site, "--targets": targets}
-        flags |= {
-            "--where": where,
-            "--drop-missing": drop_missing,
-            "--min-rows": min_rows,
-            "--weights": weights,
-        }
-        reject_flags(flags, "data, but no file was given. Add one")
+        reject_flags({**columns.flags, "--weights": weights}, "data, but no file was given. Add one")
     else:
-        loaded = load_moments(data, client, site, targets, where, drop_missing, min_rows, weights)
+        loaded = load_moments(data, columns, weights)
         check_not_overwritten(output, loaded.files)
         name = ", ".join(Path(path).name for path in loaded.paths)
         described = describe_data(loaded.moments, penalty, name)

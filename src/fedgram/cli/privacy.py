@@ -11,7 +11,7 @@ from fedgram._util.text import pluralize, split_names
 from fedgram.cli.options import table_option
 
 if TYPE_CHECKING:
-    from fedgram.cli.inputs import LoadedMoments
+    from fedgram.cli.load_moments import LoadedMoments
     from fedgram.theory.moments import Moments
 
 Epsilon = Annotated[

@@ -170,7 +170,7 @@ def report(
     runs: Annotated[Path | None, typer.Option(help="Folder of trained runs to include.")] = None,
 ) -> None:
     """Write a self-contained HTML page with all figures and claims of the finished experiments."""
-    from fedgram.cli.inputs import check_suffix
+    from fedgram.cli.checks import check_suffix
     from fedgram.paper.report.page import write_report
 
     check_suffix(output, "A report", ".html", ".htm")

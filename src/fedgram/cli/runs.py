@@ -156,7 +156,7 @@ def predict(
     named 'TARGET predicted' if the table has the target. The private folder of a Flower site has that
     site's model, which predicts all rows.
     """
-    from fedgram.cli.inputs import check_not_overwritten, reject_flags
+    from fedgram.cli.checks import check_not_overwritten, reject_flags
     from fedgram.training.inference import predict_table
 
     check_not_overwritten(output, [data])

@@ -10,13 +10,8 @@ import typer
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram._util.text import split_names
 from fedgram.cli.app import app, print_json
-from fedgram.cli.inputs import (
-    LoadedMoments,
-    check_figure,
-    check_not_overwritten,
-    check_suffix,
-    load_moments,
-)
+from fedgram.cli.checks import check_figure, check_not_overwritten, check_suffix
+from fedgram.cli.load_moments import LoadedMoments, TargetColumns, load_moments
 from fedgram.cli.options import (
     AllClients,
     Client,
@@ -107,18 +102,8 @@ def moments(
 
     check_suffix(output, "A moments file", ".json")
     is_private = check_release(epsilon, delta, bounds, len(split_names(targets or "")), is_robust=robust)
-    loaded = load_moments(
-        data,
-        client,
-        site,
-        targets,
-        where,
-        drop_missing,
-        min_rows,
-        weights,
-        robust,
-        with_rows=is_private,
-    )
+    columns = TargetColumns(client, site, targets, where, drop_missing, min_rows, robust)
+    loaded = load_moments(data, columns, weights, with_rows=is_private)
     summary = loaded.moments
     if epsilon is not None and delta is not None and bounds is not None:
         summary = release_moments(loaded, epsilon, delta, bounds)
@@ -172,9 +157,8 @@ def predict(
     if proximal is not None:
         check_proximal(proximal)
     check_figure(figure)
-    loaded = load_moments(
-        data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
-    )
+    columns = TargetColumns(client, site, targets, where, drop_missing, min_rows, robust)
+    loaded = load_moments(data, columns, weights, with_rows=True)
     names = parse_units(units, loaded.moments.targets)
     analysis = _analyze(loaded, penalty, bool(standardize), names, resamples=0)
     path = None
@@ -224,9 +208,8 @@ def explain(
         raise InputError("--time names no column. Name one, or leave it out.", field="time")
     penalty = Penalty(lambda_h, lambda_w)
     check_figure(figure)
-    loaded = load_moments(
-        data, client, site, targets, where, drop_missing, min_rows, weights, robust, time, with_rows=True
-    )
+    columns = TargetColumns(client, site, targets, where, drop_missing, min_rows, robust, time)
+    loaded = load_moments(data, columns, weights, with_rows=True)
     if standardize is None:
         deviation = loaded.moments.pooled.deviation
         standardize = bool(deviation.max() > DIFFERENT_SCALES * deviation.min() > 0)
@@ -270,9 +253,8 @@ def correct(
     penalty = Penalty(lambda_h, lambda_w)
     check_strength(strength)
     check_suffix(output, "A correction file", ".json")
-    loaded = load_moments(
-        data, client, site, targets, where, drop_missing, min_rows, weights, robust, with_rows=True
-    )
+    columns = TargetColumns(client, site, targets, where, drop_missing, min_rows, robust)
+    loaded = load_moments(data, columns, weights, with_rows=True)
     check_not_overwritten(output, loaded.files)
     summary, scale = _scale_targets(loaded.moments, bool(standardize))
     correction = compute_correction(summary, penalty, strength)

@@ -117,7 +117,7 @@ def train(
     fedgram train swimmer-mini --procedure ordinary --procedure proximal --seeds 2
     --backbone resmlp-small --features 32 --rounds 3 --epochs 20
     """
-    from fedgram.cli.inputs import load_problem, parse_table_spec
+    from fedgram.cli.load_problem import load_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
     from fedgram.data.datasets.dataset import Options
     from fedgram.data.holdout import VALIDATION_FRACTION, check_validation_fraction
