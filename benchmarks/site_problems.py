@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -73,10 +73,6 @@ class SiteProblem:
     sites: Mapping[str, SiteRows]
     target_names: tuple[str, ...]
     kind: Kind = "REAL"
-
-    def count_rows(self, part: Literal["train", "validation", "test"]) -> int:
-        """Count the rows of all sites."""
-        return sum(len(getattr(site, part).targets) for site in self.sites.values())
 
     def test_mse(self, predictions: Mapping[str, np.ndarray]) -> float:
         """Compute the mean squared error of predictions (N, C) by site, over all test rows and targets."""

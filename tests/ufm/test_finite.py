@@ -28,20 +28,20 @@ from fedgram.ufm.finite import (
     spectral_radius,
     symmetric_basis,
 )
-from fedgram.ufm.finite_instances import FAMILIES, PENALTY, Clients
+from fedgram.ufm.finite_instances import FAMILIES, PENALTY, RandomClients
 from tests.helpers.instances import transport
 from tests.helpers.unconstrained import displacement, hessian, inverse_hessian, next_gram, psi, psi_gradient
 
 
-def clients_of(family: str, count: int = 4, seed: int = 0) -> Clients:
+def clients_of(family: str, count: int = 4, seed: int = 0) -> RandomClients:
     return FAMILIES[family][0](np.random.default_rng(seed), count)
 
 
-def update_of(clients: Clients, rate: float | Array, steps: int) -> ProfiledUpdate:
+def update_of(clients: RandomClients, rate: float | Array, steps: int) -> ProfiledUpdate:
     return ProfiledUpdate(clients.covariance, clients.client_weights, PENALTY, np.asarray(rate), steps)
 
 
-def within_gram(clients: Clients) -> Array:
+def within_gram(clients: RandomClients) -> Array:
     return phi(average(clients.client_weights, clients.covariance), PENALTY)
 
 
@@ -146,7 +146,7 @@ def test_one_step_contracts_by_the_smallest_rate(family: str, share: float) -> N
     np.testing.assert_allclose(norm, 1 - 2 * h * theory.contraction(within, PENALTY), atol=1e-13)
 
 
-@pytest.mark.parametrize("draw", [instances.commuting, instances.commuting_both_signs])
+@pytest.mark.parametrize("draw", [instances.draw_commuting, instances.draw_commuting_both_signs])
 def test_commuting_displacement_is_the_general_one(
     draw: Callable[[np.random.Generator, int], instances.CommutingClients],
 ) -> None:
@@ -165,14 +165,14 @@ def test_commuting_displacement_is_the_general_one(
 def test_one_step_is_gradient_descent_on_the_within_objective() -> None:
     clients = clients_of("generic")
     update = update_of(clients, 0.3, 1)
-    head = instances.initial_heads(np.random.default_rng(1), 4)
+    head = instances.draw_initial_heads(np.random.default_rng(1), 4)
     gradient = 2 * theory.slope(psd.gram(head), update.within, PENALTY) @ head
     np.testing.assert_allclose(update.next_head(head), head - 0.3 * gradient, atol=1e-14)
 
 
 def test_wide_heads_have_the_same_gram_map() -> None:
     update = update_of(clients_of("generic"), 0.2, 7)
-    wide = instances.initial_heads(np.random.default_rng(1), 4, features=8)
+    wide = instances.draw_initial_heads(np.random.default_rng(1), 4, features=8)
     gram = psd.gram(wide)
     np.testing.assert_allclose(psd.gram(update.next_head(wide)), next_gram(update, gram), rtol=1e-12)
     np.testing.assert_allclose(
@@ -203,7 +203,7 @@ def test_jacobian_against_differences(family: str, rate: float, steps: int) -> N
 
 def test_batch_equals_loop() -> None:
     clients, rates = clients_of("generic", 3), np.array([0.1, 0.5])
-    head = instances.initial_heads(np.random.default_rng(1), 3)
+    head = instances.draw_initial_heads(np.random.default_rng(1), 3)
     grid = ProfiledUpdate(clients.covariance[:, None], clients.client_weights[:, None], PENALTY, rates, 20)
     together, solved = iterate(grid, head[:, None]), newton(grid)
     jacobian = grid.linearize(solved.head)[1]
@@ -224,12 +224,12 @@ def order_of(error: Callable[[float], Array]) -> Array:
     return np.log10(error(1e-2) / error(1e-3))
 
 
-def local_gradient(clients: Clients, head: Array) -> Array:
+def local_gradient(clients: RandomClients, head: Array) -> Array:
     """∇F_m(W) = 2 Λ_m(W Wᵀ) W: (N, M, C, P)."""
     return 2 * theory.slope(psd.gram(head)[:, None], clients.covariance, PENALTY) @ head[:, None]
 
 
-def local_curvature(clients: Clients, head: Array, move: Array) -> Array:
+def local_curvature(clients: RandomClients, head: Array, move: Array) -> Array:
     """∇²F_m(W)[V] = 2 (DΛ_m[V Wᵀ + W Vᵀ] W + Λ_m V): head (N, C, P), move (N, M, C, P)."""
     heads, gram = head[:, None], psd.gram(head)[:, None]
     half = move @ transpose(heads)
@@ -237,12 +237,12 @@ def local_curvature(clients: Clients, head: Array, move: Array) -> Array:
     return 2 * (bend @ heads + theory.slope(gram, clients.covariance, PENALTY) @ move)
 
 
-def psi_slope(clients: Clients, gram: Array) -> Array:
+def psi_slope(clients: RandomClients, gram: Array) -> Array:
     return psi_gradient(gram, clients.covariance, clients.client_weights, PENALTY)
 
 
 lengths = pytest.mark.parametrize("steps", [2, 8])
-wide_heads = instances.initial_heads(np.random.default_rng(3), 4, features=6)
+wide_heads = instances.draw_initial_heads(np.random.default_rng(3), 4, features=6)
 
 
 @families
@@ -338,7 +338,7 @@ def test_one_step_leaves_the_within_gram_in_place(family: str, rate: float) -> N
 
 def test_one_step_iteration_reaches_the_within_gram() -> None:
     clients = clients_of("generic")
-    found = iterate(update_of(clients, 0.5, 1), instances.initial_heads(np.random.default_rng(1), 4))
+    found = iterate(update_of(clients, 0.5, 1), instances.draw_initial_heads(np.random.default_rng(1), 4))
     assert found.converged.all()
     np.testing.assert_allclose(found.gram, within_gram(clients), atol=1e-11)
 
@@ -347,7 +347,7 @@ def test_one_step_iteration_reaches_the_within_gram() -> None:
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 2), (0.2, 10), (0.5, 100)])
 def test_iteration_and_newton_agree(family: str, rate: float, steps: int) -> None:
     update = update_of(clients_of(family), rate, steps)
-    run = iterate(update, instances.initial_heads(np.random.default_rng(1), 4))
+    run = iterate(update, instances.draw_initial_heads(np.random.default_rng(1), 4))
     solved = newton(update)
     assert run.converged.all()
     assert solved.converged.all()
@@ -358,7 +358,7 @@ def test_iteration_and_newton_agree(family: str, rate: float, steps: int) -> Non
 
 def test_rounds_that_run_out_are_flagged() -> None:
     update = update_of(clients_of("generic"), np.array([0.02, 0.02, 0.5, 0.5]), 20)
-    found = iterate(update, instances.initial_heads(np.random.default_rng(1), 4), max_rounds=30)
+    found = iterate(update, instances.draw_initial_heads(np.random.default_rng(1), 4), max_rounds=30)
     np.testing.assert_array_equal(found.converged, [False, False, True, True])
     np.testing.assert_array_equal(found.rounds[:2], 30)
     assert (found.rounds[2:] < 30).all()
@@ -410,9 +410,9 @@ def test_rounds_near_the_fixed_point_contract_as_the_theorem_says(family: str) -
 
 
 def test_commuting_clients_return_closest_heads_and_reach_the_barycenter() -> None:
-    clients = instances.commuting(np.random.default_rng(0), 3)
+    clients = instances.draw_commuting(np.random.default_rng(0), 3)
     update = update_of(clients, 0.5, 400)
-    found = iterate(update, instances.initial_heads(np.random.default_rng(1), 3))
+    found = iterate(update, instances.draw_initial_heads(np.random.default_rng(1), 3))
     errors = return_errors(update, found.head)
     assert (errors.gram < 1e-13).all()
     assert (errors.selection < 1e-13).all()
@@ -422,7 +422,7 @@ def test_commuting_clients_return_closest_heads_and_reach_the_barycenter() -> No
 
 def test_noncommuting_clients_return_optimal_but_not_closest_heads() -> None:
     update = update_of(clients_of("generic"), 0.5, 400)
-    found = iterate(update, instances.initial_heads(np.random.default_rng(1), 4))
+    found = iterate(update, instances.draw_initial_heads(np.random.default_rng(1), 4))
     errors = return_errors(update, found.head)
     assert (errors.gram < 1e-13).all()
     assert (errors.selection > 1e-6).all()
@@ -432,7 +432,7 @@ def test_noncommuting_clients_return_optimal_but_not_closest_heads() -> None:
 
 
 def test_return_errors_are_those_of_the_worst_client_of_each_problem() -> None:
-    clients, heads = clients_of("generic", 3), instances.initial_heads(np.random.default_rng(1), 3)
+    clients, heads = clients_of("generic", 3), instances.draw_initial_heads(np.random.default_rng(1), 3)
     update = update_of(clients, 0.5, 3)
     errors = return_errors(update, heads)
     assert errors.gram.shape == errors.selection.shape == (3,)
@@ -465,7 +465,8 @@ def test_families_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draw", "signs"), [(instances.commuting, [-1, -1, -1]), (instances.commuting_both_signs, [1, -1, -1])]
+    ("draw", "signs"),
+    [(instances.draw_commuting, [-1, -1, -1]), (instances.draw_commuting_both_signs, [1, -1, -1])],
 )
 def test_displacements_of_commuting_families_have_the_signs_that_they_say(
     draw: Callable[[np.random.Generator, int], instances.CommutingClients], signs: list[int]

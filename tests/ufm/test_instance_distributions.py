@@ -69,7 +69,7 @@ def test_controlled_sweeps():
 
 
 def test_finite_steps():
-    clients = finite_instances.generic(np.random.default_rng(0), 2000)
+    clients = finite_instances.draw_generic(np.random.default_rng(0), 2000)
     assert_uniform(eigenvalues(clients.covariance), 0.3, 3)
     assert_dirichlet(clients.client_weights, 2)
     assert finite_instances.PENALTY == WEAK

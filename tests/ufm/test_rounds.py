@@ -13,7 +13,7 @@ from fedgram.theory.predict import predict
 from fedgram.ufm.instances import barycenter_instances, fixed_instance
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.rounds import exact, proximal, run_rounds, together, unregularized
+from fedgram.ufm.rounds import exact, minimize_alone, minimize_together, proximal, run_rounds
 from fedgram.ufm.solvers import adam, lbfgs
 from tests.helpers.unconstrained import aligned, gradient_descent
 
@@ -74,7 +74,7 @@ def test_proximal_rounds_end_at_the_papers_error(fixed, weight, error):
 
 def test_unregularised_rounds_end_at_the_papers_error_and_alignment_removes_it(fixed):
     instance, prediction = fixed
-    local = unregularized(profiled_clients(instance), lbfgs)
+    local = minimize_alone(profiled_clients(instance), lbfgs)
     plain, turned = (
         run_rounds(instance.head, each, instance.moments.client_weights, 18)
         for each in (local, aligned(local))
@@ -102,19 +102,19 @@ def test_a_stack_of_federations_trains_as_each_alone():
     instance = barycenter_instances(np.random.default_rng(1), 2, 3, 4)
     weights, solver = instance.moments.client_weights, partial(adam, steps=20)
     stacked = Joint(Sample.from_targets(instance.targets), instance.penalty, instance.head[:, None])
-    rounds = run_rounds(instance.head, aligned(together(stacked, solver)), weights, 3)
+    rounds = run_rounds(instance.head, aligned(minimize_together(stacked, solver)), weights, 3)
     assert rounds.grams.shape == (4, 4, 2, 2)
     clients = [
         Joint(Sample.from_targets(each), instance.penalty, instance.head[2]) for each in instance.targets[2]
     ]
-    alone = run_rounds(instance.head[2], aligned(unregularized(clients, solver)), weights[2], 3)
+    alone = run_rounds(instance.head[2], aligned(minimize_alone(clients, solver)), weights[2], 3)
     np.testing.assert_allclose(rounds.grams[:, 2], alone.grams, rtol=1e-9)
 
 
 def test_one_profiled_step_per_round_descends_the_averaged_objective(fixed):
     instance, prediction = fixed
     clients = Profiled(instance.moments.covariance, instance.penalty, instance.head)
-    local = together(clients, partial(gradient_descent, steps=1, rate=0.2))
+    local = minimize_together(clients, partial(gradient_descent, steps=1, rate=0.2))
     rounds = run_rounds(instance.head, local, instance.moments.client_weights, 400)
     within = Profiled(instance.moments.pooled.within, instance.penalty, instance.head)
     once = gradient_descent(within, within.start(instance.head), steps=1, rate=0.2)

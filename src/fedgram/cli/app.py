@@ -44,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Predict the outcome of federated regression before you train.\n\n"
     "Several sites train one regression head by averaging it. From the target mean and covariance of each "
-    "site, fedgram predicts the result (`predict`), explains its gap to training on the pooled data "
+    "site, fedgram predicts the result (`predict`). It explains the gap to training on the pooled data "
     "(`explain`), and computes a correction (`correct`). It also trains the alternatives and says which "
     "sites gain by joining (`advise`).",
     epilog="Start with:  fedgram advise data.csv --client site --inputs x1,x2 --targets y",

@@ -49,7 +49,7 @@ def federate(
 
     The command starts a SuperLink with TLS and one authenticated SuperNode per site, waits until they are
     ready, trains, and stops everything that it started. The same command resumes a stopped run. By default it
-    uses the procedure that 'fedgram advise' recommends for noisy data, but with fewer, longer rounds and a
+    uses the procedure that 'fedgram advise' recommends for noisy data. It trains fewer, longer rounds of a
     small network, so errors may differ from those of 'advise'. The prediction applies to procedures that
     average heads, such as 'proximal':
 

@@ -222,10 +222,10 @@ def audit(
 ) -> None:
     """Verify the audit logs of federations, and show which replies were refused.
 
-    It verifies that every line has the hash of the line before it, and that every accepted reply is signed
-    with the key that its client introduced itself with (needs the extra `flower`). The log of a secure run
-    has the clients of each sum instead of replies. It does not verify that a key belongs to a site: compare
-    the keys once. Store the last hash elsewhere: a log that was replaced as a whole does not contain it.
+    Every line must have the hash of the line before it. Every accepted reply must be signed with the key that
+    its client introduced itself with (needs the extra `flower`). The log of a secure run has the clients of
+    each sum instead of replies. The command does not verify that a key belongs to a site: compare the keys
+    once. Store the last hash elsewhere: a log that was replaced as a whole does not contain it.
     """
     from fedgram.runs.audit import AUDIT, read_audit
     from fedgram.runs.check import read_anchor

@@ -37,7 +37,7 @@ BOUNDS_SHARE = 0.2
 of eight draws (60 draws)."""
 MOST_SPREAD = 0.25
 """Largest mean square of targets that are mapped to [-1, 1] by estimated bounds. It is 0.06 for normal, 0.14
-for lognormal targets and 0.20 with 45 % zeros, but 0.3 or more if most rows have one value, so that the
+for lognormal targets and 0.20 with 45 % zeros. It is 0.3 or more if most rows have one value, so that the
 bounds leave out the others."""
 
 

@@ -1,7 +1,7 @@
 """The client's part of secure sums: answer each message once, from keys in its private folder.
 
 A session's secret, the public keys of all clients and hashes of the answered requests are in one file (mode
-0600), which the next session of the federation deletes. A repeated request gets the same answer. Another
+0600). The next session of the federation deletes it. A repeated request gets the same answer. Another
 request for the same sum is refused: two answers under one mask would show their difference.
 """
 

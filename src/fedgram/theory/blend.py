@@ -5,7 +5,7 @@ squared error is Σ d·r / Σ ‖d‖². Neither prediction may have seen these 
 much. Sites have few validation rows, so each share is shrunk towards that of all sites together, as if the
 site had PRIOR_ROWS more rows that agree with it. A site sends two sums and a count.
 
-A network that a site trained alone on few rows may predict anything for inputs unlike those, so its
+A network that a site trained alone on few rows may predict anything for inputs unlike those. So its
 predictions end a MARGIN beyond the targets that it was trained on. The shared network has no such limits:
 other sites may have taught it larger targets.
 """

@@ -9,7 +9,7 @@ where s_d is the deviation of feature d. This is optimal if the features are unc
 drawn independently with equal variance, and `ratio` is the variance of the noise over that of the signal.
 Equal penalties for all features give rare features, which differ in new rows, little weight.
 
-Without other sites, each chooses its ratio on its own validation rows; in a blended run, the validation rows
+Without other sites, each chooses its ratio on its own validation rows. In a blended run, the validation rows
 of all sites choose one ratio, and a site sends one error per ratio.
 """
 

@@ -1,8 +1,8 @@
 """How a client's moments were made differentially private.
 
-A private client clips its targets to bounds, maps them to [-1, 1] and releases Σy/N and Σyyᵀ/N once, with
-normal noise of standard deviation s = 2σ/N in means, and of σ/N in squares (off the diagonal σ/(√2 N)). Its
-covariance is
+A private client clips its targets to bounds, maps them to [-1, 1] and releases Σy/N and Σyyᵀ/N once. The
+noise is normal, with standard deviation s = 2σ/N in means, and σ/N in squares (off the diagonal σ/(√2 N)).
+The covariance is
 
     Σyyᵀ/N - (Σy/N)(Σy/N)ᵀ + s² I,
 

@@ -23,7 +23,7 @@ VARIANCES = (0.3, 3.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class RandomClients:
     """covariance Σ_m (N, M, C, C) and client_weights p_m (N, M)."""
 
     covariance: Array
@@ -31,7 +31,7 @@ class Clients:
 
 
 @dataclass(frozen=True, eq=False)
-class CommutingClients(Clients):
+class CommutingClients(RandomClients):
     """Clients with a common eigenbasis (N, C, C), its columns, and eigenvalues λ_mi (N, M, C)."""
 
     basis: Array
@@ -42,30 +42,30 @@ class CommutingClients(Clients):
         return np.einsum("...ji,...jk,...ki->...i", self.basis, matrix, self.basis)
 
 
-def initial_heads(rng: np.random.Generator, instances: int, features: int = TARGETS) -> Array:
+def draw_initial_heads(rng: np.random.Generator, instances: int, features: int = TARGETS) -> Array:
     """Standard-normal W_0: (N, C, P)."""
     return rng.standard_normal((instances, TARGETS, features))
 
 
-def generic(rng: np.random.Generator, instances: int) -> Clients:
+def draw_generic(rng: np.random.Generator, instances: int) -> RandomClients:
     """Draw clients with independent Haar eigenbases and eigenvalues uniform in [0.3, 3]."""
     covariance = random_covariances(rng, (instances, CLIENTS), TARGETS, VARIANCES)
-    return Clients(covariance, _client_weights(rng, instances))
+    return RandomClients(covariance, _client_weights(rng, instances))
 
 
-def repeated(rng: np.random.Generator, instances: int) -> Clients:
+def draw_repeated(rng: np.random.Generator, instances: int) -> RandomClients:
     """Draw generic clients, moved by a congruence to a Σ_within with a double eigenvalue."""
-    clients = generic(rng, instances)
+    clients = draw_generic(rng, instances)
     spectrum = rng.uniform(*VARIANCES, (instances, TARGETS))
     spectrum[:, 1] = spectrum[:, 0]
     within = average(clients.client_weights, clients.covariance)
     # L L_within⁻¹ maps L_within L_withinᵀ = Σ_within to the wanted Σ_within, L Lᵀ.
     wanted = random_orthogonal(rng, (instances,), TARGETS) * np.sqrt(spectrum)[:, None, :]
     move = (wanted @ np.linalg.inv(np.linalg.cholesky(within)))[:, None]
-    return Clients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
+    return RandomClients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
 
 
-def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
+def draw_near_threshold(rng: np.random.Generator, instances: int) -> RandomClients:
     """Draw clients with a variance 1 to 20 % above λ_H λ_W, along nearly equal directions.
 
     Independent directions would leave Σ_within without a weak direction; equal ones would decouple it.
@@ -74,33 +74,33 @@ def near_threshold(rng: np.random.Generator, instances: int) -> Clients:
     spectrum[..., 0] = PENALTY.threshold * rng.uniform(1.01, 1.2, (instances, CLIENTS))
     frame = rng.standard_normal((instances, CLIENTS, TARGETS, TARGETS))
     frame[..., 0] = random_orthogonal(rng, (instances, 1), TARGETS)[..., 0] + 0.03 * frame[..., 0]
-    return Clients(assemble(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
+    return RandomClients(assemble(np.linalg.qr(frame).Q, spectrum), _client_weights(rng, instances))
 
 
-def commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
+def draw_commuting(rng: np.random.Generator, instances: int) -> CommutingClients:
     """Draw clients with one Haar eigenbasis and eigenvalues uniform in [0.3, 3]; every Δ_i is negative."""
-    return _commuting(rng, rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS)))
+    return _draw_commuting(rng, rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS)))
 
 
-def commuting_both_signs(rng: np.random.Generator, instances: int) -> CommutingClients:
+def draw_commuting_both_signs(rng: np.random.Generator, instances: int) -> CommutingClients:
     """Draw commuting clients whose first eigenvalues are between 1.1 and 1.7 λ_H λ_W.
 
     Their mean is below 16/9 λ_H λ_W, so Δ_1 > 0 in eq. (24), while the other Δ_i are negative.
     """
     eigenvalues = rng.uniform(*VARIANCES, (instances, CLIENTS, TARGETS))
     eigenvalues[..., 0] = PENALTY.threshold * rng.uniform(1.1, 1.7, (instances, CLIENTS))
-    return _commuting(rng, eigenvalues)
+    return _draw_commuting(rng, eigenvalues)
 
 
 # Families of the stability check, and the number of instances of each: 52 in total.
-FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Clients], int]] = {
-    "generic": (generic, 20),
-    "repeated": (repeated, 16),
-    "near_threshold": (near_threshold, 16),
+FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], RandomClients], int]] = {
+    "generic": (draw_generic, 20),
+    "repeated": (draw_repeated, 16),
+    "near_threshold": (draw_near_threshold, 16),
 }
 
 
-def _commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
+def _draw_commuting(rng: np.random.Generator, eigenvalues: Array) -> CommutingClients:
     instances = len(eigenvalues)
     basis = random_orthogonal(rng, (instances,), TARGETS)
     covariance = assemble(basis[:, None], eigenvalues)

@@ -62,11 +62,11 @@ def proximal(clients: Sequence[Loss], grams: Array, weight: float) -> Local:
     return lambda broadcast: np.stack([train(broadcast, *pair) for pair in pairs])
 
 
-def unregularized(clients: Sequence[Loss], solver: Callable[[Loss, Array], Solution]) -> Local:
+def minimize_alone(clients: Sequence[Loss], solver: Callable[[Loss, Array], Solution]) -> Local:
     """Minimize each loss from the broadcast head without selection."""
     return lambda broadcast: np.stack([solver(client, client.start(broadcast)).head for client in clients])
 
 
-def together(clients: Loss, solver: Callable[[Loss, Array], Solution]) -> Local:
-    """As `unregularized`, for one loss with leading axes (..., M) and a solver that keeps them."""
+def minimize_together(clients: Loss, solver: Callable[[Loss, Array], Solution]) -> Local:
+    """As `minimize_alone`, for one loss with leading axes (..., M) and a solver that keeps them."""
     return lambda broadcast: solver(clients, clients.start(broadcast[..., None, :, :])).head

@@ -26,7 +26,7 @@ from fedgram.data.tables.reader import (
     open_table,
     select_rows,
 )
-from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, winsorized
+from fedgram.data.tables.robust import find_ranges, keep_rows, replace_data, select_winsorized
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.sum_batches import MANY_TARGETS, sum_in_batches
 from fedgram.theory.moments import Moments
@@ -108,7 +108,7 @@ def read_moments(
         sums = sum_rows(table, drop_missing)
         if robust:
             find_ranges(table)
-            replace_data(table, winsorized(table))
+            replace_data(table, select_winsorized(table))
             sums = sum_rows(table, drop_missing)
     return to_moments(sums, table, client_weights, on_warning)
 

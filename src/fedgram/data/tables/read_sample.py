@@ -23,8 +23,8 @@ from fedgram.data.tables.robust import (
     find_ranges,
     keep_rows,
     replace_data,
-    winsorized,
-    without_outliers,
+    select_winsorized,
+    select_without_outliers,
 )
 from fedgram.data.tables.source import SourceTable
 from fedgram.data.tables.times import check_times, convert_time
@@ -87,7 +87,7 @@ def read_sample(
         outliers = find_outliers(table)
         rest = _sum_without_outliers(table) if outliers else None
         if robust:
-            replace_data(table, winsorized(table))
+            replace_data(table, select_winsorized(table))
             sums = sum_rows(table, drop_missing)
         rows = _read_rows(table, sums, order)
     moments = to_moments(sums, table, None, on_warning)
@@ -96,7 +96,7 @@ def read_sample(
 
 def _sum_without_outliers(table: SourceTable) -> Moments | None:
     """Compute moments without the rows of outliers, or None if too few rows remain at a client."""
-    replace_data(table, without_outliers(table))
+    replace_data(table, select_without_outliers(table))
     try:
         return to_moments(sum_rows(table, drop_missing=True), table, None, lambda sentence: None)
     except InputError:

@@ -57,13 +57,13 @@ def find_outliers(table: SourceTable) -> list[Outliers]:
     ]
 
 
-def without_outliers(table: SourceTable) -> str:
+def select_without_outliers(table: SourceTable) -> str:
     """Return SQL for the rows in `kept` that have no outlier; needs `ranges`."""
     inside = " AND ".join(f"NOT ({_is_outlier(str(number))})" for number in range(len(table.targets)))
     return f"SELECT kept.* FROM kept JOIN ranges USING (client) WHERE {inside}"
 
 
-def winsorized(table: SourceTable) -> str:
+def select_winsorized(table: SourceTable) -> str:
     """Return SQL for the rows in `kept` with targets clipped to their ranges; needs `ranges`."""
     reach = f"{CLIPPED} * spread{{0}}"
     # greatest and least ignore NULL, but a missing target stays missing

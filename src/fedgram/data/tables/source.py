@@ -51,9 +51,9 @@ class SourceTable:
     """A source with the columns and rows to read.
 
     `client` is a column, or with `is_single` the name of the one client of all rows. `open_source` creates
-    the view `source` of all columns and rows; `select_rows` creates the view `data` of the selected rows,
-    with columns client, y0, y1, ..., one y per target, and x0, x1, ..., one x per column of `others`, which
-    may have any type and are text in text files.
+    the view `source` of all columns and rows. `select_rows` creates the view `data` of the selected rows,
+    with columns client, y0, y1, ... (one per target) and x0, x1, ... (one per column of `others`). The latter
+    may have any type, and are text in text files.
     """
 
     connection: duckdb.DuckDBPyConnection

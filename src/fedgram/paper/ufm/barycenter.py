@@ -37,7 +37,7 @@ from fedgram.ufm.instances import (
     random_orthogonal,
 )
 from fedgram.ufm.joint import Joint, Sample
-from fedgram.ufm.rounds import exact, proximal, run_rounds, together
+from fedgram.ufm.rounds import exact, minimize_together, proximal, run_rounds
 from fedgram.ufm.solvers import adam
 
 INSTANCES = 16
@@ -96,7 +96,7 @@ def adam_rounds(
     """Clients train (W, b, H) from the broadcast without a penalty: one row per round and instance."""
     drawn, prediction = _draw_instances(seed, size, instances)
     clients = Joint(Sample.from_targets(drawn.targets), drawn.penalty, drawn.head[:, None])
-    local = together(clients, partial(adam, steps=steps, rate=rate))
+    local = minimize_together(clients, partial(adam, steps=steps, rate=rate))
     run = run_rounds(drawn.head, local, drawn.moments.client_weights, rounds)
     return _rows("adam", 0.0, prediction, run.grams)
 

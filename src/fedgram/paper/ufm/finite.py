@@ -36,11 +36,11 @@ from fedgram.ufm.finite import ProfiledUpdate, iterate, newton, return_errors, s
 from fedgram.ufm.finite_instances import (
     FAMILIES,
     PENALTY,
-    Clients,
-    commuting,
-    commuting_both_signs,
-    generic,
-    initial_heads,
+    RandomClients,
+    draw_commuting,
+    draw_commuting_both_signs,
+    draw_generic,
+    draw_initial_heads,
 )
 
 RATES = [0.02, 0.05, 0.1, 0.2, 0.5]
@@ -83,19 +83,19 @@ def parts(scale: Scale) -> dict[str, partial[Table]]:
 def sweep(seed: int, instances: int, rates: list[float], steps: list[int]) -> Table:
     """Fixed points of all (η, E) by running rounds; one row per instance, rate and step count."""
     rng = np.random.default_rng(seed)
-    clients, heads = generic(rng, instances), initial_heads(rng, instances)
+    clients, heads = draw_generic(rng, instances), draw_initial_heads(rng, instances)
     return Table.concatenate([_fixed_points(clients, heads, rates, count) for count in steps])
 
 
 def commuting_sweep(seed: int, rates: list[float], steps: int) -> Table:
     """Fixed points of one instance whose clients commute."""
     rng = np.random.default_rng(seed)
-    return _fixed_points(commuting(rng, 1), initial_heads(rng, 1), rates, steps)
+    return _fixed_points(draw_commuting(rng, 1), draw_initial_heads(rng, 1), rates, steps)
 
 
 def displacements(seed: int, instances: int, rates: list[float], steps: list[int]) -> Table:
     """Measured and predicted displacement of every coordinate of commuting configurations."""
-    clients = commuting_both_signs(np.random.default_rng(seed), instances)
+    clients = draw_commuting_both_signs(np.random.default_rng(seed), instances)
     start = phi(average(clients.client_weights, clients.covariance), PENALTY)
     coefficient = commuting_displacement(clients.eigenvalues, clients.client_weights, PENALTY)
     tables = []
@@ -131,7 +131,7 @@ def stability(seed: int, horizons: list[float], steps: list[int]) -> Table:
 def redraws(seed: int, groups: int) -> Table:
     """Groups of three further instances at both ends of the sweep, for the spread of our draws."""
     rng = np.random.default_rng(seed)
-    clients, heads = generic(rng, 3 * groups), initial_heads(rng, 3 * groups)
+    clients, heads = draw_generic(rng, 3 * groups), draw_initial_heads(rng, 3 * groups)
     short, long = (_fixed_points(clients, heads, [rate], count) for rate, count in ((0.02, 1), (0.1, 1000)))
     return Table(
         group=np.repeat(np.arange(groups), 3),
@@ -142,7 +142,7 @@ def redraws(seed: int, groups: int) -> Table:
     )
 
 
-def _fixed_points(clients: Clients, heads: Array, rates: list[float], steps: int) -> Table:
+def _fixed_points(clients: RandomClients, heads: Array, rates: list[float], steps: int) -> Table:
     """One row per instance and rate; distances in units of d(G_within, G_⋆)."""
     within = phi(average(clients.client_weights, clients.covariance), PENALTY)
     star = barycenter(phi(clients.covariance, PENALTY), clients.client_weights).gram
@@ -165,7 +165,7 @@ def _fixed_points(clients: Clients, heads: Array, rates: list[float], steps: int
     )
 
 
-def _grid(clients: Clients, rates: Array, steps: int) -> ProfiledUpdate:
+def _grid(clients: RandomClients, rates: Array, steps: int) -> ProfiledUpdate:
     """All instances (N, 1) at all rates (R,)."""
     return ProfiledUpdate(clients.covariance[:, None], clients.client_weights[:, None], PENALTY, rates, steps)
 

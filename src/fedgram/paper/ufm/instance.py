@@ -27,7 +27,7 @@ from fedgram.theory.predict import Prediction, predict
 from fedgram.ufm.instances import FederatedInstance, fixed_instance, scale_covariances, scale_means
 from fedgram.ufm.joint import Joint, Sample
 from fedgram.ufm.profiled import Profiled
-from fedgram.ufm.rounds import Local, exact, proximal, run_rounds, unregularized
+from fedgram.ufm.rounds import Local, exact, minimize_alone, proximal, run_rounds
 from fedgram.ufm.solvers import adam_path, lbfgs, proximal_path
 
 PATH_WEIGHTS = [10 ** (-1 - k / 2) for k in range(11)]
@@ -106,7 +106,7 @@ def federated_rounds(weights: list[float], rounds: int) -> Table:
     return Table.concatenate(
         [
             _rounds("exact", 0.0, exact(prediction.grams), rounds),
-            _rounds("L-BFGS", 0.0, unregularized(clients, lbfgs), rounds),
+            _rounds("L-BFGS", 0.0, minimize_alone(clients, lbfgs), rounds),
             *(_rounds("proximal", weight, local, rounds) for weight, local in numerical.items()),
         ]
     )
