@@ -59,6 +59,17 @@ class Problem(DisplayMethods):
     ------
     InputError
         If there are fewer than two clients, if shapes differ, or if a value is not finite.
+
+    Examples
+    --------
+    >>> from fedgram import Problem
+    >>> inputs = {"north": [[1.0], [2.0]], "south": [[3.0], [4.0]]}
+    >>> targets = {"north": [[0.0], [2.0]], "south": [[5.0], [9.0]]}
+    >>> problem = Problem.from_arrays(inputs, targets)
+    >>> problem.clients, problem.moments.mean.ravel().tolist()
+    (('north', 'south'), [1.0, 7.0])
+    >>> problem.centered().moments.mean.ravel().tolist()
+    [0.0, 0.0]
     """
 
     name: str
@@ -199,6 +210,15 @@ class Problem(DisplayMethods):
         ------
         InputError
             If a column is missing, not numeric or named twice, or if a row has no client.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from fedgram import Problem
+        >>> frame = pd.DataFrame({"site": ["a", "a", "b", "b"], "dose": [1, 2, 3, 4], "effect": [5, 7, 6, 8]})
+        >>> problem = Problem.from_frame(frame, client="site", inputs=["dose"], targets=["effect"])
+        >>> problem.clients, problem.train["b"].targets.ravel().tolist()
+        (('a', 'b'), [6.0, 8.0])
         """
         inputs, targets = ([names] if isinstance(names, str) else list(names) for names in (inputs, targets))
         check_unique_columns((client, *inputs, *targets))
@@ -240,6 +260,13 @@ class Problem(DisplayMethods):
         ------
         InputError
             If a dataset is empty, or its items are not pairs of numbers of the same shapes.
+
+        Examples
+        --------
+        >>> from fedgram import Problem
+        >>> north, south = [([1.0], [2.0]), ([3.0], [4.0])], [([5.0], [6.0]), ([7.0], [8.0])]
+        >>> Problem.from_datasets([north, south]).clients
+        ('client 1', 'client 2')
         """
         train = {}
         for client, dataset in key_by_client(datasets, "datasets").items():
@@ -310,6 +337,15 @@ class Problem(DisplayMethods):
         ------
         InputError
             If the fraction is not between 0 and 1, or if the problem has validation rows already.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedgram import Problem
+        >>> rows = np.arange(20.0).reshape(20, 1)
+        >>> problem = Problem.from_arrays([rows, rows], [rows, rows]).hold_out_validation(0.2)
+        >>> [len(split.targets) for split in (problem.train["client 1"], problem.validation["client 1"])]
+        [16, 4]
         """
         check_validation_fraction(fraction)
         if self.validation:
@@ -350,6 +386,14 @@ class Problem(DisplayMethods):
 
         Training on either set of rows converges to the same head, so this problem's prediction applies to
         both.
+
+        Examples
+        --------
+        >>> from fedgram import Problem
+        >>> inputs, targets = [[1.0], [1.0], [2.0]], [[0.0], [4.0], [5.0]]
+        >>> problem = Problem.from_arrays([inputs] * 2, [targets] * 2)
+        >>> problem.attainable().train["client 1"].targets.ravel().tolist()
+        [2.0, 2.0, 5.0]
         """
         train = {
             client: Split(split.inputs, average_equal_inputs(split.inputs, split.targets))

@@ -99,6 +99,14 @@ class Correction(DisplayMethods):
         """Gram of the shared head after one corrected round with exact selection, Proposition 2.
 
         head (..., C, P) -> (..., C, C); G_cen for every head when γ = 1.
+
+        Examples
+        --------
+        >>> from fedgram import Moments, Penalty, correct
+        >>> moments = Moments(count=[9, 9], mean=[[0.0], [0.0]], covariance=[[[1.0]], [[7.0]]])
+        >>> correction = correct(moments, Penalty(features=0.25, head=0.25))
+        >>> correction.after_round([[3.0]]).round(9).tolist(), correction.centralized.tolist()
+        ([[1.75]], [[1.75]])
         """
         return psd.gram(next_head(self._check_head(head), self.grams, self.moments.client_weights))
 
@@ -107,6 +115,13 @@ class Correction(DisplayMethods):
 
         At a head with W Wᵀ = G_cen, a client that adds this to the bias of its last feature layer predicts
         like centralized training with the shared bias.
+
+        Examples
+        --------
+        >>> from fedgram import Moments, Penalty, correct
+        >>> moments = Moments(count=[9, 9], mean=[[-3.0], [3.0]], covariance=[[[7.0]], [[7.0]]])
+        >>> correct(moments, Penalty(features=0.25, head=0.25)).feature_offset([[0.5]]).tolist()
+        [[-3.0], [3.0]]
         """
         head = self._check_head(head)
         solved = np.linalg.solve(self._gram(head), self.moments.offset[..., None])[..., 0]

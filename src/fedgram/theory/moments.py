@@ -245,11 +245,27 @@ class Moments(DisplayMethods):
         )  # scaling to one twice rounds differently
 
     def weighted(self, client_weights: Any) -> Moments:
-        """Replace the client weights, (..., M) or a dict by client name."""
+        """Replace the client weights, (..., M) or a dict by client name.
+
+        Examples
+        --------
+        >>> from fedgram import Moments
+        >>> moments = Moments.from_arrays({"a": [[0.0], [2.0]], "b": [[4.0], [6.0], [8.0]]})
+        >>> moments.client_weights.tolist(), moments.weighted({"a": 1, "b": 1}).client_weights.tolist()
+        ([0.4, 0.6], [0.5, 0.5])
+        """
         return replace(self, client_weights=client_weights)
 
     def scaled(self, scale: Any) -> Moments:
-        """Divide each target by its scale, (C,); effects keep the targets' own units."""
+        """Divide each target by its scale, (C,); effects keep the targets' own units.
+
+        Examples
+        --------
+        >>> from fedgram import Moments
+        >>> moments = Moments.from_arrays({"a": [[0.0], [4.0]], "b": [[4.0], [8.0]]}).scaled([2.0])
+        >>> moments.mean.ravel().tolist(), moments.covariance.ravel().tolist()
+        ([1.0, 3.0], [1.0, 1.0])
+        """
         unit = validation.check_scale(scale, len(self.targets))
         covariance = self.covariance / (unit[:, None] * unit)
         privacy = tuple(each and each.scaled(unit) for each in self.privacy)

@@ -168,6 +168,14 @@ class Prediction(DisplayMethods):
         """Predict Grams of the shared head in rounds 0..T from an initial Gram (C, C): (T + 1, ..., C, C).
 
         The recursion is eq. (9), or eq. (B8) with a proximal weight ρ > 0.
+
+        Examples
+        --------
+        >>> from fedgram import Moments, Penalty, predict
+        >>> moments = Moments(count=[9, 9], mean=[[0.0], [0.0]], covariance=[[[1.0]], [[9.0]]])
+        >>> prediction = predict(moments, Penalty(features=0.25, head=0.25))
+        >>> prediction.trajectory([[4.0]], rounds=2).round(3).ravel().tolist()
+        [4.0, 1.593, 1.593]
         """
         if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
             raise InputError(f"rounds must be a whole number, 0 or more, not {rounds}.", field="rounds")
