@@ -51,7 +51,10 @@ def parse_weights(text: str, clients: Sequence[str]) -> Array:
     if all("=" in value for value in values):
         values = _order_pairs(values, clients)
     if len(values) != len(clients):
-        raise InputError(f"There are {len(clients)} clients but {len(values)} weights.", field="weight")
+        message = (
+            f"There are {len(clients)} clients but {len(values)} weights. Pass --weights with one for each."
+        )
+        raise InputError(message, field="weight")
     return np.array([_parse_weight(value, client) for value, client in zip(values, clients, strict=True)])
 
 
@@ -60,7 +63,8 @@ def _order_pairs(pairs: Sequence[str], clients: Sequence[str]) -> list[str]:
     for pair in pairs:
         name, value = (part.strip() for part in pair.rsplit("=", maxsplit=1))
         if name in weights:
-            raise InputError(f"Client '{name}' has more than one weight.", client=name, field="weight")
+            message = f"Client '{name}' has more than one weight. Name it once in --weights."
+            raise InputError(message, client=name, field="weight")
         weights[name] = value
     return order_weights(weights, clients)
 
@@ -89,7 +93,7 @@ def parse_units(text: str | None, targets: Sequence[str]) -> tuple[str, ...]:
         raise InputError(message, field="units")
     if len(values) not in (1, len(targets)):
         message = f"There {'is' if len(targets) == 1 else 'are'} {pluralize(len(targets), 'target')} but"
-        raise InputError(f"{message} {len(values)} units.", field="units")
+        raise InputError(f"{message} {len(values)} units. Pass one for all, or one for each.", field="units")
     return tuple(values) * (len(targets) // len(values))
 
 
@@ -101,6 +105,7 @@ def _order_units(pairs: Sequence[str], targets: Sequence[str]) -> tuple[str, ...
             message = f"Unknown target '{name}' in --units. The targets are {quote_list(targets)}."
             raise InputError(message, field="units")
         if name in units:
-            raise InputError(f"Target '{name}' has more than one unit in --units.", field="units")
+            message = f"Target '{name}' has more than one unit. Name it once in --units."
+            raise InputError(message, field="units")
         units[name] = unit
     return tuple(units.get(name, name) for name in targets)

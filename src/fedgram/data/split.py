@@ -45,7 +45,10 @@ class Split(DisplayMethods):
             )
         if self.targets.ndim != 2:
             shape = self.targets.shape
-            raise InputError(f"Targets must have shape (rows, targets), not {shape}.", field="targets")
+            raise InputError(
+                f"Targets must have shape (rows, targets), not {shape}. Pass one target y as y[:, None].",
+                field="targets",
+            )
 
     def __len__(self) -> int:
         return len(self.targets)
