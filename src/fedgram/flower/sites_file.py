@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from fedgram.data.site_summary import Impute, pool_levels, pool_median
 from fedgram.data.split import Split
 from fedgram.data.splits import split_by_projection
 from fedgram.data.tables.read_rows import list_clients
-from fedgram.data.validation import client_name
+from fedgram.data.validation import check_unique_columns, client_name
 from fedgram.flower.config import KEYS, read_categories, read_number
 from fedgram.flower.site import Site
 from fedgram.theory.validation import check_names
@@ -73,6 +74,9 @@ class SitesConfig:
                 f"'clients' of '{path}' applies to a dataset; here sections name the sites. Remove it.",
                 field="clients",
             )
+        if not sites and isinstance(column := shared.get("column"), str):  # a table is read for each value
+            columns = (split_names(str(run_config.get(key, ""))) for key in ("inputs", "targets"))
+            check_unique_columns((column, *chain.from_iterable(columns)))
         nodes = _build_nodes(sites, shared, Path(path))
         origin = {"clients": len(nodes), "sites": str(Path(path).absolute())}
         return cls({"name": Path(path).stem} | run_config | origin, nodes)
