@@ -67,7 +67,7 @@ def show(root: Root = Path("runs"), as_json: Json = False) -> None:
                 run_tables.print_run(run)
             elif run.account.rounds:
                 documents.append(measure(run).document())
-                json.dumps(documents[-1], allow_nan=False)
+                json.dumps(documents[-1], allow_nan=False)  # fails here, where the run is known
     if as_json:
         print_json({"runs": documents, "secure_runs": [record.document for record in secure]})
         return

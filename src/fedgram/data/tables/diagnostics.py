@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import find_closest, pluralize, quote_list
@@ -77,29 +77,35 @@ def _first_line(error: Exception) -> str:
 
 def _find_bad_line(file: str) -> str | None:
     """Describe the first line of a text file that is not like the others, or that the text is not UTF-8."""
+    if not is_text(file):
+        return None
+    open_file = gzip.open if file.lower().endswith(".gz") else open
     # csv.Error: a value longer than Python reads; OSError, EOFError, zlib.error: a damaged .gz file
     with suppress(csv.Error, OSError, EOFError, zlib.error):
-        if not is_text(file):
-            return None
-        open_file = gzip.open if file.lower().endswith(".gz") else open
-        with open_file(file, "rt", encoding="utf-8") as text:
-            try:
-                delimiter = max(",;|\t", key=text.readline().count)
-                text.seek(0)
-                lines = csv.reader(text, delimiter=delimiter)
-                width = len(next(lines))
-                for values in lines:
-                    if len(values) not in (0, width):
-                        found = pluralize(len(values), "value")
-                        return f"line {lines.line_num:,} has {found}, but the header has {width}"
-                if isinstance(text.newlines, tuple):
-                    return "its lines end in different ways (CRLF and LF). Save it with one of them"
-            except UnicodeDecodeError:
-                with open_file(file, "rb") as content:
-                    is_workbook = content.read(4) == b"PK\x03\x04"  # a zip archive, as Excel writes them
-                if is_workbook:
-                    return "it is an Excel workbook or a zip archive. Export the table as CSV"
-                return "it is not UTF-8 text. Save it as UTF-8"
+        try:
+            with open_file(file, "rt", encoding="utf-8") as text:
+                return _compare_lines(text)
+        except UnicodeDecodeError:
+            with open_file(file, "rb") as content:
+                is_workbook = content.read(4) == b"PK\x03\x04"  # a zip archive, as Excel writes them
+            if is_workbook:
+                return "it is an Excel workbook or a zip archive. Export the table as CSV"
+            return "it is not UTF-8 text. Save it as UTF-8"
+    return None
+
+
+def _compare_lines(text: TextIO) -> str | None:
+    """Describe the first line with another number of values than the header, or different line endings."""
+    delimiter = max(",;|\t", key=text.readline().count)
+    text.seek(0)
+    lines = csv.reader(text, delimiter=delimiter)
+    width = len(next(lines))
+    for values in lines:
+        if len(values) not in (0, width):
+            found = pluralize(len(values), "value")
+            return f"line {lines.line_num:,} has {found}, but the header has {width}"
+    if isinstance(text.newlines, tuple):
+        return "its lines end in different ways (CRLF and LF). Save it with one of them"
     return None
 
 
