@@ -226,8 +226,8 @@ def test_the_printed_command_predicts_with_the_run(table, rows, tmp_path, monkey
     path = tmp_path / "sites.toml"
     sections = "".join(f'[sites."{town} "]\n' for town in rows.town.unique())
     path.write_text('folder = "private"\n' + SITES_FILE + sections)
-    run_sites(table, procedure="ordinary", name="towns")
-    settings = {"procedure": "full-model", "name": "towns"}
+    run_sites(table, procedure="ordinary", name="towns", rounds=1)
+    settings = {"procedure": "full-model", "name": "towns", "rounds": 1}
     monkeypatch.setattr(deployment, "federate", lambda config, **options: run_sites(table, **settings))
     monkeypatch.setattr(SitesConfig, "with_settings", partialmethod(SitesConfig.with_settings, **settings))
     rows[rows.town == "bergen"][INPUTS].to_csv(tmp_path / "new.csv", index=False)
@@ -240,7 +240,7 @@ def test_the_printed_command_predicts_with_the_run(table, rows, tmp_path, monkey
 
 
 def test_a_federation_with_text_trains_and_predicts(table, rows, tmp_path):
-    run = run_sites(table, procedure="full-model", name="towns")
+    run = run_sites(table, procedure="full-model", name="towns", rounds=1)
     assert run.complete
     assert run.setup.data.provenance["categories"] == {"sex": ["F", "M"], "ward": ["07", "11", "C"]}
     folder = tmp_path / "private" / "oslo"

@@ -338,7 +338,7 @@ def test_numbers_that_flower_cannot_send_are_refused(tables):
 
 def test_the_help_tells_how_training_differs_from_advise():
     said = " ".join(fedgram("federate", "--help").stdout.split())
-    assert "'fedgram advise' recommends for noisy data, but with fewer, longer rounds" in said
+    assert "'fedgram advise' recommends for noisy data. It trains fewer, longer rounds" in said
     assert "Communication rounds. Default: 4." in said
     assert "Local epochs per round. Default: 20." in said
 

@@ -147,7 +147,7 @@ def test_wrong_values_to_fill_are_refused(fill, words):
 
 
 def test_a_federation_trains_and_predicts_with_missing_values(table, rows, tmp_path):
-    run = run_sites(table, procedure="full-model+moment-head+blended", name="towns")
+    run = run_sites(table, procedure="full-model+moment-head+blended", name="towns", rounds=1)
     provenance = run.setup.data.provenance
     median = provenance["fill"]["age"]
     assert (run.complete, provenance["time"]) == (True, "day")
