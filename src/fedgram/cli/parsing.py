@@ -11,6 +11,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, quote_list, split_names
 from fedgram.theory.geometry.weights import order_weights
 
+# A number that is meant as a list of one seed, such as 20260301 for '20260301,', must not start as many runs.
 MAX_SEEDS = 10_000
 
 

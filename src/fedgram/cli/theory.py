@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PAPER = Penalty()
 
+# All Gram matrices are printed: with ten targets, so many are 10 million numbers.
 MAX_ROUNDS = 100_000
 
 # `explain` standardizes by default if one target's pooled standard deviation is so many times another's.

@@ -23,7 +23,7 @@ from fedgram._util.text import pluralize
 
 WIDTH = 4.0
 """Half the distance of the bounds in standard deviations of a normal target."""
-MAD_TO_DEVIATION = 1.4826
+MAD_TO_DEVIATION = 1.4826  # of a normal target
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.01
 """The grid of absolute values. A target's median is known to 1 % of it: subtract what is known of a target
 that is farther from zero than a hundred of its standard deviations."""

@@ -17,6 +17,7 @@ from fedgram._util.errors import InputError
 MAX_EXPANSION = 200
 # An archive may always unpack to this many bytes.
 ALWAYS_ALLOWED = 1 << 26
+# Zip files within zip files whose contents count; the published Beijing archive has two levels.
 MAX_NESTING = 3
 CHUNK_BYTES = 1 << 20
 
