@@ -468,6 +468,28 @@ def test_too_few_test_rows_in_total_get_no_interval():
     assert first.endswith(f"too few to tell whether joining pays: {needed}.{JOIN}")
 
 
+@pytest.mark.parametrize(
+    ("tested", "untested", "title"),
+    [
+        (8, 0, "Held-out rows of each site"),
+        (8, 55, "Held-out rows of each tested site"),
+        (18, 9, "Held-out rows of 10 of 18 tested sites (--all shows the others)"),
+        (18, 0, "Held-out rows of 10 of 18 sites (--all shows the others)"),
+    ],
+)
+def test_table_of_sites_counts_sites_with_test_rows_only(tested, untested, title, capsys):
+    found = advice("oslo")
+    count = tested + untested
+    errors = [
+        replace(each, site_rmse=np.ones((count, 2)), site_r2=np.ones((count, 2))) for each in found.procedures
+    ]
+    sites = (*[found.sites[0]] * tested, *[found.sites[2]] * untested)
+    print_advice(Console(width=500), replace(found, sites=sites, procedures=tuple(errors)), found.targets)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert title in lines
+    assert sum(line.split()[:2] == ["oslo", "x"] for line in lines) == min(tested, 10)
+
+
 def test_sites_without_a_clear_difference_are_all_named_if_asked_for():
     one = advice().sites[0]
     sites = tuple(replace(one, name=f"s{m}", verdict="undecided") for m in range(30))

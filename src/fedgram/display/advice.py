@@ -221,17 +221,18 @@ def _site_table(advice: Advice, shown: int) -> PlainTable:
     """RMSE and R² of the sites that are shown: alone, federated, and one network trained on all rows."""
     errors = {each.name: each for each in advice.procedures}
     compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
-    some = f"{shown} of {len(advice.sites):,} sites (--all shows the others)"
-    which = some if shown < len(advice.sites) else "each site"
-    title = f"Held-out rows of {which}"
+    tested = [m for m in _rank_sites(advice.sites) if advice.sites[m].test_rows]
+    what = "site" if len(tested) == len(advice.sites) else "tested site"
+    some = f"{shown} of {len(tested):,} {what}s (--all shows the others)"
+    title = f"Held-out rows of {some if shown < len(tested) else f'each {what}'}"
     table = plain_table(title=title, title_justify="left", collapse_padding=True, keys=2)
     for heading in ("site", "target"):
         table.add_column(heading)
     for heading in ("RMSE alone", "federated", "pooled", "R² alone", "federated", "pooled"):
         table.add_column(heading, justify="right")
-    for m in _rank_sites(advice.sites)[:shown]:
+    for m in tested[:shown]:
         site = advice.sites[m]
-        for c, target in enumerate(advice.targets if site.test_rows else ()):
+        for c, target in enumerate(advice.targets):
             rmse = [format_digits(each.site_rmse[m, c]) for each in compared]
             r2 = [f"{each.site_r2[m, c]:.2f}".replace("nan", "-") for each in compared]
             table.add_row("" if c else site.name, target, *rmse, *r2)
