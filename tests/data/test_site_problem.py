@@ -106,6 +106,16 @@ def test_targets_far_from_all_others_are_named():
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(("rows", "warnings"), [(10, 1), (9, 0)])
+def test_outliers_are_named_at_sites_with_ten_rows_or_more(rows, warnings):
+    given, said = tables(3, 40), []
+    given["site 2"] = {name: values[:rows] for name, values in given["site 2"].items()}
+    given["site 2"]["y"][5] = 1e6
+    build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
+    assert len(said) == warnings
+    assert all("1 value is far from all others at the same site" in sentence for sentence in said)
+
+
 def test_rows_in_order_of_time_say_so():
     given = tables()
     for table in given.values():

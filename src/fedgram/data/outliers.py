@@ -16,8 +16,9 @@ from fedgram._util.text import pluralize
 # Robust deviations from the median beyond which a value is an outlier. Hourly PM2.5, NO2, CO and O3 of twelve
 # stations, 35,000 rows each, stay within 22.
 OUTLIER = 25.0
-# With fewer values a range says too little: five normal values can be 25 robust deviations apart.
-LEAST_ROWS = 20
+# With fewer values a range says too little: 0.5 % of samples of five normal values have an outlier, but
+# 0.003 % of samples of ten.
+LEAST_ROWS = 10
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """Robust ranges of targets in a table: median and MAD per client, outliers, winsorized rows.
 
 `data.outliers` defines robust deviations. If more than half of the values are equal, the MAD is zero, and
-1.2533 times the mean absolute deviation replaces it. Clients with fewer than 20 rows have no ranges.
+1.2533 times the mean absolute deviation replaces it. Clients with fewer than LEAST_ROWS rows have no
+ranges.
 """
 
 from __future__ import annotations
 
-from fedgram.data.outliers import LEAST_ROWS, OUTLIER, Outliers
+from fedgram.data.outliers import OUTLIER, Outliers
 from fedgram.data.tables.source import SourceTable
 
 # Robust deviations from the median to which winsorized values are clipped; normal targets do not reach it.
 CLIPPED = 5.0
+# Ranges also clip and drop rows, so they need more rows than a warning does.
+LEAST_ROWS = 20
 
 
 def keep_rows(table: SourceTable) -> None:
