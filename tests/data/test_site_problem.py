@@ -98,7 +98,7 @@ def test_targets_far_from_all_others_are_named():
     build_site_problem(given, inputs=["x"], targets=["y"], on_warning=said.append)
     assert said == [
         "2 values are far from all others at the same site, such as 1e+06 in 'y' at 'site 2'. Errors depend "
-        "on them: correct them, or drop their rows."
+        "on them: check them, and correct what is wrong."
     ]
     for table in given.values():
         table["y"] = np.where(np.arange(40) == 3, 50.0, 0.0)  # a rare event is no outlier

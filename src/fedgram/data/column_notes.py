@@ -15,7 +15,9 @@ from fedgram.data.holdout import RowParts
 ALMOST_EQUAL = 0.1  # standard deviation of what is not cut off, after standardization
 OTHER_UNIT = 100.0  # least factor between the units of two sites
 SIMILAR = 2.0  # how far the factors of mean and deviation may differ
-NEW = 0.5  # share of test rows outside the range of all training rows
+# Share of test rows outside the range of all training rows. On eight panels whose sites end at different
+# times, columns of dates had 0.27 or more and other columns 0.2 or less.
+NEW = 0.25
 FEWEST = 5  # rows of a site whose mean and deviation say something
 
 
@@ -84,7 +86,7 @@ def describe_units(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterato
 def describe_new_values(
     encoding: Encoding, tables: Mapping[str, Columns], parts: Mapping[str, RowParts]
 ) -> Iterator[str]:
-    """Name inputs whose test rows are mostly outside the range of all training rows, such as dates."""
+    """Name inputs of which many test rows are outside the range of all training rows, such as dates."""
     new = []
     for column in encoding.number_inputs:
         values = {site: column.encode(table, site)[:, 0] for site, table in tables.items()}
@@ -94,6 +96,6 @@ def describe_new_values(
             new.append(column.name)
     if new:
         yield (
-            f"Most test rows have values of {quote_list(new[:5])} that no training row has, as in columns "
+            f"Many test rows have values of {quote_list(new[:5])} that no training row has, as in columns "
             "that grow with time. Models cannot learn there: compare the errors without these inputs."
         )

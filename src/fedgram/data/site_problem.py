@@ -152,7 +152,7 @@ def _describe_outliers(encoding: Encoding, tables: Mapping[str, Columns]) -> Ite
         targets = np.stack([parse_numbers(table, name, site) for name in names], axis=1)
         found += find_target_outliers(site, names, targets)
     if found:
-        yield f"{describe_outliers(found)} Errors depend on them: correct them, or drop their rows."
+        yield f"{describe_outliers(found)} Errors depend on them: check them, and correct what is wrong."
 
 
 def _take(table: Columns, rows: Array) -> dict[str, Any]:
