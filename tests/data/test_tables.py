@@ -754,6 +754,16 @@ def test_a_constant_target_is_named(value):
     assert (error.client, error.field) == ("east", "PM2.5")
 
 
+def test_all_clients_with_a_constant_target_are_named():
+    table = frame()
+    table.loc[table["site"] != "west", "PM2.5"] = 0.1
+    others = ", ".join(f"'{name}'" for name in sorted(set(table["site"]) - {"west"}))
+    assert refusal(table).message == (
+        f"Target 'PM2.5' is constant at clients {others}, so it cannot be predicted. "
+        "Drop the target or these clients."
+    )
+
+
 # ---- many targets, which NumPy sums ----
 
 
@@ -785,7 +795,7 @@ def test_batches_refuse_what_sql_refuses(column, value, message):
     if value is None or np.isnan(value):
         assert_same(read(table, drop_missing=True), expected(table.dropna()))
     table = frame().assign(**{"PM2.5": 0.1})
-    assert refusal(table).message.startswith("Target 'PM2.5' is constant at client 'east'")
+    assert refusal(table).message.startswith("Target 'PM2.5' is constant at clients 'east', ")
 
 
 def test_many_targets_are_read():

@@ -17,12 +17,13 @@ MAX_COUNT = 2**53
 """Rows of a client; float64 does not have all larger whole numbers."""
 
 
-def constant_target_error(client: str, target: str) -> InputError:
-    """Build the error about a target that does not vary."""
+def constant_target_error(clients: Sequence[str], target: str) -> InputError:
+    """Build the error about a target that does not vary at one client or more."""
+    which, them = ("client", "the client") if len(clients) == 1 else ("clients", "these clients")
     return InputError(
-        f"Target '{target}' is constant at client '{client}', so it cannot be predicted. Drop the target or "
-        "the client.",
-        client=client,
+        f"Target '{target}' is constant at {which} {quote_list(clients)}, so it cannot be predicted. Drop "
+        f"the target or {them}.",
+        client=clients[0],
         field=target,
     )
 
@@ -74,7 +75,7 @@ def check_variation(targets: Array, client: str, names: Sequence[str]) -> None:
     constant = np.flatnonzero((targets == targets[:1]).all(axis=0)) if len(targets) > 1 else np.array([])
     if constant.size:
         raise constant_target_error(
-            client, dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}")
+            [client], dict(enumerate(names)).get(constant[0], f"target {constant[0] + 1}")
         )
 
 

@@ -285,7 +285,8 @@ def _check_varies(table: SourceTable, sums: Sums) -> None:
     if not sums.is_accurate:
         enough = f"{_CLIENTS} HAVING count(y0) > {len(table.targets)}"
         clients, varies = table.read_by_client(table.per_target("min(y{0}) < max(y{0})"), enough)
-        for m, number in np.argwhere(varies == 0):
-            raise constant_target_error(clients[m], table.targets[number])
+        for target, constant in zip(table.targets, (varies == 0).T, strict=True):
+            if constant.any():
+                raise constant_target_error(np.array(clients)[constant].tolist(), target)
     has_enough = sums.count > len(table.targets)
     check_squares(sums.covariance[has_enough], table.targets)
