@@ -460,9 +460,12 @@ def test_too_few_test_rows_in_total_get_no_interval():
     rows = "20 held-out rows of 2 of 3 sites are too few to tell whether joining pays"
     assert first.startswith(f"{rows}: ")
     assert first.endswith(
-        "in order of time it takes 16 at a site. Hold out more with --test-fraction, or "
-        f"random rows, without --time.{JOIN}"
+        "in order of time it takes 16 at a site. Pass --test-fraction 0.4 or more, or hold out random rows, "
+        f"without --time.{JOIN}"
     )
+    short = tuple(replace(site, rows=min(site.rows, 21)) for site in advice().sites)
+    first = replace(advice(), sites=short, total_change=(0.05, np.nan, np.nan)).summary().splitlines()[0]
+    assert first.endswith(f"No site has enough rows for that: hold out random rows, without --time.{JOIN}")
     few = tuple(replace(site, test_rows=min(site.test_rows, 2)) for site in advice().sites)
     first = replace(advice(), sites=few, total_change=(0.05, np.nan, np.nan)).summary().splitlines()[0]
     assert first.endswith(f"too few to tell whether joining pays: {needed}.{JOIN}")

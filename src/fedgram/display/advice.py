@@ -73,9 +73,16 @@ def _describe_few_rows(advice: Advice) -> str:
     if sum(site.test_rows for site in advice.sites) < FEWEST_ROWS:
         needed = f": it takes {FEWEST_ROWS} in all, or {FEWEST_CONSECUTIVE_ROWS} at a site with --time."
         return f"{lead}{needed} Hold out more with --test-fraction.{_describe_recommendation(advice)}"
-    remedy = "Hold out more with --test-fraction, or random rows, without --time."
     needed = f": in order of time it takes {FEWEST_CONSECUTIVE_ROWS} at a site."
-    return f"{lead}{needed} {remedy}{_describe_recommendation(advice)}"
+    return f"{lead}{needed} {_describe_remedy(advice.sites)}{_describe_recommendation(advice)}"
+
+
+def _describe_remedy(sites: Sequence[SiteAdvice]) -> str:
+    """Say which fraction holds out enough consecutive rows at the largest site, up to half of them."""
+    percent = -(-100 * FEWEST_CONSECUTIVE_ROWS // max(site.rows + site.test_rows for site in sites))
+    if percent > 50:
+        return "No site has enough rows for that: hold out random rows, without --time."
+    return f"Pass --test-fraction {percent / 100:g} or more, or hold out random rows, without --time."
 
 
 def _describe_interval(low: float, high: float) -> str:
