@@ -475,8 +475,8 @@ def test_too_few_test_rows_in_total_get_no_interval():
     ("tested", "untested", "title"),
     [
         (8, 0, "Held-out rows of each site"),
-        (8, 55, "Held-out rows of each tested site"),
-        (18, 9, "Held-out rows of 10 of 18 tested sites (--all shows the others)"),
+        (8, 55, "Held-out rows of each site with test rows"),
+        (18, 9, "Held-out rows of 10 of 18 sites with test rows (--all shows the others)"),
         (18, 0, "Held-out rows of 10 of 18 sites (--all shows the others)"),
     ],
 )

@@ -229,9 +229,10 @@ def _site_table(advice: Advice, shown: int) -> PlainTable:
     errors = {each.name: each for each in advice.procedures}
     compared = [errors[name] for name in (ALONE, AUTO, POOLED)]
     tested = [m for m in _rank_sites(advice.sites) if advice.sites[m].test_rows]
-    what = "site" if len(tested) == len(advice.sites) else "tested site"
-    some = f"{shown} of {len(tested):,} {what}s (--all shows the others)"
-    title = f"Held-out rows of {some if shown < len(tested) else f'each {what}'}"
+    which = f"{shown} of {len(tested):,} sites" if shown < len(tested) else "each site"
+    having = "" if len(tested) == len(advice.sites) else " with test rows"
+    others = " (--all shows the others)" if shown < len(tested) else ""
+    title = f"Held-out rows of {which}{having}{others}"
     table = plain_table(title=title, title_justify="left", collapse_padding=True, keys=2)
     for heading in ("site", "target"):
         table.add_column(heading)
