@@ -65,7 +65,7 @@ class Part:
             "--out": str(out),
             "--data-dir": str(data_dir or ""),
             # fp16 takes less time, but three of twelve runs on Beijing overflowed: docs/speed.md
-            "--precision": "fp16" if self.settings == IMAGES else "tf32",
+            "--precision": "fp16" if set(self.settings) <= set(IMAGES) else "tf32",
         }
         words = [word for option, value in options.items() if value for word in (option, value)]
         return ["reproduce", "networks", *self.studies, *words]
@@ -76,16 +76,18 @@ MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected", "aligned")
 STARTS = ("independent", "aligned+independent")
 PREACTIVATED = "preactivated"
 QUEUE = [
-    Part("Where do pre-activated blocks agree?", BOTH, TABLES, MAIN, seeds=(0,), scale=PREACTIVATED),
+    Part("Do images drift as tables do?", ("dnn-main",), ("cifar-geo",), ("ordinary",), seeds=(0,)),
+    Part("Is it so with fewer epochs?", ("dnn-main", "beyond-solved"), IMAGES, seeds=(0,), epochs=(1000,)),
     Part("Does correction help aligned returns?", ("dnn-alignment",), TABLES[:4]),
     Part("Where do solved returns end?", ("beyond-solved",), TABLES, ("solved",), epochs=(4000,)),
-    Part("Do images drift as tables do?", ("beyond-solved",), IMAGES, seeds=(0,), epochs=(1000,)),
+    Part("Do images at the full protocol agree?", ("dnn-main",), ("cifar-geo",), seeds=(0,)),
     Part("Do other networks agree on images?", ("dnn-architecture",), IMAGES, seeds=(0,)),
+    Part("Where do pre-activated blocks agree?", BOTH, TABLES, MAIN, seeds=(0,), scale=PREACTIVATED),
     Part("After how many epochs?", ("dnn-epochs",), TABLES, seeds=(0,), scale=PREACTIVATED),
     Part("Do independent starts agree?", ("dnn-alignment",), TABLES[:4], STARTS, scale=PREACTIVATED),
     Part("Does full-model averaging jump in other settings?", ("dnn-full-model",), TABLES),
     Part("Do three seeds change the verdicts?", BOTH, TABLES, MAIN, seeds=(0, 1, 2), scale=PREACTIVATED),
-    Part("Do images at the full protocol agree?", ("dnn-main",), IMAGES, seeds=(0,)),
+    Part("Do sprites at the full protocol agree?", ("dnn-main",), ("dsprites",), seeds=(0,)),
 ]  # fmt: skip
 
 

@@ -16,8 +16,8 @@ ALMOST_EQUAL = 0.1  # standard deviation of what is not cut off, after standardi
 OTHER_UNIT = 100.0  # least factor between the units of two sites
 SIMILAR = 2.0  # how far the factors of mean and deviation may differ
 # Share of test rows outside the range of all training rows. On five of eight panels the column of times had
-# 0.27 or more, and on the others, whose sites end at very different times, 0.09 or less. Inputs that are no
-# times had at most 0.2.
+# 0.27 or more, and on the others, whose sites end at very different times, 0.09 or less. Other inputs had at
+# most 0.2.
 NEW = 0.25
 FEWEST = 5  # rows of a site whose mean and deviation say something
 
@@ -87,7 +87,7 @@ def describe_units(encoding: Encoding, tables: Mapping[str, Columns]) -> Iterato
 def describe_new_values(
     encoding: Encoding, tables: Mapping[str, Columns], parts: Mapping[str, RowParts]
 ) -> Iterator[str]:
-    """Name inputs of which many test rows are outside the range of all training rows, such as dates."""
+    """Name inputs with many test rows outside the range of all training rows, such as dates."""
     new = []
     for column in encoding.number_inputs:
         values = {site: column.encode(table, site)[:, 0] for site, table in tables.items()}
