@@ -76,7 +76,9 @@ def resample_means(values: Array, rng: np.random.Generator, *, in_time_order: bo
     size = max(MOST_DRAWS // count, 1)  # of a part of the replicates, to limit memory
     parts = [min(size, RESAMPLES - done) for done in range(0, RESAMPLES, size)]
     drawn = ((rows * rng.random((part, count))).astype(np.intp) for part in parts)
-    return np.concatenate([blocks[positions].mean(axis=1) for positions in drawn])
+    columns = blocks.reshape(rows, -1).T.copy()  # a mean along memory takes a third of the time
+    means = [np.stack([each[positions].mean(axis=1) for each in columns], axis=-1) for positions in drawn]
+    return np.concatenate(means).reshape(RESAMPLES, *values.shape[1:])
 
 
 def interval(resampled: Array, blocks: int) -> Array:
