@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from fedgram._util.encodings import replace_missing
+from fedgram.cli import main
 from fedgram.cli.progress import ProgressBar, progress_bar
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
@@ -294,7 +295,22 @@ def test_a_long_training_says_how_far_it_is_in_pipes(monkeypatch, capsys):
         for step in range(1, 9):
             clock[0] = 10.0 * step
             progress.on_fraction("net", step / 8)
-    assert capsys.readouterr().err.splitlines() == ["training net: 50%", "trained net"]
+    assert capsys.readouterr().err.splitlines() == ["training net: 50%, 40 s left", "trained net"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [("", "Interrupted."), ("rounds", "Interrupted: rounds are kept. Run the same command to continue.")],
+)
+def test_ctrl_c_ends_with_one_sentence(monkeypatch, capsys, kept, said):
+    def command(**options):
+        with progress_bar(kept):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedgram.cli.app.app", command)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err.splitlines() == [f"fedgram: {said}"]
 
 
 def test_a_comparison_of_procedures_shows_the_time_left_in_terminals(monkeypatch):

@@ -91,8 +91,8 @@ def main() -> None:
         code = _fail(str(error), 1)
     except InputError as error:
         code = _fail(error.message, 2, client=error.client, field=error.field)
-    except typer.Abort:
-        code = 130
+    except typer.Abort as error:  # Typer's own, after Ctrl-C, has no message
+        code = _fail(str(error) or "Interrupted.", 130)
     except OSError as error:
         file = f" '{error.filename}'" if error.filename else ""
         reason = error.strerror or error

@@ -52,12 +52,12 @@ class ProgressBar:
         """Show which fraction of a training is done; without a terminal, at its end and now and then."""
         self._update(name, name, round(1000 * fraction), 1000)
         left = self._bar.tasks[self._task(name)].time_remaining
-        if left:
-            self._bar.update(self._task(name), description=f"{name}, {format_duration(left)} left")
+        remaining = f", {format_duration(left)} left" if left else ""
+        self._bar.update(self._task(name), description=f"{name}{remaining}")
         if fraction >= 1:
             self._log_without_terminal(f"trained {name}")
         elif time.monotonic() - self._last_line_at > SILENCE:
-            self._log_without_terminal(f"training {name}: {fraction:.0%}")
+            self._log_without_terminal(f"training {name}: {fraction:.0%}{remaining}")
 
     def on_start(self, finished: int, total: int) -> None:
         """Show the number of finished parts and of all parts of an experiment."""
@@ -93,16 +93,15 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(kept: str = "") -> Iterator[ProgressBar]:
-    """Show progress; on Ctrl-C, print what is kept and exit with 130."""
+    """Show progress; on Ctrl-C, say what is kept and exit with 130."""
     console = make_console(stderr=True, soft_wrap=True)
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal,
-        speed_estimate_period=RECENT,
+        speed_estimate_period=RECENT, get_time=time.monotonic,
     ) as bar:  # fmt: skip
         try:
             yield ProgressBar(bar)
         except KeyboardInterrupt:
-            if kept:
-                console.print(f"Interrupted: {kept} are kept. Run the same command to continue.")
-            raise typer.Abort from None
+            remedy = f"Interrupted: {kept} are kept. Run the same command to continue." if kept else ""
+            raise typer.Abort(remedy) from None
