@@ -48,8 +48,8 @@ class WatchedFederation(Federation):
     round on validation rows.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         words = ("full-model", "local")  # sites of a local run choose their own round
         self.watched = copy(self.clients)
         self.watched.runs = tuple(Run(Procedure.parse(each), self.runs[0].seed) for each in words)

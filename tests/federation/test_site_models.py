@@ -98,6 +98,20 @@ def test_a_validation_row_that_overflows_is_never_an_error_of_zero(procedure):
     assert chosen.error[1:].isfinite().all() == (procedure == "local")
 
 
+def test_a_run_with_moment_heads_contains_the_models_of_fedavg():
+    problem, runs = (
+        site_problem(),
+        [Run(Procedure.parse(each), 0) for each in (FULL + "+blended", "full-model")],
+    )
+    watched = Federation(problem, net, runs[:1], CONFIG, CPU, keeps_trained=True)
+    trained = Federation(problem, net, runs[1:], CONFIG, CPU)
+    for federation in (watched, trained):
+        assert len(list(federation.rounds(measured=False))) == CONFIG.rounds
+    expected = trained.predict(runs[1], trained.site_models(runs[1]), "test")
+    for own, other in zip(watched.predict_trained(runs[0], "test"), expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-9)
+
+
 def test_moment_head_is_the_ridge_head_of_the_pooled_rows():
     federation, _ = train(["full-model+moment-head"])
     clients = federation.clients

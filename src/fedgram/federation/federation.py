@@ -30,6 +30,7 @@ from fedgram.federation.site_models import (
     check_validation,
     find_companion,
     fit_heads,
+    predict_part,
     predict_sites,
 )
 from fedgram.nets.cuda import storage_dtype
@@ -46,7 +47,7 @@ class Federation:
     """R runs of one problem, backbone and protocol, trained together.
 
     head (R, C, P) and bias (R, C) are shared. `clients` holds the private state, and `deployed` the last
-    layers that clients predict with.
+    layers that clients predict with. With `keeps_trained`, `predict_trained` needs no further training.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class Federation:
         runs: Sequence[Run],
         config: TrainConfig,
         device: torch.device,
+        *,
+        keeps_trained: bool = False,
     ) -> None:
         self.recorded, self.config = tuple(runs), config
         self.runs = add_companions(runs)
@@ -77,7 +80,7 @@ class Federation:
         first = self.deployed.select(self.clients.at(slice(0, 1)))
         self.head, self.bias = first.head, first.bias
         self.diverged = torch.zeros(len(self.runs), 2, dtype=torch.int64)  # client and round; round 0: none
-        self.chosen = ChosenModels(self.clients) if data.has_validation else None
+        self.chosen = ChosenModels(self.clients, keeps_trained=keeps_trained) if data.has_validation else None
 
     def rounds(
         self, on_epoch: OnEpoch = lambda epochs: None, *, measured: bool = True
@@ -130,6 +133,13 @@ class Federation:
         companion = find_companion(self.clients, self.runs.index(run))
         assert self.chosen is not None  # blended runs have validation rows
         return predict_alone(self.clients, self.chosen.finish(companion).tensors, companion)
+
+    def predict_trained(self, run: Run, part: str) -> list[Array]:
+        """Predict the rows of every client with heads as trained, in the round that is best with them."""
+        assert self.chosen is not None
+        assert self.chosen.trained is not None
+        r = self.runs.index(run)
+        return predict_part(self.clients, self.clients.of_run(self.chosen.trained.tensors, r), part, r)
 
     def _current_models(self) -> Tensors:
         layers = self.clients.receive(self.deployed, self.head, self.bias)

@@ -95,11 +95,15 @@ class ChosenModels:
     Sites of a local run choose their own round and the ridge of their own head. All others share the round
     with the least error over the validation rows of all sites; so do local models that blended runs mix with,
     since a round chosen on a few rows of one site looks better than it is.
+
+    With `keeps_trained`, `trained` has the round that is best with heads as trained. For a run with moment
+    heads at the end, these are the models of FedAvg, which trains the same networks.
     """
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, *, keeps_trained: bool = False) -> None:
         self.clients = clients
         self.best = BestModels.from_tensors(clients.stack.tensors)
+        self.trained = BestModels.from_tensors(clients.stack.tensors) if keeps_trained else None
         self.blended = any(run.procedure.blended for run in clients.runs)
         self.common = BestModels.from_tensors(clients.stack.tensors) if self.blended else self.best
 
@@ -113,6 +117,9 @@ class ChosenModels:
         self.best.update(number, own, tensors)
         if self.blended:
             self.common.update(number, common, tensors)
+        if self.trained:
+            _, common = self._mean_errors(number, self._with_trained_heads(squares, tensors))
+            self.trained.update(number, common, tensors)
         return torch.from_numpy(np.isinf(squares).reshape(-1))
 
     def _squared_errors(self, tensors: Tensors) -> Array:
@@ -126,6 +133,16 @@ class ChosenModels:
             else:
                 by_run.append(squared_errors(clients, models, r))
         return np.stack(by_run, axis=1)
+
+    def _with_trained_heads(self, squares: Array, tensors: Tensors) -> Array:
+        """Replace the squared errors (M, R) of moment heads by those of the heads as trained."""
+        columns = [
+            squared_errors(self.clients, self.clients.of_run(tensors, r), r)
+            if run.procedure.moment_head
+            else squares[:, r]
+            for r, run in enumerate(self.clients.runs)
+        ]
+        return np.stack(columns, axis=1)
 
     def _mean_errors(self, number: int, squares: Array) -> tuple[Tensor, Tensor]:
         """Return validation errors (K,): of each site alone for local runs, and over all sites."""

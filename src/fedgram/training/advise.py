@@ -97,7 +97,7 @@ def advise(
     check_trainable(problem)  # before hours of training end with a command that fails
     shared = _Shared(problem, device, on_progress if check_engine(engine) == "local" else _no_progress)
     (first,) = run_tasks(engine, _train, [_Task((AUTO,), seeds[0], plan)], shared)
-    others = [(HEAD, FEDAVG), (POOLED,)]
+    others = [(HEAD,), (POOLED,)]
     tasks = [_Task(names, seed, first.plan) for seed in seeds for names in others]
     tasks += [_Task((AUTO,), seed, first.plan) for seed in seeds[1:]]
     every = (first, *run_tasks(engine, _train, tasks, shared))
@@ -171,6 +171,8 @@ def _train(task: _Task, shared: _Shared) -> _Trained:
     models = {name: learned.models(name) for name in task.procedures}
     predicted = {name: learned.predict(name, models[name], "test") for name in task.procedures}
     alone = learned.predict_alone(AUTO) if AUTO in models else {}
+    if AUTO in models:
+        predicted[FEDAVG] = learned.predict_fedavg(AUTO)
     if POOLED in predicted:
         predicted[POOLED] = _split_pooled(problem, *predicted[POOLED])
     layers = learned.federation.clients.stack.parameters

@@ -105,6 +105,10 @@ class Learned:
         """Predict the test rows of every site of a blended run without the other sites, by method."""
         return self.federation.predict_alone(self._run(procedure))
 
+    def predict_fedavg(self, procedure: str) -> list[Array]:
+        """Predict the test rows of every site with FedAvg, whose networks a run with moment heads trains."""
+        return self.federation.predict_trained(self._run(procedure), "test")
+
     def validation_error(self, procedure: str) -> float:
         """Mean squared error over all validation rows, each site in its best round."""
         clients, chosen = self.federation.clients, self.federation.chosen
@@ -145,7 +149,8 @@ def learn(
     rounds, epochs = plan.config.rounds, plan.config.epochs
     example, _ = draw_example(plan.backbone, next(iter(problem.train.values())), plan.config.features)
     with devices.use_device(place), devices.limit_threads(example.size, place):
-        federation = Federation(problem, plan.backbone, runs, plan.config, place)
+        keeps_trained = any(run.procedure.moment_head for run in runs)
+        federation = Federation(problem, plan.backbone, runs, plan.config, place, keeps_trained=keeps_trained)
         name = plan.backbone if isinstance(plan.backbone, str) else "own network"
 
         def on_epoch(epoch: int) -> None:
