@@ -81,14 +81,14 @@ class WatchedFederation(Federation):
         }
 
 
-def auto_rows(problem: SiteProblem, seed: int, network: str | None) -> Rows:
-    """Train `auto`, which chooses the network, and read the rows that share its training.
+def auto_rows(problem: SiteProblem, seed: int, network: str | None = None, plan: Plan | None = None) -> Rows:
+    """Train `auto`, which chooses the network without a plan, and read the rows that share its training.
 
     Their seconds are those of the whole training, with the smaller networks that were tried.
     """
     rows, started = to_problem(problem), time.perf_counter()
     with patch.object(site_learning, "Federation", WatchedFederation):
-        learned = choose_plan(rows, AUTO, seed)
+        learned = learn(rows, plan, [AUTO], seed) if plan else choose_plan(rows, AUTO, seed)
     federation, models = learned.federation, learned.models(AUTO)
     assert isinstance(federation, WatchedFederation)
     unmixed = replace(models, local={})

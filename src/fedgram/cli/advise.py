@@ -69,10 +69,11 @@ def advise(
 
     # after the table is read: importing torch takes seconds
     from fedgram.training.advise import advise as compare
-    from fedgram.training.site_learning import Plan
+    from fedgram.training.site_learning import Plan, count_training_rows
 
     has_plan = any(given is not None for given in (backbone, rounds, epochs))
-    plan = Plan.from_backbone(backbone, rounds, epochs) if has_plan else None
+    training_rows = count_training_rows(problem)
+    plan = Plan.from_backbone(backbone, rounds, epochs, training_rows) if has_plan else None
     with progress_bar() as progress:
         advice = compare(
             problem, plan=plan, seeds=numbers, device=device, engine=engine,

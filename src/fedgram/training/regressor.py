@@ -31,7 +31,7 @@ from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
 from fedgram.runs.procedure import Procedure
 from fedgram.theory.validation import check_names
-from fedgram.training.site_learning import Plan, choose_plan, learn
+from fedgram.training.site_learning import Plan, choose_plan, count_training_rows, learn
 from fedgram.training.site_predictor import SitePredictor
 
 try:
@@ -151,7 +151,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         if self.backbone is None and has_validation:
             learned = choose_plan(problem, procedure, seed)
         else:
-            learned = learn(problem, Plan.from_backbone(self.backbone), [procedure], seed)
+            plan = Plan.from_backbone(self.backbone, training_rows=count_training_rows(problem))
+            learned = learn(problem, plan, [procedure], seed)
         for sentence in learned.problems:
             warnings.warn(sentence, stacklevel=2)
         self._predictor = SitePredictor.from_learned(learned, procedure, encoding, names)
