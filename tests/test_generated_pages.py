@@ -55,7 +55,8 @@ def test_the_tables_of_benchmarks_are_current():
 
 
 @pytest.mark.parametrize(
-    "script", ["advice_results", "barycenter_results", "explorer", "intervals", "moments"]
+    "script",
+    ["advice_results", "barycenter_results", "explorer", "intervals", "large_tables", "moments"],
 )
 def test_the_tables_of_scripts_with_stored_results_are_current(script):
     from benchmark_pages import read_results
