@@ -313,6 +313,17 @@ def test_ctrl_c_ends_with_one_sentence(monkeypatch, capsys, kept, said):
     assert capsys.readouterr().err.splitlines() == [f"fedgram: {said}"]
 
 
+def test_ctrl_c_while_a_table_is_read_ends_with_one_sentence(monkeypatch, capsys):
+    def read(*options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedgram.cli.inputs.load_site_problem", read)
+    monkeypatch.setattr(sys, "argv", ["fedgram", "advise", "beijing-stations"])
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err.splitlines() == ["fedgram: Interrupted."]
+
+
 def test_a_comparison_of_procedures_shows_the_time_left_in_terminals(monkeypatch):
     clock = [0.0]
     bar = Progress(TextColumn("{task.description}"), get_time=lambda: clock[0])

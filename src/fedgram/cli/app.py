@@ -17,6 +17,9 @@ from fedgram._util.version import __version__
 # The base class of all usage errors. Typer 0.26 and later vendor Click and do not export this class.
 UsageError: Any = typer.BadParameter.__base__
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 LONGEST_LINE = 10_000
 """Characters of a line that are shown."""
 
@@ -87,12 +90,14 @@ def main() -> None:
     accept_all_characters(sys.stdout, sys.stderr)
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # Typer's own, outside of a progress bar
+            code = _fail("Interrupted.", INTERRUPTED)
     except AccuracyError as error:
         code = _fail(str(error), 1)
     except InputError as error:
         code = _fail(error.message, 2, client=error.client, field=error.field)
-    except typer.Abort as error:  # Typer's own, after Ctrl-C, has no message
-        code = _fail(str(error) or "Interrupted.", 130)
+    except typer.Abort as error:
+        code = _fail(str(error) or "Interrupted.", INTERRUPTED)
     except OSError as error:
         file = f" '{error.filename}'" if error.filename else ""
         reason = error.strerror or error
