@@ -13,7 +13,7 @@ from fedgram.nets.backbones import build_residual_cnn, build_resnet
 from fedgram.nets.stacked_layers import BatchNorm2d, Conv2d, can_stack, pad_rows, set_stacked
 from tests.helpers.plain_layers import PlainConvolution, PlainPooling
 
-MODELS = 3
+MODELS = 2
 NETWORKS = {
     "ResNet": lambda: build_resnet(3, (1, 1, 1, 1)),
     "ResNet, gray": lambda: build_resnet(1, (1, 1, 1, 1)),
@@ -51,7 +51,7 @@ def test_stacked_networks_are_each_network_alone(name):
     networks = draw_networks(NETWORKS[name])
     assert can_stack(networks[0])
     channels = networks[0].stem[0].in_channels
-    x = torch.randn(MODELS, 5, 18, 20, channels, dtype=torch.float64).movedim(-1, 2)
+    x = torch.randn(MODELS, 4, 10, 12, channels, dtype=torch.float64).movedim(-1, 2)
     parameters = {
         key: value.requires_grad_() for key, value in stack(networks, nn.Module.named_parameters).items()
     }

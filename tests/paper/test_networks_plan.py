@@ -85,7 +85,7 @@ def test_cost_is_models_times_steps_times_the_measured_time():
     assert isclose(cost.hours * 3600, cost.model_steps * RESMLP_STEP)
     assert "of one H200" in str(cost)
     image = replace(key, setting="3dshapes", backbone="resnet34")
-    assert isclose(estimate_cost([image]).hours * 3600, count_steps(image) * 2.02 * 2.58e-3)
+    assert isclose(estimate_cost([image]).hours * 3600, count_steps(image) * 2.02 * 1.94e-3)
     small, between = (replace(key, setting=name, backbone="resnet18") for name in ("cifar-geo", "mpiigaze"))
     assert estimate_step_time(small) == RESNET18_STEP[40 * 40] < estimate_step_time(between) < 2.66e-3
     assert str(estimate_cost([key])).startswith("1 run to train, ")
@@ -229,7 +229,7 @@ def test_hours_of_a_gpu_are_not_spent_on_a_cpu_unasked(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("fedgram.paper.launch.jobs.run_job", trained)
     study, narrowed = STUDIES["dnn-main"], {"settings": ("dsprites",), "seeds": (0,)}
-    words = r"No GPU found for 4 runs .* about 4\.4 h of one H200 in TF32\. Pass --scale smoke.*--device cpu"
+    words = r"No GPU found for 4 runs .* about 3\.3 h of one H200 in TF32\. Pass --scale smoke.*--device cpu"
     with pytest.raises(InputError, match=words) as refused:
         run([study], empty(tmp_path, **narrowed))
     assert refused.value.field == "device"
