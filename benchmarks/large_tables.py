@@ -3,7 +3,7 @@
     python benchmarks/large_tables.py --data-dir DATA [--problems flights,diamonds] [--sizes ""]
     python benchmarks/large_tables.py --tables --docs docs/benchmarks.md
 
-Errors: REAL problems of `sites.py` with more rows, and one more table, seed 0. Each is trained with the plan
+Errors: REAL problems of `sites.py` with more rows, and two more tables, seed 0. Each is trained with the plan
 of small tables and with that of its size. Times: `fedgram advise` on GENERATED tables, in a process of its
 own, with peak memory. Results are kept in a JSON file; a rerun computes only what is missing.
 """
@@ -39,6 +39,9 @@ TABLES = {
     "diamonds": Table(
         "ggplot2", "diamonds", "color", ("price",), ("carat", "depth", "table", "x", "y", "z"),
         ("cut", "clarity"),
+    ),
+    "birthdays": Table(
+        "mosaicData", "Birthdays", "state", ("births",), ("year", "month", "day"), ("wday",), most=2_000
     ),
 }  # fmt: skip
 ROWS = {"alone": ALONE, "FedAvg": "FedAvg", "auto": "auto"}
