@@ -28,7 +28,8 @@ The errors are in `tests/mutations/`; `make test-slow` plants them all.
 
 Three kinds of errors have no such check:
 
-- Errors in the GPU kernels of `nets/fused_*.py` are noticed only by `tests/nets/test_gpu.py` and `test_fused_layers.py` on a GPU.
+- Errors in the GPU kernels of `nets/fused_*.py` are noticed only on a GPU, by `test_gpu.py` and
+  `test_fused_layers.py` in `tests/nets`.
 - Test errors and times of committed results follow from nothing else that is stored. A test compares those of
   two runs with recorded numbers.
 - Stored Gram matrices only bound δ and the objective gap of most runs. A change within the bounds passes.
