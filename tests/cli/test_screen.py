@@ -317,7 +317,7 @@ def test_ctrl_c_while_a_table_is_read_ends_with_one_sentence(monkeypatch, capsys
     def read(*options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedgram.cli.inputs.load_site_problem", read)
+    monkeypatch.setattr("fedgram.cli.load_problem.load_site_problem", read)
     monkeypatch.setattr(sys, "argv", ["fedgram", "advise", "beijing-stations"])
     with pytest.raises(SystemExit, match="130"):
         main()
@@ -336,7 +336,7 @@ def test_a_comparison_of_procedures_shows_the_time_left_in_terminals(monkeypatch
 
     shown(0.0, 0.01)
     assert [shown(5.0, 0.02), shown(20.0, 0.21)] == ["FedAvg, 8 min left", "FedAvg, 79 s left"]
-    # A second network with this name starts anew.
+    # A second network with this name starts again.
     assert shown(600.0, 0.01) == "FedAvg"
     shown(610.0, 0.11)
     assert shown(620.0, 0.21) == "FedAvg, 79 s left"
