@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
@@ -83,8 +84,9 @@ def compile_on_gpu(function: Function, device: torch.device) -> Function:
 
 
 def has_fused_layers(device: torch.device) -> bool:
-    """Whether a GPU has the copies of tiles and the memory that fused convolutions need; tried on an H200."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+    """Whether fused convolutions run: they need a Hopper GPU, and the Triton of PyTorch 2.8 or later."""
+    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+    return is_hopper and find_spec("triton.tools.tensor_descriptor") is not None
 
 
 class GraphRecorder:

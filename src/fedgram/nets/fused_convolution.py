@@ -20,11 +20,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fedgram.nets.stacked_ops import output_length
 
+# Sizes of tiles, stages and warps are the best of four to six for most layers of a ResNet-18 (8 models,
+# 256 images, one H200).
 IMAGES = 128  # of a tile
 LARGEST = 128  # channels of a tile
 BYTES = 128  # of each image or channel that a step of a product reads
 ALIGNED = 16  # bytes, to which the hardware that copies tiles needs rows aligned
-PROGRAMS, SUMS = 1024, 2048  # wanted programs of a kernel, and the fewest numbers that one sums
+PROGRAMS = 1024  # wanted of a kernel for weights; with an eighth the GPU is busy enough
+SUMS = 2048  # fewest numbers that one of these programs sums
 
 
 @triton.jit
