@@ -36,7 +36,8 @@ COVERAGE = {
         ("corrected", "solved+corrected", "centralized"), (400,)
     ),
     "E = 400: full model": Trained(("full-model",), (400,)),
-    "E = 1000: ordinary, aligned, solved": Trained(("ordinary", "aligned", "solved"), (1000,)),
+    "E = 1000: ordinary": Trained(("ordinary",), (1000,)),
+    "E = 1000: aligned, solved": Trained(("aligned", "solved"), (1000,)),
     "E = 50 to 2000: ordinary, proximal, aligned, solved": Trained(
         ("ordinary", "proximal", "aligned", "solved"), BUDGETS[:-1]
     ),
