@@ -10,6 +10,8 @@ from torch.func import functional_call, vmap
 
 from fedgram.nets import stacked_ops
 from fedgram.nets.backbones import build_residual_cnn, build_resnet
+from fedgram.nets.model import draw
+from fedgram.nets.stack import STACKED, ModelStack
 from fedgram.nets.stacked_layers import BatchNorm2d, Conv2d, can_stack, pad_rows, set_stacked
 from tests.helpers.plain_layers import PlainConvolution, PlainPooling
 
@@ -132,3 +134,19 @@ def test_padded_rows_have_32_numbers_and_change_nothing(channels, kernel, stride
 )
 def test_networks_that_can_be_stacked(model, expected):
     assert can_stack(model) is expected
+
+
+@pytest.mark.parametrize(
+    ("backbone", "precision", "expected"),
+    [("resnet18", "fp16", STACKED), ("resnet18", "tf32", STACKED), ("resnet18", "fp32", 1),
+     ("resnet-small", "fp16", 1), ("resmlp-small", "fp16", 2)],
+)  # fmt: skip
+def test_models_that_a_step_computes_at_once(monkeypatch, backbone, precision, expected):
+    x = torch.zeros(2, 3, 16, 16) if backbone.startswith("resnet") else torch.zeros(2, 5)
+    models = [draw(backbone, x, 8, 2, seed, None) for seed in range(2)]
+    models = ModelStack.from_models(models, torch.device("cpu"), torch.float32)
+    alone = models.models_at_once
+    assert models.trained_at_once(precision) == alone
+    monkeypatch.setattr("fedgram.nets.stack.has_fused_layers", lambda device: True)
+    assert models.trained_at_once(precision) == expected
+    assert models.models_at_once == alone  # evaluation does not change
