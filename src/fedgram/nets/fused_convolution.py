@@ -11,6 +11,7 @@ with the summed index last, so some factors are transposed first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 import torch
 import triton
@@ -182,7 +183,7 @@ def _gather(
     source: Tensor, weight: Tensor, result: Tensor, channels: int, shape: tuple[int, ...], *, backward: bool
 ) -> None:
     models, images, height, width, out = result.shape
-    tile, summed = min(out, LARGEST), min(channels, BYTES // source.element_size())
+    tile, summed = gcd(out, LARGEST), min(channels, BYTES // source.element_size())
     rows_first = backward and not _is_single(source)
     descriptors = (
         TensorDescriptor.from_tensor(source.flatten(2), [1, IMAGES, summed]),
@@ -200,7 +201,7 @@ def convolve_weight(slope: Tensor, x: Tensor, kernel: Sequence[int], stride: int
     """Return the gradient (K, O, *kernel, C) of weights for the slope (K, N, H', W', O) of the result."""
     models, images, height, width, out = slope.shape
     rows, columns, channels = _count_taps(kernel[0], kernel[1], x.shape[4])
-    tiles = min(out, LARGEST), min(channels, LARGEST)
+    tiles = gcd(out, LARGEST), gcd(channels, LARGEST)
     programs = models * rows * columns * (out // tiles[0]) * (channels // tiles[1])
     split = _choose_split(programs, images * height * width)
     dtype = torch.float32 if split > 1 else x.dtype
