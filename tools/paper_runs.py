@@ -39,12 +39,13 @@ class Part:
     seeds: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
     scale: str = "paper"
+    backbones: tuple[str, ...] = ()
 
     def remaining(self, out: Path, data_dir: Path | None) -> str:
         """Describe what is left to train, or why it cannot be trained."""
         request = Request(
             out, get_scale(self.scale), settings=self.settings, procedures=self.procedures,
-            seeds=self.seeds, epochs=self.epochs, data_dir=data_dir,
+            seeds=self.seeds, epochs=self.epochs, backbones=self.backbones, data_dir=data_dir,
         )  # fmt: skip
         try:
             plans = plan_experiments(
@@ -62,6 +63,7 @@ class Part:
             "--procedure": ",".join(self.procedures),
             "--seeds": "".join(f"{seed}," for seed in self.seeds),
             "--epochs": ",".join(map(str, self.epochs)),
+            "--backbone": ",".join(self.backbones),
             "--out": str(out),
             "--data-dir": str(data_dir or ""),
             # fp16 takes less time, but three of twelve runs on Beijing overflowed: docs/speed.md
@@ -74,14 +76,17 @@ class Part:
 BOTH = ("dnn-main", "dnn-alignment")
 MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected", "aligned")
 STARTS = ("independent", "aligned+independent")
+RETURNS = ("aligned", "solved")
+DEEPER = ("dnn-architecture",)
 PREACTIVATED = "preactivated"
 QUEUE = [
     Part("Do images drift as tables do?", ("dnn-main",), ("cifar-geo",), ("ordinary",), seeds=(0,)),
     Part("Is it so with fewer epochs?", ("dnn-main", "beyond-solved"), IMAGES, seeds=(0,), epochs=(1000,)),
     Part("Does correction help aligned returns?", ("dnn-alignment",), TABLES[:4]),
-    Part("Where do solved returns end?", ("beyond-solved",), TABLES, ("solved",), epochs=(4000,)),
+    Part("Do five seeds of our returns agree?", ("beyond-solved",), TABLES, RETURNS, epochs=(4000,)),
     Part("Do images at the full protocol agree?", ("dnn-main",), ("cifar-geo",), seeds=(0,)),
-    Part("Do other networks agree on images?", ("dnn-architecture",), IMAGES, seeds=(0,)),
+    Part("Do deeper networks agree on images?", DEEPER, IMAGES, scale="reduced", backbones=("resnet34",)),
+    Part("Do residual CNNs?", DEEPER, IMAGES, ("ordinary",), scale="reduced", backbones=("residual-cnn",)),
     Part("Where do pre-activated blocks agree?", BOTH, TABLES, MAIN, seeds=(0,), scale=PREACTIVATED),
     Part("After how many epochs?", ("dnn-epochs",), TABLES, seeds=(0,), scale=PREACTIVATED),
     Part("Do independent starts agree?", ("dnn-alignment",), TABLES[:4], STARTS, scale=PREACTIVATED),

@@ -109,6 +109,9 @@ def networks(
         list[str] | None, typer.Option(help="Only these procedures, separated by commas; repeatable.")
     ] = None,
     epochs: Annotated[str, typer.Option(help="Only these local epochs E, separated by commas.")] = "",
+    backbone: Annotated[
+        list[str] | None, typer.Option(help="Only these networks, separated by commas; repeatable.")
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="Precision of new runs: tf32; fp16, which is faster on a GPU; fp32; or fp64.")
     ] = "tf32",
@@ -122,7 +125,11 @@ def networks(
 
     The command prints the cost before it starts, and skips settings without data.
     """
-    chosen = {"settings": split_values(*setting or ()), "procedures": split_values(*procedure or ())}
+    chosen = {
+        "settings": split_values(*setting or ()),
+        "procedures": split_values(*procedure or ()),
+        "backbones": split_values(*backbone or ()),
+    }
     request = _request(
         out, scale, precision, **chosen, seeds=parse_seeds(seeds) if seeds else (),
         epochs=parse_epochs(epochs), device=device, engine=engine, data_dir=data_dir,

@@ -53,6 +53,7 @@ class Request:
     seeds: tuple[int, ...] = ()
     procedures: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
+    backbones: tuple[str, ...] = ()
     device: str = "auto"
     engine: str = "local"
     data_dir: Path | None = None
@@ -87,6 +88,7 @@ class Request:
             and (not self.seeds or key.seed in self.seeds)
             and (not procedures or key.procedure in procedures)
             and (not self.epochs or key.epochs in self.epochs)
+            and (not self.backbones or key.backbone in self.backbones)
         ]
 
 
@@ -141,10 +143,9 @@ def plan_experiments(studies: Sequence[Study], request: Request, results: Result
                 raise InputError(reason, field="setting")
     if not any(request.select(_all_keys(study, request.scale)) for study in studies):
         where = f"{', '.join(study.name for study in studies)} at the {request.scale.name} scale"
-        message = f"No run of {where} has these settings, seeds, procedures and epochs."
-        raise InputError(
-            f"{message} Pass others, or drop --setting, --seeds, --procedure or --epochs.", field="setting"
-        )
+        message = f"No run of {where} has these settings, seeds, procedures, epochs and backbones."
+        remedy = "Pass others, or drop --setting, --seeds, --procedure, --epochs or --backbone."
+        raise InputError(f"{message} {remedy}", field="setting")
     return plans
 
 

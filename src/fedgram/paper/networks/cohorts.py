@@ -125,6 +125,7 @@ PAPER = (
 """All runs of the paper."""
 
 SOLVED = Cohort(ALL, THREE, _each("ordinary", "proximal", "aligned", "solved", epochs=BUDGETS))
+SOLVED_SEEDS = Cohort(TABULAR, FIVE, _each("ordinary", "proximal", "aligned", "solved"))
 BETTER_PREDICTION = Cohort(
     ALL,
     THREE,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram.display.plotting import BLUE, GREEN, INK, ORANGE, tag_runs
 from fedgram.paper.networks import metrics, panels
-from fedgram.paper.networks.cohorts import PREDICTING, THREE
+from fedgram.paper.networks.cohorts import FIVE, PREDICTING, THREE
 from fedgram.paper.networks.comparable import TITLES, ComparableRuns
 from fedgram.paper.networks.results import Result
 from fedgram.paper.networks.settings import ALL
@@ -28,7 +28,7 @@ def draw_solved(shown: ComparableRuns) -> dict[str, Any]:
     label = "$e_F$ to the target at the end"
     handles = [look.handle(name) for name, look in panels.LOOKS.items()]
     return {
-        against: draw_budgets(shown, panels.LOOKS, metrics.endpoint, label, handles, against)
+        against: draw_budgets(shown, panels.LOOKS, metrics.endpoint, label, handles, against, FIVE)
         for against in AXES
     }
 

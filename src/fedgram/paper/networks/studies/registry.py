@@ -79,7 +79,7 @@ STUDIES: dict[str, Study] = {
         Study("dnn-prediction", "Test error on images", "App. F.7",
               (cohorts.PREDICTION,), prediction.draw_prediction, prediction.measure_prediction),
         Study("beyond-solved", "Solved returns: less training for the same end", "ours",
-              (cohorts.SOLVED,), beyond.draw_solved),
+              (cohorts.SOLVED, cohorts.SOLVED_SEEDS), beyond.draw_solved),
         Study("beyond-prediction", "Solved, corrected and offset: test error beside centralized training",
               "ours", (cohorts.BETTER_PREDICTION,), beyond.draw_predictions),
     )

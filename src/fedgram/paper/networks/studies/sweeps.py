@@ -164,14 +164,14 @@ def draw_epochs(shown: ComparableRuns) -> Any:
 
 def draw_budgets(
     shown: ComparableRuns, looks: Mapping[str, panels.Look], metric: Metric, label: str, handles: list[Any],
-    against: Against = "epochs",
+    against: Against = "epochs", seeds: tuple[int, ...] = THREE,
 ) -> Any:  # fmt: skip
     """Draw a quantity of procedures, which have these looks, for every budget of local epochs."""
     drawn = list[Result]()
     figure, axes = panels.make_setting_panels(shown.settings, 1.6, AXES[against], label)
     for setting, axis in axes.items():
         for procedure, look in looks.items():
-            groups = _by_budget(shown, setting, procedure)
+            groups = _by_budget(shown, setting, procedure, seeds)
             places = [float(np.median([getattr(run, against) for run in group])) for group in groups]
             panels.draw_runs(axis, places, groups, metric, look)
             drawn += [run for group in groups for run in group]
@@ -182,10 +182,12 @@ def draw_budgets(
     return panels.finish_figure(figure, drawn, handles, settings=ALL)
 
 
-def _by_budget(shown: ComparableRuns, setting: str, procedure: str) -> list[list[Result]]:
+def _by_budget(
+    shown: ComparableRuns, setting: str, procedure: str, seeds: tuple[int, ...]
+) -> list[list[Result]]:
     """Runs of a procedure in one setting, grouped by local epochs, ascending."""
     conditions = {shown.scale.epochs(budget): Condition(procedure, budget) for budget in BUDGETS}
-    groups = [shown.runs(setting, condition, THREE) for condition in conditions.values()]
+    groups = [shown.runs(setting, condition, seeds) for condition in conditions.values()]
     return [group for group in groups if group]
 
 
