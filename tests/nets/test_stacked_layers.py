@@ -8,12 +8,17 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from fedgram.nets import stacked_ops
+from fedgram.federation.federation import Federation
+from fedgram.nets import cuda, stacked_ops
 from fedgram.nets.backbones import ResNet, build_residual_cnn, build_resnet
 from fedgram.nets.model import draw
-from fedgram.nets.stack import STACKED, ModelStack
+from fedgram.nets.stack import STACKED, ModelStack, split_slice
 from fedgram.nets.stacked_layers import BatchNorm2d, Conv2d, GroupNorm, can_stack, pad_rows, set_stacked
+from fedgram.runs.procedure import Procedure
+from fedgram.runs.record import Run
+from fedgram.runs.train_config import TrainConfig
 from tests.helpers.plain_layers import PlainConvolution, PlainPooling
+from tests.helpers.plain_loop import pictures
 
 MODELS = 2
 
@@ -161,3 +166,25 @@ def test_models_that_a_step_computes_at_once(monkeypatch, backbone, precision, e
     monkeypatch.setattr("fedgram.nets.stack.has_fused_layers", lambda device: True)
     assert models.trained_at_once(precision) == expected
     assert models.models_at_once == alone  # evaluation does not change
+
+
+def test_minibatches_of_unequal_size_overlap(monkeypatch):
+    """They are computed client by client, on streams of their own; others one after another."""
+    turns = []
+
+    class Recorded(cuda.StreamPool):
+        def use(self, turn):
+            turns.append(turn)
+            return super().use(turn)
+
+    monkeypatch.setattr("fedgram.nets.cuda.StreamPool", Recorded)
+    monkeypatch.setattr("fedgram.nets.stack.has_fused_layers", lambda device: True)
+    monkeypatch.setattr("fedgram.nets.fit.split_slice", lambda models, at_once: split_slice(models, 2))
+    config = TrainConfig(rounds=1, epochs=1, batch=3, features=3, precision="tf32")
+    runs = [Run(Procedure(), seed) for seed in (0, 1)]
+    federation = Federation(
+        pictures((6, 5, 6)), lambda: build_resnet(1, (1,)), runs, config, torch.device("cpu")
+    )
+    turns.clear()  # those of recording
+    next(federation.rounds())
+    assert turns == [0, 0, 0, 0, 1, 2]

@@ -26,7 +26,7 @@ from fedgram.nets.gradients import (
 from fedgram.nets.model import translate_errors
 from fedgram.nets.objective import Terms
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, split_slice
+from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, has_convolutions, split_slice
 from fedgram.nets.stacked_layers import set_stacked
 from fedgram.runs.train_config import TrainConfig
 
@@ -68,7 +68,7 @@ class Fit:
         self.models_at_once = stack.trained_at_once(config.precision)
         set_stacked(stack.model, self.models_at_once > 1)
         self.common = self._common_shapes()
-        self.streams = cuda.StreamPool(stack.device, self.models_at_once == 1 < len(stack))
+        self.streams = cuda.StreamPool(stack.device, has_convolutions(stack.model) and len(stack) > 1)
         self.steps_per_epoch = [-(-count // batches.batch) for count in batches.counts]
         # Warm-up steps at rate 0 change no parameter; there may be more of them than steps in a round.
         steps = config.epochs * max(self.steps_per_epoch) + cuda.WARM_UP
@@ -108,11 +108,16 @@ class Fit:
         return self.total / self.batches.model_counts
 
     def step(self, sizes: tuple[int, ...]) -> None:
-        """Take one step of every model whose client has rows left; sizes (M,) counts them."""
+        """Take one step of every model whose client has rows left; sizes (M,) counts them.
+
+        Few models, as of one client in the last step of an epoch, do not fill a GPU, so they overlap.
+        """
         rates = self.rates.index_select(0, self.now)[0]
+        ranges = self._split_by_size(sizes)
+        overlaps = self.models_at_once == 1 or len({size for _, size in ranges}) > 1
         with self.streams as streams:
-            for turn, (models, size) in enumerate(self._split_by_size(sizes)):
-                with streams.use(turn):
+            for turn, (models, size) in enumerate(ranges):
+                with streams.use(turn if overlaps else 0):
                     values, gradients, unscale = self.gradients(models, size)
                     kind = self.continues[models].long()
                     own_rates = rates[self.batches.client[models], kind]
