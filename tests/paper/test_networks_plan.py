@@ -33,7 +33,7 @@ PAPER = SCALES["paper"]
 EVERYTHING = {(name, larger): SETTINGS[name].sources[0] for name in ALL for larger in (False, True)}
 COUNTS = {
     "dnn-main": 200, "dnn-means": 60, "dnn-epochs": 210, "dnn-rho": 210, "dnn-alignment": 204,
-    "dnn-architecture": 51, "dnn-full-model": 45, "dnn-prediction": 45, "beyond-solved": 840,
+    "dnn-architecture": 51, "dnn-full-model": 45, "dnn-prediction": 45, "beyond-solved": 880,
     "beyond-prediction": 180,
 }  # fmt: skip
 
@@ -187,13 +187,16 @@ def test_local_epochs_select_runs(tmp_path):
 
 @pytest.mark.parametrize("part", QUEUE, ids=lambda part: part.question)
 def test_every_part_of_the_queue_selects_runs_and_writes_its_command(part, tmp_path):
-    request = Request(tmp_path, PAPER, part.settings, part.seeds, part.procedures, part.epochs)
-    keys = [key for study in part.studies for key in request.select(keys_of(study))]
+    chosen = part.settings, part.seeds, part.procedures, part.epochs, part.backbones
+    request = Request(tmp_path, get_scale(part.scale), *chosen)
+    keys = [key for study in part.studies for key in request.select(keys_of(study, request.scale))]
     assert {key.setting for key in keys} == set(part.settings)
+    assert not part.backbones or {key.backbone for key in keys} == set(part.backbones)
     words, first = part.command(tmp_path, None), 2 + len(part.studies)
     assert words[:first] == ["reproduce", "networks", *part.studies]
     options = dict(zip(words[first::2], words[first + 1 :: 2], strict=True))
-    assert get_scale(options["--scale"]).is_full
+    assert options["--scale"] == part.scale
+    assert tuple(filter(None, options.get("--backbone", "").split(","))) == part.backbones
     assert parse_epochs(options.get("--epochs", "")) == part.epochs
     assert not part.seeds or parse_seeds(options["--seeds"]) == part.seeds
     assert tuple(options["--setting"].split(",")) == part.settings

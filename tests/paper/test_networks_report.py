@@ -435,7 +435,7 @@ def test_the_report_shows_what_was_run(tmp_path):
     assert {"REAL", "GENERATED"} == set(re.findall(r'class="badge[^>]*>([A-Z-]+)<', section))
     error = median(lambda run: run.error["barycenter"][-1], "solved", ["beijing"], range(3))
     assert f"<b>{error:.2e}".replace("e-0", "e-") in section
-    assert "42 runs at paper scale" in section
+    assert "46 runs at paper scale" in section
     assert "trained on NVIDIA H200" in section
     numbers = [int(number) for number in re.findall(r"(\d+) (?:of|missed|partial|not run)", said)]
     assert sum(numbers) == sum(claim.experiment in MODULES for claim in load_claims())
