@@ -31,7 +31,7 @@ from fedgram.data.split import Split
 from fedgram.federation.alone import choose_alone
 from fedgram.runs.advice import AUTO, Alone
 from fedgram.training.site_learning import Learned, choose_plan, learn
-from fedgram.training.verdicts import judge_sites, total_change
+from fedgram.training.verdicts import judge_sites, lowest_over_sites, total_change
 from site_fedgram import to_problem
 from site_problems import PROBLEMS, Rows, SiteProblem
 from sites import new_parser, run_parsed, select
@@ -76,6 +76,7 @@ def measure(problem: SiteProblem, seed: int) -> dict[str, Any]:
         "network": str(trial.plan.backbone),
         "alone": method,
         "change": _round(change),
+        "over_sites": _round([lowest_over_sites(alone, joined)])[0],
         "unseen_change": _round(total_change(whole, unseen_alone, unseen_joined)),
         "sites": {
             "verdict": [site.verdict for site in sites],
@@ -120,7 +121,7 @@ def square_errors(
 
 def _round(values: Any) -> list[float | None]:
     """Round to six digits for the file; None where there is no number."""
-    return [None if np.isnan(value) else float(f"{value:.6g}") for value in values]
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
 if __name__ == "__main__":

@@ -41,17 +41,13 @@ def expected_change(result: Mapping[str, Any]) -> tuple[float, float, float]:
 
 def recommends_joining(result: Mapping[str, Any]) -> bool:
     """Whether `advise` recommends joining on a problem."""
-    return recommend(expected_change(result)) == AUTO
+    over_sites = result["over_sites"]
+    return recommend(expected_change(result), np.inf if over_sites is None else over_sites) == AUTO
 
 
 def gains_clearly(result: Mapping[str, Any]) -> bool:
     """Whether the interval of the expected change shows a gain."""
     return expected_change(result)[2] < 0
-
-
-def loses_clearly(result: Mapping[str, Any]) -> bool:
-    """Whether the interval of the expected change shows a loss."""
-    return expected_change(result)[1] > 0
 
 
 class Site(NamedTuple):
@@ -78,13 +74,8 @@ def total_table(results: Results) -> str:
     """Answers for all sites of a problem, and what joining then changed on unseen rows."""
     answers: dict[str, Callable[[Mapping[str, Any]], bool]] = {
         "federate (clear gain)": lambda each: recommends_joining(each) and gains_clearly(each),
-        "no clear difference, joining recommended": lambda each: (
-            recommends_joining(each) and not gains_clearly(each)
-        ),
-        "no clear difference, working alone recommended": lambda each: (
-            not recommends_joining(each) and not loses_clearly(each)
-        ),
-        "stay alone (clear loss)": loses_clearly,
+        "no clear difference": lambda each: recommends_joining(each) and not gains_clearly(each),
+        "stay alone": lambda each: not recommends_joining(each),
     }
     rows = []
     for label, applies in answers.items():

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from fedgram import Problem
 from fedgram.runs.advice import ALONE, AUTO
-from fedgram.training.verdicts import judge_sites, recommend, total_change
+from fedgram.training.verdicts import judge_sites, lowest_over_sites, recommend, total_change
 
 
 def problem_of(sites, *, in_time_order=False):
@@ -41,21 +42,40 @@ def test_a_handful_of_test_rows_decides_nothing_in_total(rows, in_time_order):
 
 
 @pytest.mark.parametrize(
-    ("change", "recommended"),
+    ("change", "over_sites", "recommended"),
     [
-        ((-0.2, -0.3, -0.1), AUTO),
-        ((0.5, -0.2, 1.4), AUTO),
-        ((0.51, -0.2, 1.4), ALONE),
-        ((0.05, 0.01, 0.1), ALONE),
-        ((-0.001, -0.009, 0.008), ALONE),
-        ((-0.001, -0.011, 0.008), AUTO),
-        ((-0.007, -0.009, -0.005), ALONE),
-        ((0.05, np.nan, np.nan), AUTO),
-        ((np.nan, np.nan, np.nan), ALONE),
+        ((-0.2, -0.3, -0.1), -0.4, AUTO),
+        ((2.5, -0.2, 4.4), 1.0, AUTO),
+        ((0.05, 0.01, 0.1), 0.02, ALONE),
+        ((0.05, 0.01, 0.1), -0.02, AUTO),
+        ((0.05, 0.01, 0.1), np.inf, ALONE),
+        ((-0.001, -0.009, 0.008), -0.009, ALONE),
+        ((-0.001, -0.009, 0.008), -0.011, AUTO),
+        ((-0.001, -0.011, 0.008), -0.009, AUTO),
+        ((-0.007, -0.009, -0.005), -0.009, ALONE),
+        ((0.05, np.nan, np.nan), 0.02, AUTO),
+        ((np.nan, np.nan, np.nan), np.nan, ALONE),
     ],
 )
-def test_joining_is_recommended_unless_it_looks_worthless(change, recommended):
-    assert recommend(change) == recommended
+def test_joining_is_recommended_unless_it_clearly_gains_too_little(change, over_sites, recommended):
+    assert recommend(change, over_sites) == recommended
+
+
+def test_a_loss_at_all_sites_is_clear_over_sites_and_one_at_a_few_is_not():
+    alone = [np.ones((n, 1)) for n in (5, 20, 0, 10, 40, 25)]
+    everywhere = [each * (1.3 + 0.02 * m) for m, each in enumerate(alone)]
+    at_one = [each * (7.0 if m == 3 else 1.0) for m, each in enumerate(alone)]
+    assert 0.25 < lowest_over_sites(alone, everywhere) < 0.35
+    assert lowest_over_sites(alone, at_one) < 0 < total_change(problem_of(6), alone, at_one)[1]
+    assert lowest_over_sites(alone[1:3], at_one[1:3]) == np.inf  # one tested site
+
+
+def test_the_interval_over_equal_sites_is_students():
+    """The mean of the sites' changes, with its standard error and Student's quantile."""
+    changes = np.random.default_rng(3).normal(0.2, 0.4, 8)
+    alone = [np.ones((12, 2))] * 8
+    low = lowest_over_sites(alone, [1 + each * np.ones((12, 2)) for each in changes])
+    np.testing.assert_allclose(low, ttest_1samp(changes, 0.0).confidence_interval(0.95).low)
 
 
 def test_a_loss_must_be_clearer_the_more_sites_there_are():

@@ -56,7 +56,7 @@ def _answer(advice: Advice) -> str:
         return "Stay alone: working alone has no error on held-out rows."
     if np.isnan(low):
         return _describe_few_rows(advice)
-    is_clear = (high < 0 and advice.recommended == AUTO) or low > 0
+    is_clear = high < 0 if advice.recommended == AUTO else low > 0
     answer = ("Stay alone" if low > 0 else "Federate") if is_clear else "No clear difference"
     effect = "lowers" if change <= 0 else "raises"
     lead = f"{answer}: on" if advice.has_skill else "On"
@@ -103,11 +103,11 @@ def _describe_recommendation(advice: Advice) -> str:
     """Return a sentence for advice without a clear difference."""
     if not advice.has_skill:
         return ""
-    if advice.recommended == AUTO:
-        return " Joining is recommended, since it helped on most problems of our benchmarks."
-    if advice.total_change[1] > -LEAST_GAIN:
+    if advice.recommended == ALONE:
         return f" Working alone is recommended: joining gains less than {100 * LEAST_GAIN:g} %."
-    return " Working alone is recommended, since its error is much lower on these rows."
+    is_uneven = advice.total_change[1] > -LEAST_GAIN
+    uneven = " The change varies so much between sites that it may be chance." if is_uneven else ""
+    return f"{uneven} Joining is recommended, since it helped on most problems of our benchmarks."
 
 
 def _count_verdicts(sites: Sequence[SiteAdvice]) -> str:

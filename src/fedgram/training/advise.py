@@ -24,7 +24,7 @@ from fedgram.training.advice_notes import write_notes
 from fedgram.training.engines import run_tasks
 from fedgram.training.site_learning import Plan, Progress, choose_plan, learn
 from fedgram.training.trainer import check_trainable, parse_runs
-from fedgram.training.verdicts import judge_sites, recommend, total_change
+from fedgram.training.verdicts import judge_sites, lowest_over_sites, recommend, total_change
 
 Name = TypeVar("Name", bound=str)
 
@@ -113,7 +113,7 @@ def advise(
     squares = {name: _square_errors(rows, truth) for name, rows in average.items()}
     sites = judge_sites(problem, squares[ALONE], squares[AUTO], scale)
     change = total_change(problem, squares[ALONE], squares[AUTO])
-    recommended = recommend(change)
+    recommended = recommend(change, lowest_over_sites(squares[ALONE], squares[AUTO]))
     return Advice(
         targets=targets,
         recommended=recommended,
