@@ -32,7 +32,9 @@ from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.expectation import SYMBOLS
 
 GRAM_COLORS = {SYMBOLS["barycenter"]: GREEN, SYMBOLS["centralized"]: INK}
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")  # one more than colors, so that 56 styles differ
+STEPS = 3.0  # styles in full steps of width and size; more styles share the same range
+MOST_INSIDE = 4  # groups in a legend inside the axes; a longer one would hide curves
 
 
 def draw_comparison(settings: Sequence[Comparison], path: str | Path) -> None:
@@ -87,7 +89,7 @@ def style_groups(groups: Sequence[Group]) -> Iterator[tuple[Group, dict[str, Any
 
     Later ones are thinner and smaller, because procedures that end at the same place hide each other.
     """
-    below = len(groups) - 1 - np.arange(len(groups))
+    below = (len(groups) - 1 - np.arange(len(groups))) * min(1.0, STEPS / max(len(groups) - 1, 1))
     for group, color, marker, number in zip(groups, cycle(PALETTE), cycle(MARKERS), below, strict=False):
         line = {"color": color, "lw": 1.2 + 1.4 * number}
         yield group, line, {"marker": marker, "ms": 3.5 + 2.2 * number, "mfc": "none", "mew": 0.9}
@@ -108,7 +110,8 @@ def _draw_errors(axis: Any, setting: Comparison) -> None:
     axis.set(yscale="log", ylim=(floor, None), xlabel="round", ylabel="relative error of the Gram")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_title(f"{escape_label(setting.title)}\n{setting.scale}", fontsize=7.5, loc="left")
-    axis.legend(fontsize=7, frameon=False)
+    outside = {"loc": "upper left", "bbox_to_anchor": (0, -0.2), "ncols": 2}
+    axis.legend(fontsize=7, frameon=False, **outside if len(setting.limited) > MOST_INSIDE else {})
     axis.spines[["top", "right"]].set_visible(False)
 
 

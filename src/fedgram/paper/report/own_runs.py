@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import describe_seeds, pluralize, quote_list
+from fedgram._util.text import describe_seeds, percent, pluralize, quote_list
 from fedgram.display import run_sentences
 from fedgram.display.explorer import page as explorer
 from fedgram.display.plotting import draw_seeds, escape_label, pyplot, render, tag_runs
@@ -24,6 +24,7 @@ from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.procedure import BIAS_RULES
 
 ALL_SITES = "all sites"
+MOST_TOLD = 4  # procedures with a sentence of their own; the table has all
 MOST_DRAWN = 40  # sites in a figure; it is then about two screens high
 
 Errors = Mapping[Group, SiteErrors]
@@ -103,13 +104,10 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
             f"{pluralize(config.rounds, 'round')} of {pluralize(config.epochs, 'epoch')}.",
         ),
     ]
-    heads = [
-        run_sentences.state_outcome(setting, group) for group in setting.groups if not group.without_limit
-    ]
     if errors:
         sentences += _tell_errors(setting, errors)
     else:
-        compared = "; only heads are compared" if heads else ""
+        compared = "; only heads are compared" if setting.limited else ""
         has_rows = any(setting.setup.data.test_rows)
         reason = "Errors on test rows were not stored" if has_rows else "There are no test rows"
         sentences.append(Sentence("Errors", f"{reason}{compared}."))
@@ -119,7 +117,19 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
         for run in group.runs
         if run.joining
     ]
-    return [*sentences, Sentence("Heads", " ".join(heads))] if heads else sentences
+    return [*sentences, Sentence("Heads", _tell_heads(setting))] if setting.limited else sentences
+
+
+def _tell_heads(setting: Comparison) -> str:
+    """State where the heads of every procedure end; of many, how close the first and the last come."""
+    if len(setting.limited) <= MOST_TOLD:
+        return " ".join(run_sentences.state_outcome(setting, group) for group in setting.limited)
+    ends = [f"{percent(error)} ('{name}')" for error, name in _rank_ends(setting)]
+    return f"{len(ends)} procedures end between {ends[0]} and {ends[-1]} away from their predicted limits."
+
+
+def _rank_ends(setting: Comparison) -> list[tuple[float, str]]:
+    return sorted((group.spread("error").mean, group.name) for group in setting.limited)
 
 
 def _name_targets(targets: Sequence[str]) -> str:
