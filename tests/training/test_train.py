@@ -615,6 +615,7 @@ def test_gpus_are_counted_from_zero(monkeypatch):
         ("resmlp-smal", "did you mean 'resmlp-small'"),
         ("resnet-small", "takes images, but inputs have shape (4,)"),
         (nn.Unflatten(1, (2, 2)), "it returned (2, 2, 2)"),
+        (lambda width: nn.Linear(4, width), "Pass a function without arguments that returns a new module."),
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused(tmp_path, backbone, words):
@@ -634,6 +635,7 @@ class Branching(nn.Linear):
     [
         (Branching(4, 3), 16, "as a stack (torch.func.vmap) in minibatches of 16: RuntimeError: vmap: "),
         (nn.BatchNorm1d(4), 1, "in minibatches of 1: ValueError: Expected more than 1 value per channel"),
+        (nn.BatchNorm1d(4), 1, "Choose a batch size that leaves no client a minibatch of one row."),
     ],
 )
 def test_a_backbone_that_cannot_be_stacked_is_refused(tmp_path, backbone, batch, words):
