@@ -122,7 +122,7 @@ def test_another_network_under_the_same_name_is_refused(tmp_path, other):
         return train(small_problem(), backbone, "ordinary", [0], SETTINGS, folder=tmp_path, backbone_name="x")
 
     again(net)
-    with pytest.raises(InputError, match=r"network is .* starts from its current weights: seed them"):
+    with pytest.raises(InputError, match=r"network differs .* starts from its current weights: seed them"):
         again(other)
     assert len(again(net)) == 1
 
@@ -537,6 +537,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
             {"settings": TrainConfig(precision="bf16")},
             "bf16 needs a GPU. Train with precision fp32 on a CPU.",
         ),
+        ({"settings": {"rounds": 2}}, "config= expects TrainConfig, got dict. Build it with TrainConfig("),
         ({"settings": TrainConfig(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],
 )

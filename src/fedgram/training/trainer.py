@@ -118,6 +118,7 @@ def train(
 def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     hint = "Build it with Problem.from_arrays, from_frame or from_datasets"
     check_type(problem, Problem, "train()", hint)
+    check_type(config, TrainConfig, "config=", "Build it with TrainConfig(rounds=8, epochs=4000)")
     devices.check_precision(devices.resolve_device(device), config.precision)
 
 
