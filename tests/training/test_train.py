@@ -686,3 +686,15 @@ def test_values_that_are_not_finite_are_named(what):
     arrays[what][1][4, 1] = np.nan
     with pytest.raises(InputError, match=f"Client 'client 2' has a value in its {what} .* row 5, column 2"):
         Problem.from_arrays(**arrays)
+
+
+def test_warnings_are_logged_unless_a_function_takes_them(tmp_path, caplog):
+    backbone = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    with caplog.at_level("WARNING"):
+        train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path / "logged")
+    assert any("draws random numbers" in record.message for record in caplog.records)
+    caplog.clear()
+    heard = []
+    train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path, on_warning=heard.append)
+    assert heard
+    assert not caplog.records
