@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InputError, explain, predict, read_moments
+from fedgram import InputError, Moments, explain, predict, read_moments
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.data.splits import hold_out, partition_at_random, partition_by_projection
@@ -427,3 +427,11 @@ def test_numbers_of_any_kind_are_those_of_this_machine(kind):
 def test_errors_have_the_units_of_targets_that_a_dataset_scales():
     provenance = {"scale": {"posX": 0.3}, "mean": {"posX": 0.5}}
     np.testing.assert_array_equal(target_scale(provenance, ["posX", "other"]), [0.3, 1.0])
+
+
+def test_a_series_of_one_target_is_named_with_what_to_do():
+    frame = pd.DataFrame({"dose": range(4), "effect": range(1, 5)})
+    with pytest.raises(InputError, match=r"Pass one target y as y\[:, None\], or a series as y.to_frame"):
+        Problem.from_arrays([frame[["dose"]]] * 2, [frame["effect"]] * 2)
+    with pytest.raises(InputError, match=r"'client 1' must have shape .* a series as y.to_frame"):
+        Moments.from_arrays([frame["effect"]] * 2)

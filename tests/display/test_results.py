@@ -640,13 +640,27 @@ def test_frames_of_runs_have_their_measurements(results):
     np.testing.assert_array_equal(frame.trajectory_error, measured.trajectory_error)
     np.testing.assert_array_equal(frame.delta[1:], measured.delta)
     for i, rule in enumerate(BIAS_RULES):
+        np.testing.assert_array_equal(frame[f"train_mse_{rule}"][1:], measured.train_mse[:, i])
         np.testing.assert_array_equal(frame[f"test_mse_{rule}"][1:], measured.test_mse[:, i])
+    assert frame["data"].unique().tolist() == [measured.setup.data.name]
+    assert frame["backbone"].unique().tolist() == [measured.setup.backbone]
     for other in ("StoredRun", "Comparison"):
         assert results[other].to_frame().equals(frame)
     (row,) = results["Runs"].to_frame().to_dict("records")
     for name, metric in METRICS.items():
         assert row[name.replace(" ", "_").lower()] == metric(measured)
     assert row["is_complete"]
+
+
+def test_a_run_without_a_limit_is_not_compared_with_one(tmp_path):
+    measured = measure(exact_run(tmp_path, "local", rounds=2))
+    frame = measured.to_frame()
+    compared = [
+        "error", "predicted_error", "centralized_error", "trajectory_error", "delta", "objective_gap"
+    ]  # fmt: skip
+    assert frame[compared].isna().all(axis=None)
+    assert frame["train_mse_private"][1:].notna().all()
+    assert repr(measured) == "RunMeasurement('local/seed-0', 2 rounds, no limit)"
 
 
 def test_a_folder_without_runs_has_an_empty_frame(tmp_path):

@@ -71,6 +71,17 @@ class OwnNet(nn.Module):
         return torch.tanh(self.second(torch.tanh(self.norm(self.first(x)))))
 
 
+class RecurrentNet(nn.Module):
+    """Rows of 12 numbers as 4 steps of 3; torch.func.vmap has no rule for the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3, 6, num_layers=2, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x.unflatten(1, (4, 3)))[0][:, -1]
+
+
 def own_net():
     return OwnNet()
 

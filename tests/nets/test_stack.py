@@ -19,7 +19,16 @@ from fedgram.nets.stack import ModelStack
 from fedgram.runs.procedure import WORDS, Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
-from tests.helpers.plain_loop import CPU, OwnNet, assert_same_round, pictures, tabular, train_alone, trained
+from tests.helpers.plain_loop import (
+    CPU,
+    OwnNet,
+    RecurrentNet,
+    assert_same_round,
+    pictures,
+    tabular,
+    train_alone,
+    trained,
+)
 
 # Rows and batches are such that clients take 3, 2 and 2 steps per epoch, the last of a few rows only; one
 # row where there is no BatchNorm, which cannot train on one. Some of the gradients are clipped.
@@ -44,19 +53,20 @@ ON_IMAGES = ["ordinary", "proximal=0.1+aligned+corrected=0.6+offset", "corrected
 SMALL = {name: name for name in BACKBONES if name.endswith("-small")} | {"wide-deep-64": "wide-deep-64"}
 OWN = {"own": partial(OwnNet), "own with BatchNorm": partial(OwnNet, norm=True)}
 PREACTIVATED = {"pre-activated": partial(PreActivatedResMLP, 12, width=16, blocks=2)}
-TRIED = SMALL | OWN | PREACTIVATED
+RECURRENT = {"recurrent": RecurrentNet}
+TRIED = SMALL | OWN | PREACTIVATED | RECURRENT
 
 
 def procedures(backbone):
     if backbone in OWN:
         return ON_OWN
-    if backbone in ("wide-deep-64", "pre-activated"):
+    if backbone in ("wide-deep-64", "pre-activated", "recurrent"):
         return ["ordinary", "full-model", "local"]
     return PROCEDURES if backbone == "resmlp-small" else ON_IMAGES
 
 
 def problem(backbone) -> Problem:
-    if backbone in OWN or backbone in ("resmlp-small", "wide-deep-64", "pre-activated"):
+    if backbone in OWN or backbone in ("resmlp-small", "wide-deep-64", "pre-activated", "recurrent"):
         return tabular((40, 27, 18 if "BatchNorm" in backbone else 17))
     return pictures(shape=(8, 8, 1) if "cnn" in backbone else (16, 16, 1))
 

@@ -99,6 +99,14 @@ def test_joining_is_compared_with_working_alone_site_by_site(stored, tmp_path):
     assert "not" not in story["Heads"]
 
 
+def test_one_sentence_is_about_the_heads_of_many_procedures(tmp_path):
+    names = ["ordinary", "proximal", "corrected", "aligned", "solved"]
+    (setting,) = compare_runs([exact_run(tmp_path, name, rounds=2) for name in names])
+    (heads,) = (each.text for each in tell_runs(setting, {}) if each.heading == "Heads")
+    assert heads.startswith("5 procedures end between ")
+    assert heads.endswith(" away from their predicted limits.")
+
+
 @pytest.mark.usefixtures("no_rendering")
 def test_a_run_without_a_limit_says_what_joining_changes_and_has_no_columns_of_heads(tmp_path):
     run = exact_run(tmp_path, "full-model+moment-head+blended", rounds=1)

@@ -122,7 +122,7 @@ def test_another_network_under_the_same_name_is_refused(tmp_path, other):
         return train(small_problem(), backbone, "ordinary", [0], SETTINGS, folder=tmp_path, backbone_name="x")
 
     again(net)
-    with pytest.raises(InputError, match=r"network is .* starts from its current weights: seed them"):
+    with pytest.raises(InputError, match=r"network differs .* starts from its current weights: seed them"):
         again(other)
     assert len(again(net)) == 1
 
@@ -537,6 +537,7 @@ def test_own_module_and_arrays_in_a_few_lines(tmp_path):
             {"settings": TrainConfig(precision="bf16")},
             "bf16 needs a GPU. Train with precision fp32 on a CPU.",
         ),
+        ({"settings": {"rounds": 2}}, "config= expects TrainConfig, got dict. Build it with TrainConfig("),
         ({"settings": TrainConfig(penalty=Penalty(50.0, 50.0))}, "No client is active along"),
     ],
 )
@@ -615,6 +616,7 @@ def test_gpus_are_counted_from_zero(monkeypatch):
         ("resmlp-smal", "did you mean 'resmlp-small'"),
         ("resnet-small", "takes images, but inputs have shape (4,)"),
         (nn.Unflatten(1, (2, 2)), "it returned (2, 2, 2)"),
+        (lambda width: nn.Linear(4, width), "Pass a function without arguments that returns a new module."),
     ],
 )
 def test_a_backbone_that_does_not_fit_is_refused(tmp_path, backbone, words):
@@ -634,6 +636,7 @@ class Branching(nn.Linear):
     [
         (Branching(4, 3), 16, "as a stack (torch.func.vmap) in minibatches of 16: RuntimeError: vmap: "),
         (nn.BatchNorm1d(4), 1, "in minibatches of 1: ValueError: Expected more than 1 value per channel"),
+        (nn.BatchNorm1d(4), 1, "Choose a batch size that leaves no client a minibatch of one row."),
     ],
 )
 def test_a_backbone_that_cannot_be_stacked_is_refused(tmp_path, backbone, batch, words):
@@ -683,3 +686,15 @@ def test_values_that_are_not_finite_are_named(what):
     arrays[what][1][4, 1] = np.nan
     with pytest.raises(InputError, match=f"Client 'client 2' has a value in its {what} .* row 5, column 2"):
         Problem.from_arrays(**arrays)
+
+
+def test_warnings_are_logged_unless_a_function_takes_them(tmp_path, caplog):
+    backbone = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    with caplog.at_level("WARNING"):
+        train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path / "logged")
+    assert any("draws random numbers" in record.message for record in caplog.records)
+    caplog.clear()
+    heard = []
+    train(small_problem(), backbone, ["ordinary"], [0], SETTINGS, folder=tmp_path, on_warning=heard.append)
+    assert heard
+    assert not caplog.records

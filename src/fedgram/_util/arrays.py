@@ -12,6 +12,7 @@ from fedgram._util.errors import InputError
 
 Array = npt.NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
+ONE_TARGET = "Pass one target y as y[:, None], or a series as y.to_frame()"  # remedy for targets (N,)
 SMALLEST_SQUARE = float(np.finfo(np.float64).tiny)
 """Smaller squares, of numbers below 1.5e-154, lose digits or become 0."""
 

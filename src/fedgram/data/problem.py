@@ -157,6 +157,7 @@ class Problem(DisplayMethods):
 
         Examples
         --------
+        >>> from fedgram import Problem
         >>> problem = Problem.from_arrays({"a": [[1.0], [2.0]], "b": [[3.0], [5.0]]},
         ...                               {"a": [[0.0], [2.0]], "b": [[4.0], [8.0]]})
         >>> problem

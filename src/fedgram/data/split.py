@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float_array
+from fedgram._util.arrays import ONE_TARGET, Array, as_float_array
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram.data.validation import to_native_array
@@ -46,7 +46,7 @@ class Split(DisplayMethods):
         if self.targets.ndim != 2:
             shape = self.targets.shape
             raise InputError(
-                f"Targets must have shape (rows, targets), not {shape}. Pass one target y as y[:, None].",
+                f"Targets must have shape (rows, targets), not {shape}. {ONE_TARGET}.",
                 field="targets",
             )
 

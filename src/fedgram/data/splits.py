@@ -37,6 +37,8 @@ def hold_out(problem: Problem, test_fraction: float, seed: int = 0) -> Problem:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from fedgram import Problem, hold_out
     >>> rows = np.arange(10.0)[:, None]
     >>> problem = hold_out(Problem.from_arrays([rows, rows], [rows, rows]), 0.2)
     >>> [len(split) for split in problem.test.values()]

@@ -46,7 +46,10 @@ def to_numeric_array(values: Any, client: str, what: str) -> Array:
     if np.ma.is_masked(values):
         message = f"The {what} of client '{client}' have masked values. Drop the rows, or fill the values."
         raise InputError(message, client=client, field=what)
-    kinds = {getattr(each, "kind", "O") for each in getattr(values, "dtypes", ())}  # of a data frame
+    types = (
+        values.dtypes if hasattr(values, "columns") and hasattr(values, "dtypes") else ()
+    )  # of a data frame
+    kinds = {getattr(each, "kind", "O") for each in types}
     try:
         array = np.asarray(values, np.float64 if len(kinds) > 1 and kinds <= set("biuf") else None)
     except ValueError:  # rows of different lengths

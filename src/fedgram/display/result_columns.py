@@ -185,23 +185,34 @@ def split_columns(split: Split) -> Columns:
 
 
 def measurement_columns(measured: RunMeasurement) -> Columns:
-    """One row per round; round 0 is the start, where nothing was trained."""
-    rounds, start = len(measured.grams), np.full(1, np.nan)
-    predicted = psd.relative_error(measured.exact_grams, measured.expected.gram)
-    after = {
-        "delta": measured.delta,
-        "objective_gap": measured.median_objective_gaps,
-        **{f"test_mse_{rule}": measured.test_mse[:, i] for i, rule in enumerate(BIAS_RULES)},
-    }
-    return {
-        "procedure": [measured.setup.procedure.name] * rounds,
-        "seed": [measured.setup.seed] * rounds,
-        "round": np.arange(rounds),
+    """One row per round; round 0 is the start, where nothing was trained.
+
+    What compares heads with the prediction is NaN for procedures without a limit.
+    """
+    setup, rounds, start = measured.setup, len(measured.grams), np.full(1, np.nan)
+    heads = {
         "error": measured.target_error,
-        "predicted_error": predicted,
+        "predicted_error": psd.relative_error(measured.exact_grams, measured.expected.gram),
         "centralized_error": measured.error["centralized"],
         "trajectory_error": measured.trajectory_error,
-        **{name: np.concatenate([start, values]) for name, values in after.items()},
+        "delta": np.concatenate([start, measured.delta]),
+        "objective_gap": np.concatenate([start, measured.median_objective_gaps]),
+    }
+    if setup.without_limit:
+        heads = dict.fromkeys(heads, np.full(rounds, np.nan))
+    errors = {
+        f"{part}_mse_{rule}": np.concatenate([start, values[:, i]])
+        for part, values in (("train", measured.train_mse), ("test", measured.test_mse))
+        for i, rule in enumerate(BIAS_RULES)
+    }
+    return {
+        "data": [setup.data.name] * rounds,
+        "backbone": [setup.backbone] * rounds,
+        "procedure": [setup.procedure.name] * rounds,
+        "seed": [setup.seed] * rounds,
+        "round": np.arange(rounds),
+        **heads,
+        **errors,
     }
 
 

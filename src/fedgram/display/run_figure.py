@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,9 @@ from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.expectation import SYMBOLS
 
 GRAM_COLORS = {SYMBOLS["barycenter"]: GREEN, SYMBOLS["centralized"]: INK}
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<")  # one more than colors, so that 56 styles differ
+STEPS = 3.0  # styles in full steps of width and size; more styles share the same range
+MOST_INSIDE = 4  # groups in a legend inside the axes; a longer one would hide curves
 
 
 def draw_comparison(settings: Sequence[Comparison], path: str | Path) -> None:
@@ -82,21 +84,25 @@ def run_id(setup: Setup) -> str:
     return f"{zlib.crc32(repr(setup).encode()):08x}"
 
 
-def style_groups(groups: Sequence[Group]) -> Iterator[tuple[Group, dict[str, Any], dict[str, Any]]]:
-    """Groups with the style of their lines and markers.
+def style_groups(
+    groups: Sequence[Group], drawn: Container[Group]
+) -> Iterator[tuple[Group, dict[str, Any], dict[str, Any]]]:
+    """Groups that are drawn, with the style of their lines and markers.
 
-    Later ones are thinner and smaller, because procedures that end at the same place hide each other.
+    All figures of a setting pass the same groups, so that a procedure looks the same in each. Later ones are
+    thinner and smaller, because procedures that end at the same place hide each other.
     """
-    below = len(groups) - 1 - np.arange(len(groups))
+    below = (len(groups) - 1 - np.arange(len(groups))) * min(1.0, STEPS / max(len(groups) - 1, 1))
     for group, color, marker, number in zip(groups, cycle(PALETTE), cycle(MARKERS), below, strict=False):
         line = {"color": color, "lw": 1.2 + 1.4 * number}
-        yield group, line, {"marker": marker, "ms": 3.5 + 2.2 * number, "mfc": "none", "mew": 0.9}
+        if group in drawn:
+            yield group, line, {"marker": marker, "ms": 3.5 + 2.2 * number, "mfc": "none", "mew": 0.9}
 
 
 def _draw_errors(axis: Any, setting: Comparison) -> None:
     """Draw every seed and their median, and dotted the exact recursion from the same starts."""
     floor = 0.5 * min((group.errors.min() for group in setting.limited), default=1.0)
-    for group, line, markers in style_groups(setting.limited):
+    for group, line, markers in style_groups(setting.groups, setting.limited):
         rounds, label = np.arange(group.errors.shape[1]), f"{setting.label(group)}, to {group.target}"
         names = [run_id(run.setup) for run in group.runs]
         draw_seeds(axis, rounds, group.errors.T, runs=names, label=label, **line, **markers)
@@ -108,7 +114,8 @@ def _draw_errors(axis: Any, setting: Comparison) -> None:
     axis.set(yscale="log", ylim=(floor, None), xlabel="round", ylabel="relative error of the Gram")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_title(f"{escape_label(setting.title)}\n{setting.scale}", fontsize=7.5, loc="left")
-    axis.legend(fontsize=7, frameon=False)
+    outside = {"loc": "upper left", "bbox_to_anchor": (0, -0.2), "ncols": 2}
+    axis.legend(fontsize=7, frameon=False, **outside if len(setting.limited) > MOST_INSIDE else {})
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -119,7 +126,7 @@ def _draw_grams(axis: Any, setting: Comparison) -> None:
     for name, gram in ({SYMBOLS["centralized"]: first.prediction.centralized} | ends).items():
         color = GRAM_COLORS.get(name, PALE)
         axis.plot(*ellipse(gram[:2, :2]), color=color, lw=7, alpha=0.2, label=f"predicted {name}")
-    for group, style, _ in style_groups(setting.limited):
+    for group, style, _ in style_groups(setting.groups, setting.limited):
         dashes = "--" if group.target == SYMBOLS["centralized"] else "-"
         (line,) = axis.plot(*ellipse(group.runs[0].grams[-1][:2, :2]), ls=dashes, **style)
         tag_runs(line, [run_id(group.runs[0].setup)])

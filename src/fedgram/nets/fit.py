@@ -26,7 +26,7 @@ from fedgram.nets.gradients import (
 from fedgram.nets.model import translate_errors
 from fedgram.nets.objective import Terms
 from fedgram.nets.optimizer import AdamW, schedule
-from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, has_convolutions, split_slice
+from fedgram.nets.stack import BACKBONE_PREFIX, ModelStack, Tensors, is_unstacked, split_slice
 from fedgram.nets.stacked_layers import set_stacked
 from fedgram.runs.train_config import TrainConfig
 
@@ -68,7 +68,7 @@ class Fit:
         self.models_at_once = stack.trained_at_once(config.precision)
         set_stacked(stack.model, self.models_at_once > 1)
         self.common = self._common_shapes()
-        self.streams = cuda.StreamPool(stack.device, has_convolutions(stack.model) and len(stack) > 1)
+        self.streams = cuda.StreamPool(stack.device, is_unstacked(stack.model) and len(stack) > 1)
         self.steps_per_epoch = [-(-count // batches.batch) for count in batches.counts]
         # Warm-up steps at rate 0 change no parameter; there may be more of them than steps in a round.
         steps = config.epochs * max(self.steps_per_epoch) + cuda.WARM_UP

@@ -129,13 +129,25 @@ def build_backbone(backbone: Backbone, shape: Sequence[int]) -> nn.Module:
     """Build a new module for inputs of this shape."""
     if isinstance(backbone, str):
         return _build_named(backbone, shape)
-    module = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else deepcopy(backbone)
+    is_function = callable(backbone) and not isinstance(backbone, nn.Module)
+    module = _call(backbone) if is_function else deepcopy(backbone)
     if not isinstance(module, nn.Module):
         raise InputError(
             f"A backbone is a name, a module, or a function that returns one, not {type(module).__name__}.",
             field="backbone",
         )
     return module
+
+
+def _call(function: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        return function()
+    except TypeError as error:  # most likely a class or function that needs arguments
+        raise InputError(
+            f"The backbone function fails: {_first_line(error)}. Pass a function without arguments that "
+            "returns a new module.",
+            field="backbone",
+        ) from error
 
 
 def _build_named(name: str, shape: Sequence[int]) -> nn.Module:
@@ -180,9 +192,14 @@ def translate_errors(rows: int) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
+        remedy = (
+            "Choose a batch size that leaves no client a minibatch of one row"
+            if rows == 1
+            else "Replace operations whose result decides what is computed, such as `if x.sum() > 0`"
+        )
         raise InputError(
             f"The backbone cannot be trained as a stack (torch.func.vmap) in minibatches of {rows}: "
-            f"{_first_line(error)}",
+            f"{_first_line(error).rstrip('.')}. {remedy}.",
             field="backbone",
         ) from error
 

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from fedgram.nets.cuda import HALF, disable_onednn, has_fused_layers, use_precision
 from fedgram.nets.model import Model, to_model_input
-from fedgram.nets.stacked_layers import CONVOLUTIONS, can_stack
+from fedgram.nets.stacked_layers import CONVOLUTIONS, UNSTACKED, can_stack
 from fedgram.runs.train_config import Precision
 
 Tensors = dict[str, Tensor]
@@ -35,7 +35,7 @@ class ModelStack:
 
     Frozen parameters are among the buffers. Linear layers become batched products, and so do convolutions
     in `stacked_layers` on some GPUs. Other convolutions run one model at a time: vmapped to grouped ones they
-    took three times as long on an H200.
+    took three times as long on an H200. So do recurrent layers, for which vmap has no rule.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class ModelStack:
     @property
     def models_at_once(self) -> int:
         """How many models are evaluated together."""
-        return 1 if has_convolutions(self.model) else len(self)
+        return 1 if is_unstacked(self.model) else len(self)
 
     def trained_at_once(self, precision: Precision) -> int:
         """How many models a training step computes together."""
@@ -156,6 +156,11 @@ class ModelStack:
             for each in (self.parameters, self.buffers)
         )
         return self.map_backbones(parameters, buffers, inputs)
+
+
+def is_unstacked(model: nn.Module) -> bool:
+    """Whether models are computed one at a time where no fused layers compute several."""
+    return any(isinstance(module, UNSTACKED) for module in model.modules())
 
 
 def has_convolutions(model: nn.Module) -> bool:

@@ -19,6 +19,7 @@ ROW = 32  # numbers of a kernel's row, if an image has few channels
 MOMENTUM = 0.1  # of running statistics, PyTorch's default
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+UNSTACKED = (*CONVOLUTIONS, nn.RNNBase)  # slower, or impossible, under torch.func.vmap
 
 
 class Conv2d(nn.Conv2d):
@@ -135,7 +136,7 @@ class GroupNorm(nn.GroupNorm):
 
 def can_stack(model: nn.Module) -> bool:
     """Whether all convolutions of a model can be computed for K models at once."""
-    layers = [module for module in model.modules() if isinstance(module, CONVOLUTIONS)]
+    layers = [module for module in model.modules() if isinstance(module, UNSTACKED)]
     return all(isinstance(layer, Conv2d) and layer.is_fused for layer in layers)
 
 

@@ -188,8 +188,8 @@ def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def _describe_difference(name: str, there: str, here: str) -> str:
-    if name == "data.digest":
-        return f"{name} differs (other rows)"  # the hashes would tell a reader nothing
+    if reason := {"data.digest": "other rows", "network": "other layers or initial weights"}.get(name):
+        return f"{name} differs ({reason})"  # the hashes would tell a reader nothing
     return f"{name} is {there} there and {here} here" if there != here else f"{name} differs"
 
 

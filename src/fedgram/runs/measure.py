@@ -37,8 +37,8 @@ class RunMeasurement(DisplayMethods):
     G_within is zero.
     delta δ_t (T,): mean distance of returned heads from those that clients select at the broadcast W_t.
     objective_gap (T, M): (L_m - L⋆_m) / L⋆_m of eq. (1) with the correction; NaN for absent clients.
-    train_mse and test_mse (T, 3): over all rows of present clients, under each of BIAS_RULES; NaN without
-    test rows, and in rounds that were not measured, like the objective gap.
+    train_mse and test_mse (T, 3): over all rows and targets of present clients, under each of BIAS_RULES; NaN
+    without test rows, and in rounds that were not measured, like the objective gap.
     absent (T, M): clients that did not reply, or did not measure errors when others did.
     chosen_test_mse: of the models that were chosen on validation rows, over all test rows; None without.
     joining: what joining changes at the sites of a blended run; None for others.
@@ -62,7 +62,8 @@ class RunMeasurement(DisplayMethods):
 
     def __repr__(self) -> str:
         name, rounds = escape_text(self.setup.run.name, 80), pluralize(len(self.delta), "round")
-        return f"RunMeasurement('{name}', {rounds}, error {self.endpoint_error:.2e})"
+        error = "no limit" if self.setup.without_limit else f"error {self.endpoint_error:.2e}"
+        return f"RunMeasurement('{name}', {rounds}, {error})"
 
     @property
     def target_error(self) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import SMALLEST_SQUARE, Array, as_float_array
+from fedgram._util.arrays import ONE_TARGET, SMALLEST_SQUARE, Array, as_float_array
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize, quote_list, tiny_column_message
 from fedgram.theory.geometry import psd
@@ -55,7 +55,7 @@ def _check_client_targets(values: Any, client: str) -> Array:
     array = as_float_array(values, f"The target array of client '{client}'", client=client, field="targets")
     if array.ndim != 2:
         raise InputError(
-            f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}.",
+            f"Targets of client '{client}' must have shape (rows, targets), not {array.shape}. {ONE_TARGET}.",
             client=client,
             field="targets",
         )

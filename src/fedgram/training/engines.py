@@ -14,7 +14,7 @@ from fedgram.runs import StoredRun
 from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
-from fedgram.training.trainer import parse_runs, train
+from fedgram.training.trainer import LOG, parse_runs, train
 
 Task = TypeVar("Task")
 Shared = TypeVar("Shared")
@@ -51,7 +51,7 @@ def train_on_ray(
     *,
     folder: str | Path = "runs",
     on_epoch: Callable[[Any], None] | None = None,
-    on_warning: Callable[[str], None] = lambda sentence: None,
+    on_warning: Callable[[str], None] = LOG.warning,
     **options: Any,
 ) -> tuple[StoredRun, ...]:
     """Train as `train` does, on all GPUs of a Ray cluster.

@@ -20,7 +20,7 @@ from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 from fedgram.nets.cuda import storage_dtype
 from fedgram.nets.model import Backbone, draw_example
-from fedgram.nets.stack import STACKED, has_convolutions
+from fedgram.nets.stack import STACKED, is_unstacked
 from fedgram.runs.record import Run
 from fedgram.runs.train_config import TrainConfig
 
@@ -62,7 +62,7 @@ def footprint(problem: Problem, backbone: Backbone, centralized: bool, config: T
     rows = [sum(map(len, splits))] if centralized else [len(split) for split in splits]
     model, inputs = draw_example(backbone, splits[0], config.features)
     number = torch.finfo(storage_dtype(config.precision)).bits // 8
-    is_sequential = has_convolutions(model)
+    is_sequential = is_unstacked(model)
     width = model.feature.in_features
     all_splits = (*splits, *problem.test.values(), *problem.validation.values())
     layers = model.feature.weight.numel() + model.head.weight.numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import product
@@ -33,6 +34,8 @@ from fedgram.training.preflight import preflight_warnings
 from fedgram.training.progress import show_progress
 from fedgram.training.stack_training import StackPlan, StackTraining, Status, Task
 
+LOG = logging.getLogger(__name__)
+
 
 def train(
     problem: Problem,
@@ -46,7 +49,7 @@ def train(
     backbone_name: str | None = None,
     keep_models: bool = True,
     on_epoch: Callable[[Status], None] | None = None,
-    on_warning: Callable[[str], None] = lambda sentence: None,
+    on_warning: Callable[[str], None] = LOG.warning,
 ) -> tuple[StoredRun, ...]:
     """Train all procedures with all seeds, and store every round.
 
@@ -77,7 +80,7 @@ def train(
     on_epoch : function of Status, optional
         Called after every epoch. By default progress is shown in a terminal or notebook.
     on_warning : function of str
-        Called with every warning.
+        Called with every warning; by default the log gets them.
 
     Returns
     -------
@@ -118,6 +121,7 @@ def train(
 def _validate(problem: Problem, config: TrainConfig, device: str) -> None:
     hint = "Build it with Problem.from_arrays, from_frame or from_datasets"
     check_type(problem, Problem, "train()", hint)
+    check_type(config, TrainConfig, "config=", "Build it with TrainConfig(rounds=8, epochs=4000)")
     devices.check_precision(devices.resolve_device(device), config.precision)
 
 

@@ -91,6 +91,7 @@ def read_moments(
     Examples
     --------
     >>> import pandas as pd
+    >>> from fedgram import read_moments
     >>> frame = pd.DataFrame({"site": ["a", "a", "b", "b"], "dose": [1.0, 3.0, 4.0, 8.0]})
     >>> moments = read_moments(frame, client="site", targets="dose")
     >>> moments.clients

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import describe_seeds, pluralize, quote_list
+from fedgram._util.text import describe_seeds, percent, pluralize, quote_list
 from fedgram.display import run_sentences
 from fedgram.display.explorer import page as explorer
 from fedgram.display.plotting import draw_seeds, escape_label, pyplot, render, tag_runs
-from fedgram.display.run_figure import plot_comparison, run_id, style_groups
+from fedgram.display.run_figure import MOST_INSIDE, plot_comparison, run_id, style_groups
 from fedgram.display.sentences import format_digits
 from fedgram.display.site_errors import SiteErrors, Tested, has_own_units
 from fedgram.display.training_table import format_spread
@@ -24,6 +24,7 @@ from fedgram.runs.compare import Comparison, Group
 from fedgram.runs.procedure import BIAS_RULES
 
 ALL_SITES = "all sites"
+MOST_TOLD = 4  # procedures with a sentence of their own; the table has all
 MOST_DRAWN = 40  # sites in a figure; it is then about two screens high
 
 Errors = Mapping[Group, SiteErrors]
@@ -103,13 +104,10 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
             f"{pluralize(config.rounds, 'round')} of {pluralize(config.epochs, 'epoch')}.",
         ),
     ]
-    heads = [
-        run_sentences.state_outcome(setting, group) for group in setting.groups if not group.without_limit
-    ]
     if errors:
         sentences += _tell_errors(setting, errors)
     else:
-        compared = "; only heads are compared" if heads else ""
+        compared = "; only heads are compared" if setting.limited else ""
         has_rows = any(setting.setup.data.test_rows)
         reason = "Errors on test rows were not stored" if has_rows else "There are no test rows"
         sentences.append(Sentence("Errors", f"{reason}{compared}."))
@@ -119,7 +117,19 @@ def tell_runs(setting: Comparison, errors: Errors) -> list[Sentence]:
         for run in group.runs
         if run.joining
     ]
-    return [*sentences, Sentence("Heads", " ".join(heads))] if heads else sentences
+    return [*sentences, Sentence("Heads", _tell_heads(setting))] if setting.limited else sentences
+
+
+def _tell_heads(setting: Comparison) -> str:
+    """State where the heads of every procedure end; of many, how close the first and the last come."""
+    if len(setting.limited) <= MOST_TOLD:
+        return " ".join(run_sentences.state_outcome(setting, group) for group in setting.limited)
+    ends = [f"{percent(error)} ('{name}')" for error, name in _rank_ends(setting)]
+    return f"{len(ends)} procedures end between {ends[0]} and {ends[-1]} away from their predicted limits."
+
+
+def _rank_ends(setting: Comparison) -> list[tuple[float, str]]:
+    return sorted((group.spread("error").mean, group.name) for group in setting.limited)
 
 
 def _name_targets(targets: Sequence[str]) -> str:
@@ -230,7 +240,7 @@ def _plot_sites(setting: Comparison, errors: Errors, target: int) -> Any:
     sites = [ALL_SITES, *data.clients[:MOST_DRAWN]]
     heights = -np.arange(len(sites))
     figure, (axis,) = make_panels(1, 1, (4.6, 1.2 + 0.19 * (len(sites) + len(errors))))
-    for group, line, markers in style_groups(list(errors)):
+    for group, line, markers in style_groups(setting.groups, errors):
         rmse = np.concatenate([errors[group].total_rmse[:, None], errors[group].rmse], axis=1)
         label = escape_label(setting.label(group))
         for number, run in enumerate(group.runs):
@@ -264,7 +274,7 @@ def _draw_rounds(setting: Comparison, embed: FigureEmbedder) -> list[str]:
 def _plot_test_errors(setting: Comparison) -> Any:
     """Draw the test error of every seed over rounds, under the procedure's bias rule."""
     figure, (axis,) = make_panels(1, 1, (6, 3.2))
-    for group, line, markers in style_groups(setting.groups):
+    for group, line, markers in style_groups(setting.groups, setting.groups):
         rule = BIAS_RULES.index(group.runs[0].setup.procedure.bias)
         errors = np.stack([run.test_mse[:, rule] for run in group.runs], axis=1)
         rounds, names = np.arange(1, len(errors) + 1), [run_id(run.setup) for run in group.runs]
@@ -275,7 +285,10 @@ def _plot_test_errors(setting: Comparison) -> Any:
     title = f"Test error over rounds{', before the final models are chosen' if is_chosen else ''}"
     axis.set(xlabel="round", ylabel=f"test MSE{unit}", yscale="log", title=title)
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend()
+    if len(setting.groups) > MOST_INSIDE:
+        figure.legend(loc="outside lower left", ncols=2)
+    else:
+        axis.legend()
     label_log_axes(axis)
     label_powers(axis)
     return figure
