@@ -73,7 +73,6 @@ def measure(problem: SiteProblem, seed: int) -> dict[str, Any]:
     change = total_change(visible, alone, joined)
     unseen_alone, unseen_joined = square_errors(whole, learn(whole, trial.plan, [AUTO], seed), method)
     return {
-        "network": str(trial.plan.backbone),
         "alone": method,
         "change": _round(change),
         "over_sites": _round([lowest_over_sites(alone, joined)])[0],
