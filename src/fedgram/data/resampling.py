@@ -121,7 +121,7 @@ def _draw_averages(rng: np.random.Generator, units: Array, size: float, resample
     if size > MANY_UNITS:
         covariance = np.cov(units, rowvar=False, bias=True) / size
         noise = rng.standard_normal((resamples, units.shape[1]))
-        return units.mean(axis=0) + noise @ psd.transpose(_any_factor(covariance))
+        return units.mean(axis=0) + noise @ _any_factor(covariance).mT
     drawn = max(round(size), 2)
     weights = rng.multinomial(drawn, np.full(len(units), 1 / len(units)), size=resamples)
     return weights @ units / drawn

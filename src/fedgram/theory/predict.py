@@ -15,7 +15,6 @@ from fedgram.theory.activity import Activity, describe_direction
 from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter, trajectory
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.moments import Moments, check_federation
 from fedgram.theory.penalty import Penalty
@@ -81,7 +80,7 @@ def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple
     """
     bias = targets.mean(axis=-1)
     centered = targets - bias[..., None]
-    return bias, transpose(head) @ np.linalg.solve(regularized_gram(head, penalty), centered)
+    return bias, head.mT @ np.linalg.solve(regularized_gram(head, penalty), centered)
 
 
 @dataclass(frozen=True, eq=False)

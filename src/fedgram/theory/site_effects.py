@@ -80,7 +80,7 @@ def fit_site_effects(
     if free.any():
         system = symmetric(normal[..., free, :][..., :, free] + np.diag(penalty[free]))
         solution[..., free, :] = np.linalg.solve(system, right[..., free, :])
-    intercept, deviation = solution[..., 0, :], solution[..., 1:, :].swapaxes(-1, -2)
+    intercept, deviation = solution[..., 0, :], solution[..., 1:, :].mT
     return LinearHead(head.weight + deviation, head.bias + intercept - deviation @ mean)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
 
@@ -152,7 +151,7 @@ def targets_with_moments(rng: np.random.Generator, mean: Array, covariance: Arra
         raise InputError(f"{count} samples cannot have a covariance of rank {size}.", field="count")
     draw = rng.standard_normal((*mean.shape[:-1], count, size))
     white, _ = np.linalg.qr(draw - draw.mean(axis=-2, keepdims=True))
-    return mean[..., :, None] + np.sqrt(count) * psd.factor(covariance) @ transpose(white)
+    return mean[..., :, None] + np.sqrt(count) * psd.factor(covariance) @ white.mT
 
 
 def random_orthogonal(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
@@ -173,7 +172,7 @@ def random_covariances(
 
 def assemble(basis: Array, eigenvalues: Array) -> Array:
     """U diag(λ) Uᵀ: basis (..., C, C), eigenvalues (..., C) -> (..., C, C)."""
-    return psd.symmetric((basis * eigenvalues[..., None, :]) @ transpose(basis))
+    return psd.symmetric((basis * eigenvalues[..., None, :]) @ basis.mT)
 
 
 def least_commutator(covariance: Array) -> Array:
