@@ -83,12 +83,7 @@ class Privacy:
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON object of a moments file."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "bounds": self.bounds.tolist(),
-            "noise": self.noise,
-        }
+        return vars(self) | {"bounds": self.bounds.tolist()}
 
     def to_moments(self, mean: Array, second: Array, count: float) -> tuple[Array, Array]:
         """Compute mean (..., C) and covariance (..., C, C) from noisy Σy/N and Σyyᵀ/N of mapped targets."""
