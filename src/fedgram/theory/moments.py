@@ -175,17 +175,10 @@ class Moments(DisplayMethods):
             validation.check_variation(array, client, names)
         count = np.array([len(array) for array in arrays], dtype=np.float64)
         validation.check_counts(count, clients, arrays[0].shape[1])  # before the means: no rows have none
-        pairs = [mean_and_covariance(array) for array in arrays]
-        validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
-        validation.check_squares(np.array([covariance for _, covariance in pairs]), names)
-        return cls(
-            count=count,
-            mean=np.array([mean for mean, _ in pairs]),
-            covariance=np.array([covariance for _, covariance in pairs]),
-            clients=clients,
-            targets=names,
-            client_weights=client_weights,
-        )
+        mean, covariance = map(np.array, zip(*map(mean_and_covariance, arrays), strict=True))
+        validation.check_range(np.abs(covariance).sum(axis=(1, 2)), names)
+        validation.check_squares(covariance, names)
+        return cls(count, mean, covariance, clients, names, client_weights)
 
     @classmethod
     def load(cls, path: str | Path) -> Moments:

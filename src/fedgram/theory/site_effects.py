@@ -293,8 +293,8 @@ def _residual_sums(sites: FeatureSums, head: LinearHead, mean: Array) -> Feature
     cross = (
         sites.features_targets
         - sites.features_features @ head.weight.T
-        - sites.features[..., :, None] * head.bias
-        - mean[:, None] * residuals[..., None, :]
+        - outer(sites.features, head.bias)
+        - outer(mean, residuals)
     )
     return FeatureSums(sites.count, features, residuals, products, cross, sites.targets_targets)
 

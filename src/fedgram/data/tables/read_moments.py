@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, outer
 from fedgram._util.errors import InputError
 from fedgram._util.text import as_names, dropped_rows_message, quote_list, same_but_for_case
 from fedgram.data.tables.diagnostics import missing_client_hint
@@ -220,7 +220,7 @@ def _unpack(clients: list[str | None], values: Array, targets: int) -> Sums:
     second[:, row, column] = second[:, column, row] = upper
     with np.errstate(all="ignore"):  # _check_finite explains what is not finite
         offset = first / count
-        covariance = second / count[:, :, None] - offset[:, :, None] * offset[:, None, :]
+        covariance = second / count[:, :, None] - outer(offset, offset)
         is_near = offset**2 < MAX_SHIFT**2 * np.diagonal(covariance, axis1=1, axis2=2)
     names = tuple(name for name in clients if name is not None)
     return Sums(
