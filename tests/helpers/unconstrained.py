@@ -52,8 +52,7 @@ def gradient_descent(loss, start, steps, rate):
     point = start
     for _ in range(steps):
         point = point - rate * loss.gradient(point)
-    norm = np.linalg.norm(loss.gradient(point), axis=-1)
-    return Solution(loss.head(point), point, norm, steps, "all steps taken")
+    return Solution.from_point(loss, point)
 
 
 def aligned(local):
