@@ -255,7 +255,7 @@ def _check_complete(table: SourceTable) -> None:
     shown = [f"client '{name}': {count:,}" if name else f"no client: {count:,}" for name, count in worst]
     places = ", ".join(shown[:3]) + (", ..." if len(worst) > 3 else "")
     have = "has" if missing.sum() == 1 else "have"
-    hint = missing_client_hint(table.source) if is_unnamed.any() else ""
+    hint = missing_client_hint(table) if is_unnamed.any() else ""
     raise InputError(
         f"{missing.sum():,.0f} of {values[:, 0].sum():,.0f} rows {have} a missing value in "
         f"{quote_list(columns)} ({places}). Drop them (--drop-missing, drop_missing=True), or fill "
