@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import EPS, Array, as_float
+from fedgram._util.arrays import EPS, Array, is_whole_number
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.text import percent_range
@@ -176,7 +176,7 @@ class Prediction(DisplayMethods):
         >>> prediction.trajectory([[4.0]], rounds=2).round(3).ravel().tolist()
         [4.0, 1.593, 1.593]
         """
-        if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
+        if not is_whole_number(rounds):
             raise InputError(f"rounds must be a whole number, 0 or more, not {rounds}.", field="rounds")
         head = initial_head(initial, len(self.moments.targets))
         if not proximal:
