@@ -174,6 +174,8 @@ def _check_active(covariance: Array, penalty: Penalty) -> None:
 
 # Absolute change of the server Gram in a round below which a fixed point counts as found.
 RESIDUAL = 1e-13
+# Linear solves after which Newton's method stops.
+MAX_SOLVES = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +221,7 @@ def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> F
     return FixedPoint(psd.gram(heads), heads, residual.reshape(batch), rounds.reshape(batch))
 
 
-def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
+def newton(update: ProfiledUpdate) -> FixedPoint:
     """Solve Φ^G(G) = G from G_within until no residual falls; heads are (..., C, C).
 
     It does not stop at a residual of 1e-13: at ηE = 1e-4 the Gram may still be 1e-9 away. A problem whose
@@ -228,7 +230,7 @@ def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
     head = best = psd.sqrt(phi(update.within, update.penalty))
     residual = np.full(update.rate.shape, np.inf)
     solves = np.zeros(update.rate.shape, dtype=int)
-    for _ in range(max_solves):
+    for _ in range(MAX_SOLVES):
         moved, jacobian = update.linearize(head)
         change = moved - psd.gram(head)
         fell = psd.frobenius(change) < residual

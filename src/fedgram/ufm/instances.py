@@ -65,9 +65,7 @@ def fixed_instance() -> FederatedInstance:
     return FederatedInstance(moments, targets, psd.sqrt(_rotate(100, (2.5, 0.09))), WEAK)
 
 
-def selection_instances(
-    rng: np.random.Generator, targets: int, width: int, instances: int = 128
-) -> ClientInstance:
+def selection_instances(rng: np.random.Generator, targets: int, width: int, instances: int) -> ClientInstance:
     """Draw clients of Appendix D.2: C = targets, P = width, N = 64; leading axis (instances,).
 
     Covariance eigenvalues uniform in [2, 5], singular values of the broadcast uniform in [0.7, 1.5].
