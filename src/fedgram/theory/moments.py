@@ -196,20 +196,14 @@ class Moments(DisplayMethods):
         """
         validation.check_one_problem(self.mean.shape[:-2], "saved")
         own = self if (self.scale == 1).all() else self.scaled(1 / self.scale)
-        clients = [
-            {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
-            | ({} if self.is_weighted_by_rows else {"weight": float(weight)})
-            | ({} if privacy is None else {"privacy": privacy.document()})
-            for name, count, mean, covariance, weight, privacy in zip(
-                own.clients,
-                own.count,
-                own.mean,
-                own.covariance,
-                own.client_weights,
-                own.privacy,
-                strict=True,
-            )
-        ]
+        has_weights = not self.is_weighted_by_rows
+        clients = []
+        for m, (name, privacy) in enumerate(zip(own.clients, own.privacy, strict=True)):
+            mean, covariance = own.mean[m].tolist(), own.covariance[m].tolist()
+            client = {"name": name, "count": int(own.count[m]), "mean": mean, "covariance": covariance}
+            client |= {"weight": float(own.client_weights[m])} if has_weights else {}
+            client |= {"privacy": privacy.document()} if privacy else {}
+            clients.append(client)
         return {"format": moments_file.FORMAT, "targets": list(self.targets), "clients": clients}
 
     @cached_property
