@@ -14,7 +14,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files
 from fedgram._util.locks import lock_folders
-from fedgram._util.text import quote_list
+from fedgram._util.text import quote_first
 from fedgram._util.version import __version__
 from fedgram.flower.checks import (
     ReturnLimits,
@@ -136,7 +136,7 @@ class Server:
                 "Fewer training or validation rows than features (%d) at %s: the sums that these clients "
                 "send can reveal rows to the server. Set secure = true in the run config.",
                 self.roster.clients[few[0]].width,
-                quote_list(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else ""),
+                quote_first(few),
             )  # fmt: skip
 
     def _start(self) -> None:

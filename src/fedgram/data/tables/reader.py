@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list
+from fedgram._util.text import quote_first, quote_list
 from fedgram.data.tables.conversions import NUMERIC_TYPE, convert_client
 from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric, translate_errors
 from fedgram.data.tables.file_reader import split_by_kind
@@ -252,9 +252,7 @@ def leave_out_small_clients(table: SourceTable, min_rows: int, on_warning: Calla
         raise InputError(
             f"No client of {table} has {min_rows:,} complete rows. Lower --min-rows.", field="min_rows"
         )
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    listed = quote_list([str(name) for name in names[:5]]) + more
-    on_warning(f"Left out because of fewer than {min_rows:,} rows: {listed}.")
+    on_warning(f"Left out because of fewer than {min_rows:,} rows: {quote_first([*map(str, names)])}.")
 
 
 def _nan_as_missing(table: SourceTable) -> str:
