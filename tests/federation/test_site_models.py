@@ -108,7 +108,7 @@ def test_a_run_with_moment_heads_contains_the_models_of_fedavg():
     for federation in (watched, trained):
         assert len(list(federation.rounds(measured=False))) == CONFIG.rounds
     expected = trained.predict(runs[1], trained.site_models(runs[1]), "test")
-    for own, other in zip(watched.predict_trained(runs[0], "test"), expected, strict=True):
+    for own, other in zip(watched.predict_trained(runs[0]), expected, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-9)
 
 
@@ -187,7 +187,9 @@ def test_site_effects_find_the_intercepts_that_a_shared_head_misses():
     for run in federation.recorded:
         models = federation.site_models(run)
         predicted = federation.predict(run, models, "test")
-        errors[run.procedure.name] = mean_squares(predicted, federation.clients, "test").mean()
+        errors[run.procedure.name] = mean_squares(
+            predicted, federation.clients.data.target_arrays("test")
+        ).mean()
     assert errors[FULL] < 0.5 * errors["full-model+moment-head"]
     assert errors["full-model+moment-head"] < errors["full-model"]
 

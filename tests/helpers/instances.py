@@ -39,7 +39,7 @@ def transport(gram, target):
     """
     root = np.linalg.cholesky(gram)
     moved = psd.closest_factor(root, target)
-    return psd.symmetric(psd.transpose(np.linalg.solve(psd.transpose(root), psd.transpose(moved))))
+    return psd.symmetric(np.linalg.solve(root.mT, moved.mT).mT)
 
 
 def mp_sqrt(matrix):

@@ -11,7 +11,6 @@ from fedgram._util.arrays import Array
 from fedgram.theory.correct import correction_value
 from fedgram.theory.derivatives import fit_gradient, fit_hessian
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.predict import phi
 from fedgram.theory.select import align
@@ -53,8 +52,7 @@ def gradient_descent(loss, start, steps, rate):
     point = start
     for _ in range(steps):
         point = point - rate * loss.gradient(point)
-    norm = np.linalg.norm(loss.gradient(point), axis=-1)
-    return Solution(loss.head(point), point, norm, steps, "all steps taken")
+    return Solution.from_point(loss, point)
 
 
 def aligned(local):
@@ -82,7 +80,7 @@ def psi(gram, covariance, client_weights, penalty):
 def hessian(within, direction, penalty):
     """H[X] = λ_W/(2α) (R⁻¹ X + X R⁻¹), eq. (19), with R = Σ_within^(1/2), in an eigenbasis of R."""
     curvature, basis = _curvature(within, penalty)
-    return basis @ (curvature * (transpose(basis) @ direction @ basis)) @ transpose(basis)
+    return basis @ (curvature * (basis.mT @ direction @ basis)) @ basis.mT
 
 
 def psi_gradient(gram, covariance, client_weights, penalty):
@@ -103,7 +101,7 @@ def inverse_hessian(within, gradient, penalty):
     within Σ_within and symmetric gradient Y (..., C, C) -> (..., C, C).
     """
     curvature, basis = _curvature(within, penalty)
-    return basis @ ((transpose(basis) @ gradient @ basis) / curvature) @ transpose(basis)
+    return basis @ ((basis.mT @ gradient @ basis) / curvature) @ basis.mT
 
 
 def _curvature(within, penalty):

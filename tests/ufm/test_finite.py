@@ -13,7 +13,6 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import barycenter
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.predict import phi, profiled_objective
 from fedgram.ufm import displacement as theory
@@ -65,7 +64,7 @@ def test_slope_is_the_gradient_of_the_profiled_objective(family: str) -> None:
     clients = clients_of(family)
     covariance = clients.covariance[:, 0]
     head, move = np.random.default_rng(2).standard_normal((2, 4, 3, 5))
-    gradient = 2 * theory.slope(head @ transpose(head), covariance, PENALTY) @ head
+    gradient = 2 * theory.slope(head @ head.mT, covariance, PENALTY) @ head
     quotient = directional(lambda w: profiled_objective(w, covariance, PENALTY), head, move)
     np.testing.assert_allclose(np.sum(gradient * move, axis=(-1, -2)), quotient, rtol=1e-6)
 
@@ -153,7 +152,7 @@ def test_commuting_displacement_is_the_general_one(
     clients = draw(np.random.default_rng(0), 20)
     general = displacement(clients.covariance, clients.client_weights, PENALTY)
     closed = theory.commuting_displacement(clients.eigenvalues, clients.client_weights, PENALTY)
-    rebuilt = (clients.basis * closed[:, None, :]) @ transpose(clients.basis)
+    rebuilt = (clients.basis * closed[:, None, :]) @ clients.basis.mT
     np.testing.assert_allclose(general, rebuilt, atol=1e-14)
     mean = np.einsum("nm,nmi->ni", clients.client_weights, clients.eigenvalues)
     np.testing.assert_array_equal(closed > 0, mean < 16 / 9 * PENALTY.threshold)
@@ -232,8 +231,8 @@ def local_gradient(clients: RandomClients, head: Array) -> Array:
 def local_curvature(clients: RandomClients, head: Array, move: Array) -> Array:
     """∇²F_m(W)[V] = 2 (DΛ_m[V Wᵀ + W Vᵀ] W + Λ_m V): head (N, C, P), move (N, M, C, P)."""
     heads, gram = head[:, None], psd.gram(head)[:, None]
-    half = move @ transpose(heads)
-    bend = theory.slope_derivative(gram, clients.covariance, half + transpose(half), PENALTY)
+    half = move @ heads.mT
+    bend = theory.slope_derivative(gram, clients.covariance, half + half.mT, PENALTY)
     return 2 * (bend @ heads + theory.slope(gram, clients.covariance, PENALTY) @ move)
 
 
@@ -439,7 +438,7 @@ def test_return_errors_are_those_of_the_worst_client_of_each_problem() -> None:
     for k, head in enumerate(heads):
         grams, returned = phi(clients.covariance[k], PENALTY), update.client_heads(heads)[k]
         closest = transport(head @ head.T, grams) @ head
-        off_gram = np.linalg.norm(returned @ transpose(returned) - grams, axis=(1, 2))
+        off_gram = np.linalg.norm(returned @ returned.mT - grams, axis=(1, 2))
         off_head = np.linalg.norm(returned - closest, axis=(1, 2))
         assert errors.gram[k] == pytest.approx((off_gram / np.linalg.norm(grams, axis=(1, 2))).max())
         assert errors.selection[k] == pytest.approx(

@@ -133,8 +133,6 @@ def test_solution_reports_the_gradient_at_its_own_point():
     solution = trust_exact(loss, loss.start(loss.broadcast))
     assert solution.gradient_norm == np.linalg.norm(loss.gradient(solution.point)) < TOLERANCE
     np.testing.assert_array_equal(solution.head, loss.head(solution.point))
-    assert solution.iterations > 1
-    assert "success" in solution.stopped
 
 
 def test_panel_b_of_the_fixed_instance():

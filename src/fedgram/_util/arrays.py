@@ -45,6 +45,11 @@ def as_float(value: Any) -> float:
     return float(value) if isinstance(value, Real) else float("nan")
 
 
+def is_whole_number(value: Any, least: int = 0) -> bool:
+    """Whether a value is a whole number of at least `least`, of any type of number."""
+    return as_float(value) >= least and as_float(value).is_integer()
+
+
 def outer(column: Array, row: Array) -> Array:
     """Return column rowᵀ: (..., C), (..., K) -> (..., C, K)."""
     return column[..., :, None] * row[..., None, :]

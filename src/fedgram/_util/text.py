@@ -84,6 +84,11 @@ def quote_list(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
+def quote_first(names: Sequence[str]) -> str:
+    """Quote the first five names and count the rest: 'A', 'B', 'C', 'D', 'E' and 2 more."""
+    return quote_list(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def same_but_for_case(names: Iterable[str], kind: str) -> str | None:
     """Return a sentence about two names that differ only in case, if there are such names.
 

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float
+from fedgram._util.arrays import Array, as_float, is_whole_number
 from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 
@@ -189,7 +189,7 @@ def draw_validation_rows(
 
 def site_generator(site: str, seed: int, *purpose: int) -> np.random.Generator:
     """Return the generator of a site's draws: the site's name counts, so it draws the same alone."""
-    if not (as_float(seed) >= 0 and as_float(seed).is_integer()):
+    if not is_whole_number(seed):
         raise InputError(f"A seed must be a whole number of at least 0, not {seed}.", field="seed")
     return np.random.default_rng([int(seed), crc32(str(site).encode(errors="replace")), *purpose])
 

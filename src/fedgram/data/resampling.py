@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, outer
 from fedgram.theory.geometry import psd
 from fedgram.theory.intervals import Resamples, Sampler
 
@@ -105,7 +105,7 @@ def _autocovariance(values: Array) -> Array:
 
 def _units(values: Array, length: int) -> Array:
     """Averages of y and y yᵀ (U, C + C²) over blocks of this length."""
-    products = (values[:, :, None] * values[:, None, :]).reshape(len(values), -1)
+    products = outer(values, values).reshape(len(values), -1)
     features = np.concatenate([values, products], axis=1)
     if length == 1:
         return features
@@ -121,7 +121,7 @@ def _draw_averages(rng: np.random.Generator, units: Array, size: float, resample
     if size > MANY_UNITS:
         covariance = np.cov(units, rowvar=False, bias=True) / size
         noise = rng.standard_normal((resamples, units.shape[1]))
-        return units.mean(axis=0) + noise @ psd.transpose(_any_factor(covariance))
+        return units.mean(axis=0) + noise @ _any_factor(covariance).mT
     drawn = max(round(size), 2)
     weights = rng.multinomial(drawn, np.full(len(units), 1 / len(units)), size=resamples)
     return weights @ units / drawn
@@ -132,7 +132,7 @@ def _to_moments(averages: Array, center: Array) -> Resamples:
     targets = len(center)
     mean = averages[..., :targets]
     second = averages[..., targets:].reshape(*mean.shape, targets)
-    return Resamples(mean + center, _any_factor(second - mean[..., :, None] * mean[..., None, :]))
+    return Resamples(mean + center, _any_factor(second - outer(mean, mean)))
 
 
 def _any_factor(covariance: Array) -> Array:

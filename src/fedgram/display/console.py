@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from math import ceil
@@ -120,9 +120,16 @@ def print_table(console: Console, table: PlainTable, indent: int = 0) -> None:
         console.print(SegmentLines(lines, new_lines=True), crop=False)
 
 
-def plain_table(**options: Any) -> PlainTable:
-    """Return an empty table with a rule below its headings and no other lines."""
-    return PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="", **options)
+def plain_table(*headings: str, text: Collection[str] | None = None, **options: Any) -> PlainTable:
+    """Return an empty table with a rule below its headings and no other lines.
+
+    `text` has the headings of columns of text, by default the first one; all other columns are numbers.
+    """
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="", **options)
+    for place, heading in enumerate(headings):
+        is_text = place == 0 if text is None else heading in text
+        table.add_column(heading, justify="left" if is_text else "right")
+    return table
 
 
 def _column_widths(console: Console, column: Column) -> tuple[int, int, int]:

@@ -22,7 +22,8 @@ MAX_FILES = 12  # with a line each; more files share one line
 def print_list(folder: Path, found: Sequence[Presence]) -> None:
     """Print the output of `fedgram data list`."""
     console.print(f"Data directory: {folder}", soft_wrap=True)
-    table = _table("name", "kind", "files", "size", "license")
+    headings = ("name", "kind", "files", "size", "license")
+    table = plain_table(*headings, text=headings)
     for each in found:
         entry, on_disk = each.dataset, format_bytes(each.bytes) if each.bytes else ""
         table.add_row(entry.name, entry.kind, each.state, on_disk, entry.license)
@@ -62,7 +63,8 @@ def _file_lines(files: Sequence[CheckedFile]) -> list[str]:
 
 def _client_table(inspection: Inspection) -> PlainTable:
     moments, activity = inspection.prediction.moments, inspection.prediction.activity
-    table = _table("client", "train", "test", "smallest variance", "target means", "standard deviations")
+    headings = ("client", "train", "test", "smallest variance", "target means", "standard deviations")
+    table = plain_table(*headings, text=headings)
     deviations = np.sqrt(np.diagonal(moments.covariance, axis1=1, axis2=2))
     for m, client in enumerate(moments.clients):
         tested = len(inspection.problem.test[client]) if inspection.problem.test else 0
@@ -76,10 +78,3 @@ def _client_table(inspection: Inspection) -> PlainTable:
 
 def _numbers(values: Array) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
-
-
-def _table(*headings: str) -> PlainTable:
-    table = plain_table()
-    for heading in headings:
-        table.add_column(heading)
-    return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedgram.display import caveats
 from fedgram.display.analysis import Analysis
 from fedgram.theory.correct import Correction
 from fedgram.theory.effects import Effect, Effects
-from fedgram.theory.explain import Gap
+from fedgram.theory.explain import TERMS, Gap
 from fedgram.theory.intervals import Intervals
 from fedgram.theory.moments import Moments
 
@@ -39,7 +40,7 @@ def prediction_document(
     ]
     document = {
         "targets": list(moments.targets),
-        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "penalty": asdict(prediction.penalty),
         "fully_active": prediction.fully_active,
         "clients": clients,
         "barycenter": {
@@ -61,13 +62,10 @@ def prediction_document(
 
 def gap_summary(gap: Gap) -> dict[str, float | None]:
     """Return the relative gap, its traces, and the pairwise dispersion D if there are few clients."""
-    mean, covariance, averaging = gap.traces.tolist()
     return {
         "relative": float(gap.relative),
         "trace": float(gap.trace),
-        "mean": mean,
-        "covariance": covariance,
-        "averaging": averaging,
+        **_by_term(gap.traces),
         "pairwise_dispersion": float(gap.dispersion) if gap.few_pairs else None,
     }
 
@@ -76,33 +74,18 @@ def explanation_document(analysis: Analysis) -> dict[str, Any]:
     """Return `fedgram explain --json`: the terms of the gap, and the share of each client and target."""
     prediction, gap = analysis.prediction, analysis.gap
     values, basis = gap.directions
-    mean, covariance, averaging = gap.by_client.tolist()
-    clients = [
-        {"name": name, "share": share, "mean": m, "covariance": c, "averaging": a}
-        for name, share, m, c, a in zip(
-            prediction.moments.clients,
-            _nan_to_none(gap.client_shares),
-            mean,
-            covariance,
-            averaging,
-            strict=True,
-        )
-    ]
+    shares = zip(prediction.moments.clients, _nan_to_none(gap.client_shares), gap.by_client.T, strict=True)
     return {
         "targets": list(prediction.moments.targets),
-        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "penalty": asdict(prediction.penalty),
         "fully_active": prediction.fully_active,
         "gap": gap_summary(gap),
-        "terms": {
-            "mean": gap.mean.tolist(),
-            "covariance": gap.covariance.tolist(),
-            "averaging": gap.averaging.tolist(),
-        },
+        "terms": {term: getattr(gap, term).tolist() for term in TERMS},
         "smallest_eigenvalues": gap.smallest_eigenvalue.tolist(),
         "variance": float(gap.variance),
         "chain_holds": bool(gap.chain_holds),
         "bounds_hold": bool(gap.bounds_hold) if gap.few_pairs else None,
-        "clients": clients,
+        "clients": [{"name": name, "share": share, **_by_term(parts)} for name, share, parts in shares],
         "target_shares": _nan_to_none(gap.target_shares),
         "directions": [
             {"eigenvalue": float(value), "direction": basis[:, i].tolist()} for i, value in enumerate(values)
@@ -120,10 +103,7 @@ def _answers(analysis: Analysis) -> dict[str, Any]:
         **_scaling(analysis.moments.targets, analysis.units, analysis.scale),
         "effects": effect_list(analysis.effects),
         "noise": _noise(analysis.noise),
-        "outliers": [
-            {"client": found.client, "target": found.target, "count": found.count, "farthest": found.farthest}
-            for found in analysis.outliers
-        ],
+        "outliers": list(map(asdict, analysis.outliers)),
         "relative_without_outliers": analysis.relative_without_outliers,
         "warnings": caveats.warnings(analysis),
     }
@@ -162,24 +142,16 @@ def effect_list(effects: Effects) -> list[dict[str, Any]]:
 def _noise(found: Intervals | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    mean, covariance, averaging = found.traces.tolist()
-    relative = found.relative.tolist()
-    return {
-        "level": found.level, "relative": relative, "mean": mean, "covariance": covariance,
-        "averaging": averaging,
-    }  # fmt: skip
+    return {"level": found.level, "relative": found.relative.tolist(), **_by_term(found.traces)}
 
 
 def _intervals(found: Intervals | None, moments: Moments, sampled: str) -> dict[str, Any] | None:
     if found is None:
         return None
-    mean, covariance, averaging = found.traces.tolist()
     return {
         "level": found.level,
         "relative": None if found.undefined else found.relative.tolist(),
-        "mean": mean,
-        "covariance": covariance,
-        "averaging": averaging,
+        **_by_term(found.traces),
         "client_shares": [None if np.isnan(pair).any() else pair.tolist() for pair in found.client_shares],
         "mean_errors": [
             {"client": client, "target": target, "interval": found.mean_error[m, c].tolist()}
@@ -213,7 +185,7 @@ def correction_document(
     moments = correction.moments
     return {
         "targets": list(moments.targets),
-        "penalty": {"features": correction.penalty.features, "head": correction.penalty.head},
+        "penalty": asdict(correction.penalty),
         **_scaling(moments.targets, units, scale),
         "strength": correction.strength,
         "pooled_mean": moments.pooled.mean.tolist(),
@@ -227,6 +199,11 @@ def correction_document(
         "notes": list(correction.notes),
         "effects": None if effects is None else effect_list(effects),
     }
+
+
+def _by_term(values: Array) -> dict[str, Any]:
+    """Name the values (3, ...) of the three terms."""
+    return dict(zip(TERMS, values.tolist(), strict=True))
 
 
 def _nan_to_none(shares: Array) -> list[float | None]:

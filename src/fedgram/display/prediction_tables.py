@@ -164,7 +164,9 @@ def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
     effects, moments, found = analysis.effects, analysis.moments, analysis.intervals
     interval_heading = [f"{found.level:.0%} interval"] if found else []
     headings = ["mean error", *interval_heading, "corrected error"]
-    table = _table("Client", "target", *headings, "RMS: shared", "RMS: private", "RMS: corrected", keys=2)
+    table = plain_table(
+        "Client", "target", *headings, "RMS: shared", "RMS: private", "RMS: corrected", keys=2
+    )
     deviation = moments.pooled.deviation * analysis.unit_scale
     size = np.abs(effects.shared.mean_error) / deviation
     for at in np.argsort(-size, axis=None, kind="stable")[: None if show_all else MAX_EFFECTS]:
@@ -188,7 +190,7 @@ def _list_effects(analysis: Analysis, show_all: bool) -> Listing:
 
 
 def _list_offsets(moments: Moments, show_all: bool) -> Listing:
-    table = _table("Client", *(f"offset of {name}" for name in moments.targets))
+    table = plain_table("Client", *(f"offset of {name}" for name in moments.targets))
     largest = np.abs(moments.mean).max(axis=0)
     shown = moments.clients[: _count_clients(show_all)]
     for name, offset in zip(shown, moments.offset, strict=False):
@@ -199,7 +201,7 @@ def _list_offsets(moments: Moments, show_all: bool) -> Listing:
 def _list_causes(analysis: Analysis) -> Listing:
     gap, found, scale = analysis.gap, analysis.intervals, float(analysis.gap.scale)
     heading = ["trace", *([f"{found.level:.0%} interval"] if found else []), "share"]
-    table = _table("Cause", *heading, *analysis.moments.clients)
+    table = plain_table("Cause", *heading, *analysis.moments.clients)
     shares = sentences.parts_of_gap(gap, gap.traces) if gap.one_sided else ["-"] * 3
     for i, (cause, trace, share) in enumerate(zip(sentences.CAUSES, gap.traces, shares, strict=True)):
         interval = [sentences.span(found.traces[i], scale)] if found else []
@@ -209,7 +211,7 @@ def _list_causes(analysis: Analysis) -> Listing:
 
 
 def _list_clients(prediction: Prediction, show_all: bool) -> Listing:
-    table = _table("Client", "rows", "weight", "smallest variance", "fully active")
+    table = plain_table("Client", "rows", "weight", "smallest variance", "fully active")
     moments, activity = prediction.moments, prediction.activity
     for m, name in enumerate(moments.clients[: _count_clients(show_all)]):
         table.add_row(
@@ -233,14 +235,14 @@ def _omitted_clients(moments: Moments, show_all: bool) -> str:
 
 
 def _list_matrix(title: str, matrix: Array, targets: Sequence[str]) -> Listing:
-    table = _table("", *targets)
+    table = plain_table("", *targets)
     for name, row in zip(targets, matrix, strict=True):
         table.add_row(name, *(f"{value:.5g}" for value in row))
     return Listing(title, table)
 
 
 def _list_trajectory(prediction: Prediction, trajectory: Array, show_all: bool) -> Listing:
-    table = _table("Round", "error to G_⋆", "error to G_cen")
+    table = plain_table("Round", "error to G_⋆", "error to G_cen")
     references = np.stack([prediction.barycenter.gram, prediction.centralized])
     rounds = psd.relative_error(trajectory[:, None], references)
     for number, errors in enumerate(rounds):
@@ -249,13 +251,6 @@ def _list_trajectory(prediction: Prediction, trajectory: Array, show_all: bool) 
         elif number == MAX_ROUNDS:
             table.add_row("...")
     return Listing("", table)
-
-
-def _table(*headings: str, keys: int = 1) -> PlainTable:
-    table = plain_table(keys=keys)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right")
-    return table
 
 
 def _print(parts: Iterable[str | Listing]) -> None:

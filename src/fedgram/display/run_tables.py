@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedgram.runs.measure import RunMeasurement, measure
 from fedgram.runs.procedure import BIAS_RULES
 
 console = make_console()
+_table = partial(plain_table, collapse_padding=True)
 
 # The metrics of each table: with deviations it fits 80 columns.
 TABLES = (("error", "predicted gap", "measured gap"), ("trajectory", "delta"), ("objective gap", "test MSE"))
@@ -145,10 +147,3 @@ def _state_document(run: StoredRun) -> dict[str, Any]:
         "setup": run.setup.document(),
         "account": run.account.document(),
     }
-
-
-def _table(*headings: str, keys: int = 1) -> PlainTable:
-    table = plain_table(collapse_padding=True, keys=keys)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right")
-    return table

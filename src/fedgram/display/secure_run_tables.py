@@ -36,9 +36,8 @@ def print_list(records: Sequence[SecureRecord]) -> None:
     if not records:
         return
     print_wrapped(console, "With secure sums, so that the server saw totals over clients only:")
-    table = plain_table(collapse_padding=True)
-    for heading in ("data", "backbone", "procedure", "seed", "state"):
-        table.add_column(heading)
+    headings = ("data", "backbone", "procedure", "seed", "state")
+    table = plain_table(*headings, text=headings, collapse_padding=True)
     for each in records:
         setup = each.describe()
         data = f"{setup['name']} ({setup['kind']})"
@@ -64,12 +63,11 @@ def print_run(record: SecureRecord) -> None:
 def _round_table(rounds: Sequence[dict[str, Any]], *, has_limit: bool) -> PlainTable:
     """Means over all rows; the error to the limit only where there is one."""
     limit = [f"error to {SYMBOLS[target]}" for target in rounds[0]["error"]] if has_limit else []
-    table = plain_table(collapse_padding=True)
-    for heading in ("round", "clients", *limit, *(f"test MSE, {rule}" for rule in BIAS_RULES)):
-        table.add_column(heading, justify="right")
+    errors = [f"test MSE, {rule}" for rule in BIAS_RULES]
+    table = plain_table("round", "clients", *limit, *errors, text=(), collapse_padding=True)
     for each in rounds:
-        errors = each["test_mse"] or [None] * len(BIAS_RULES)
-        numbers = [*each["error"].values(), *errors] if has_limit else errors
+        tested = each["test_mse"] or [None] * len(BIAS_RULES)
+        numbers = [*each["error"].values(), *tested] if has_limit else tested
         shown = ("none" if number is None else f"{number:.3e}" for number in numbers)
         table.add_row(str(each["round"]), str(len(each["clients"])), *shown)
     return table

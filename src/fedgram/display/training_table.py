@@ -66,10 +66,9 @@ def _describe_columns(setting: Comparison) -> str:
 
 
 def _training_table(setting: Comparison, tested: Tested, all_sites: bool) -> PlainTable:
-    table = plain_table(collapse_padding=True, keys=3)
-    for heading in ("procedure", "site", "target", "RMSE", "R²", "from limit", "from centralized"):
-        is_name = heading in ("procedure", "site", "target")
-        table.add_column(heading, justify="left" if is_name else "right")
+    names = ("procedure", "site", "target")
+    numbers = ("RMSE", "R²", "from limit", "from centralized")
+    table = plain_table(*names, *numbers, text=names, keys=3, collapse_padding=True)
     for group in setting.groups:
         for number, (site, target, rmse, r2) in enumerate(_error_rows(group, tested, all_sites)):
             first = number == 0

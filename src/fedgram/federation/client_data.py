@@ -103,6 +103,10 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.names)
 
+    def target_arrays(self, part: str) -> list[Array]:
+        """Return each client's targets (N_m, C) of a part: 'train', 'validation' or 'test'."""
+        return [targets.cpu().numpy() for _, targets in getattr(self, part)]
+
     def shift(self, procedure: Procedure) -> Tensor:
         """Return the values that a procedure subtracts from each client's targets, (M, C)."""
         return self.mean if procedure.centered else torch.zeros_like(self.mean)

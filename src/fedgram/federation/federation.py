@@ -134,12 +134,12 @@ class Federation:
         assert self.chosen is not None  # blended runs have validation rows
         return predict_alone(self.clients, self.chosen.finish(companion).tensors, companion)
 
-    def predict_trained(self, run: Run, part: str) -> list[Array]:
-        """Predict the rows of every client with heads as trained, in the round that is best with them."""
+    def predict_trained(self, run: Run) -> list[Array]:
+        """Predict all test rows with heads as trained, in the round that is best with them."""
         assert self.chosen is not None
         assert self.chosen.trained is not None
         r = self.runs.index(run)
-        return predict_part(self.clients, self.clients.of_run(self.chosen.trained.tensors, r), part, r)
+        return predict_part(self.clients, self.clients.of_run(self.chosen.trained.tensors, r), "test", r)
 
     def _current_models(self) -> Tensors:
         layers = self.clients.receive(self.deployed, self.head, self.bias)

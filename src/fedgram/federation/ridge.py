@@ -1,9 +1,12 @@
-"""Fit ridge maps of many models at once.
+"""Fit ridge maps of many models at once: strength by leave-one-out, shrunk toward a trained map.
 
-The batched PyTorch version of `fedgram.theory.ridge`, which has the equations. Tests compare the two. All S
-strengths of all K models are solved together. On a CPU, one eigendecomposition of each model's Gram matrix
-serves all strengths. A GPU computes eigenvalues one matrix at a time, so there each strength has a Cholesky
-factor, in one batch of S K matrices.
+With centered inputs X (N, D), centered targets Y, trained map B₀ (D, C) and residual R = Y - X B₀, the map
+of strength κ is B = B₀ + (XᵀX + κ I)⁻¹ Xᵀ R. Its error on a row that was left out of the fit is
+r_i / (1 - h_i), with residual r = Y - X B and leverage h_i = x_iᵀ (XᵀX + κ I)⁻¹ x_i + 1/N.
+
+All S strengths of all K models are solved together. On a CPU, one eigendecomposition of each model's Gram
+matrix serves all strengths. A GPU computes eigenvalues one matrix at a time, so there each strength has a
+Cholesky factor, in one batch of S K matrices.
 """
 
 from __future__ import annotations
@@ -14,14 +17,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgram.theory.ridge import (
-    DIRECTIONS,
-    FEWEST_ROWS,
-    INADMISSIBLE,
-    NOISE_FREE,
-    STANDARD_ERRORS,
-    STRENGTHS,
-)
+# κ as fractions of the mean eigenvalue of XᵀX. Below the first, rounding decides; above the last, the map is
+# the trained one.
+STRENGTHS = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+
+# Leverages at this strength add up to the number of directions of the inputs that a map can use.
+DIRECTIONS = 1e-4
+
+# Least 1 - h_i of an admissible strength: the map interpolates a row beyond it.
+INADMISSIBLE = 1e-6
+
+# A map replaces the trained one if its error is less by this many standard errors. At 81 schools with 13 rows
+# each, test errors of `solved` were 0.7 and 3.9 % larger without this margin (two seeds).
+STANDARD_ERRORS = 2.0
+
+# Fewer rows than these say nothing about other rows: two rows have the same error.
+FEWEST_ROWS = 8
+
+# Rows are free of noise if the least error is below this fraction of the targets' variance.
+NOISE_FREE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +53,12 @@ class RidgeMaps:
 
 def fit_ridges(inputs: Tensor, targets: Tensor, start: Tensor) -> RidgeMaps:
     """Choose each model's strength with the least leave-one-out error.
+
+    The trained map has seen every row, so its own error is optimistic. That is in its favor: a map must be
+    better by STANDARD_ERRORS to replace it.
+
+    The share is the positive-part James-Stein factor 1 - noise / signal: with error E of N rows and d used
+    directions, noise = E / (N - d) and signal = (‖Y‖² - E) / d.
 
     Shapes: centered inputs (K, N, D), centered targets (K, N, C), trained maps (K, D, C).
     """

@@ -198,7 +198,7 @@ class ChosenModels:
         sums = BlendSums.from_rows(
             [np.clip(f, *limits) for f, limits in zip(own, site_limits(clients, "train"), strict=True)],
             predict_part(clients, unseen, "validation", run),
-            [y.cpu().numpy() for _, y in clients.data.validation],
+            clients.data.target_arrays("validation"),
         )
         shares, limits = sums.shares(), site_limits(clients, "train", "validation")
         chosen = {**models.chosen, "local_ridge": float(heads.ratio[0]), "local_share": shares.tolist()}
@@ -346,18 +346,14 @@ def predict_sites(clients: Clients, models: SiteModels, part: str, run: int) -> 
 
 def site_limits(clients: Clients, *parts: str) -> Array:
     """Limits (M, 2, C) of networks that sites train alone on these parts of their rows."""
-    by_site = zip(*(getattr(clients.data, part) for part in parts), strict=True)
-    return np.stack(
-        [find_limits(np.concatenate([targets.cpu().numpy() for _, targets in rows])) for rows in by_site]
-    )
+    by_site = zip(*(clients.data.target_arrays(part) for part in parts), strict=True)
+    return np.stack([find_limits(np.concatenate(targets)) for targets in by_site])
 
 
-def mean_squares(predicted: list[Array], clients: Clients, part: str) -> Array:
+def mean_squares(predicted: list[Array], targets: list[Array]) -> Array:
     """Mean squared error over rows and targets of each site, (M,); NaN without rows."""
-    rows = [y.cpu().numpy() for _, y in getattr(clients.data, part)]
-    return np.array(
-        [((f - y) ** 2).mean() if len(y) else np.nan for f, y in zip(predicted, rows, strict=True)]
-    )
+    pairs = zip(predicted, targets, strict=True)
+    return np.array([((f - y) ** 2).mean() if len(y) else np.nan for f, y in pairs])
 
 
 def squared_errors(clients: Clients, tensors: Tensors, run: int) -> Array:
@@ -366,9 +362,8 @@ def squared_errors(clients: Clients, tensors: Tensors, run: int) -> Array:
     It is infinite if a prediction is not finite.
     """
     predicted = predict_part(clients, tensors, "validation", run)
-    rows = [y.cpu().numpy() for _, y in clients.data.validation]
-    errors = [((f - y) ** 2).sum() / y.shape[1] for f, y in zip(predicted, rows, strict=True)]
-    return infinite_unless_finite(np.array(errors))
+    pairs = zip(predicted, clients.data.target_arrays("validation"), strict=True)
+    return infinite_unless_finite(np.array([((f - y) ** 2).sum() / y.shape[1] for f, y in pairs]))
 
 
 def infinite_unless_finite(errors: Array) -> Array:

@@ -209,13 +209,13 @@ class Client:
                 arrays["local_share"] = models.shares[0]
             self._write_model(request, clients, models)
             predicted = predict_sites(clients, models, "test", 0)
-            arrays["test_mse"] = mean_squares(predicted, clients, "test")[0]
+            targets = clients.data.target_arrays("test")
+            arrays["test_mse"] = mean_squares(predicted, targets)[0]
         if alone:
-            targets = clients.data.test[0][1].cpu().numpy()
             in_time_order = "time" in self.config.row_selection
-            compared = measure_joining(predicted, alone, [targets], in_time_order=in_time_order)
+            compared = measure_joining(predicted, alone, targets, in_time_order=in_time_order)
             arrays |= {name: values[0] for name, values in compared.items()}
-            self._report_joining(request, arrays, method, alone[0], predicted[0], targets)
+            self._report_joining(request, arrays, method, alone[0], predicted[0], targets[0])
         return Payload(arrays, {**request.round, "chosen": self._chosen_round(request)})
 
     def _predict_alone(self, request: Payload, clients: Clients) -> dict[Alone, list[Array]]:

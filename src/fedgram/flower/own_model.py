@@ -60,7 +60,7 @@ def compare_ratios(clients: Clients, local: Tensors, unseen: Tensors) -> Arrays:
 
 def sum_errors(clients: Clients, alone: Mapping[Alone, list[Array]]) -> Arrays:
     """Return squared errors on test rows without the other sites, by method."""
-    targets = [y.cpu().numpy() for _, y in clients.data.test]
+    targets = clients.data.target_arrays("test")
     return {ALONE_ERRORS: np.array([sum_squares(alone[method], targets) for method in METHODS])}
 
 
@@ -77,7 +77,7 @@ def blend(request: Mapping[str, Array], clients: Clients, models: SiteModels, un
 
 def _blend_sums(clients: Clients, own: Sequence[Tensors], unseen: Tensors) -> BlendSums:
     """Compare models trained alone with the shared one on validation rows, one after the other."""
-    targets = [y.cpu().numpy() for _, y in clients.data.validation]
+    targets = clients.data.target_arrays("validation")
     shared = predict_part(clients, unseen, "validation", 0)
     (limits,) = site_limits(clients, "train")
     alone = [np.clip(predict_part(clients, each, "validation", ALONE)[0], *limits) for each in own]

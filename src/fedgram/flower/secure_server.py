@@ -37,7 +37,7 @@ from fedgram.flower.secure_chooser import SecureChooser
 from fedgram.flower.secure_client import summed_names, trained_names
 from fedgram.flower.secure_messages import EVALUATED, MOMENTS, ROUND, SCALES, TRAINED
 from fedgram.flower.secure_session import SecureSums
-from fedgram.flower.server import ALREADY_FINISHED, HEAD_AND_BIAS, NO_VALIDATION
+from fedgram.flower.server import ALREADY_FINISHED, HEAD_AND_BIAS, check_validation
 from fedgram.runs import Runs
 from fedgram.runs.audit import AUDIT, AuditLog
 from fedgram.runs.choice import describe_choice
@@ -104,7 +104,7 @@ class SecureServer:
                 "S": given["backbone_size"],
             }
         )  # fmt: skip
-        self._check_validation()
+        check_validation(config.run.procedure, sums.count_validation_rows(sums.members) > 0)
         self.record = stored or SecureRecord.create(folder, self._describe_start())
         scaling = self.record.document["scaling"]
         self.units = Scaling.from_document(scaling).to_arrays() if scaling else {}
@@ -119,12 +119,6 @@ class SecureServer:
             log.info("Resuming after round %d of %d.", self.record.number, config.settings.rounds)
         else:
             self.shared = dict(zip(HEAD_AND_BIAS, draw_initial_head(config, len(self.targets)), strict=True))
-
-    def _check_validation(self) -> None:
-        """Reject procedures that choose strengths on validation rows if no client has any."""
-        procedure = self.config.run.procedure
-        if procedure.needs_validation and not self.sums.count_validation_rows(self.sums.members):
-            raise InputError(NO_VALIDATION.format(procedure.name), field="validation-fraction")
 
     def run_round(self, number: int) -> None:
         """Broadcast, average what clients return, let them evaluate the average, store the round."""

@@ -14,7 +14,7 @@ from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram._util.files import remove_temporary_files
 from fedgram._util.locks import lock_folders
-from fedgram._util.text import quote_list
+from fedgram._util.text import quote_first
 from fedgram._util.version import __version__
 from fedgram.flower.checks import (
     ReturnLimits,
@@ -37,15 +37,12 @@ from fedgram.runs.choice import describe_choice
 from fedgram.runs.expectation import expectation
 from fedgram.runs.joining import Joining
 from fedgram.runs.local_progress import describe_progress, has_selected_heads, measure_progress
+from fedgram.runs.procedure import Procedure
 from fedgram.runs.record import Round
 from fedgram.theory.geometry import psd
 from fedgram.theory.predict import predict
 
 HEAD_AND_BIAS = ("head", "bias")
-NO_VALIDATION = (
-    "Procedure '{}' chooses strengths on validation rows, but no client has any. Set 'validation-fraction' "
-    "in the run config."
-)
 ALREADY_FINISHED = "This run was already finished: nothing was trained. Choose another 'out' to train again."
 
 
@@ -81,6 +78,16 @@ def is_done(stored: StoredRun, state: ServerState) -> bool:
     return stored.account.stopped is not None or (stored.complete and is_chosen)
 
 
+def check_validation(procedure: Procedure, has_validation: bool) -> None:
+    """Reject a procedure that chooses strengths on validation rows if no client has any."""
+    if procedure.needs_validation and not has_validation:
+        raise InputError(
+            f"Procedure '{procedure.name}' chooses strengths on validation rows, but no client has any. Set "
+            "'validation-fraction' in the run config.",
+            field="validation-fraction",
+        )
+
+
 class Server:
     """The stored run, what all clients share, and every client's last return.
 
@@ -91,7 +98,7 @@ class Server:
         self.roster, self.state, self.audit = roster, roster.state, roster.audit
         moments, config = roster.moments, roster.config
         self.procedure = config.run.procedure
-        self._check_validation()
+        check_validation(self.procedure, self.state.has_validation)
         self.client_weights = dict(zip(roster.names, moments.client_weights, strict=True))
         self.target_means = dict(
             zip(roster.names, moments.mean * (not config.run.procedure.centered), strict=True)
@@ -117,11 +124,6 @@ class Server:
         else:
             self._resume(stored)
 
-    def _check_validation(self) -> None:
-        """Reject procedures that choose strengths on validation rows if no client has any."""
-        if self.procedure.needs_validation and not self.state.has_validation:
-            raise InputError(NO_VALIDATION.format(self.procedure.name), field="validation-fraction")
-
     def _warn_few_rows(self) -> None:
         """Warn of sums of features over so few rows that they can reveal these rows."""
         few = [
@@ -134,7 +136,7 @@ class Server:
                 "Fewer training or validation rows than features (%d) at %s: the sums that these clients "
                 "send can reveal rows to the server. Set secure = true in the run config.",
                 self.roster.clients[few[0]].width,
-                quote_list(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else ""),
+                quote_first(few),
             )  # fmt: skip
 
     def _start(self) -> None:

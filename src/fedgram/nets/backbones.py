@@ -128,7 +128,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, channels, H, W) -> (B, 8 width)."""
-        # Channels last, so that the gradient is, too.
         # Channels last, so that gradients are, too.
         return self.stages(self._apply_stem(x)).movedim(1, -1).mean(dim=(1, 2))
 

@@ -72,16 +72,10 @@ def _describe_runs(outcome: StudyOutcome) -> str:
 
 def _print_judged(claims: Sequence[Judged]) -> None:
     """Print claims with our values, and the number of each verdict."""
-    table = plain_table()
-    for heading in ("claim", "paper", "ours", "verdict"):
-        is_number = heading in ("paper", "ours")
-        table.add_column(heading, justify="right" if is_number else "left")
+    table = plain_table("claim", "paper", "ours", "verdict", text=("claim", "verdict"))
     for judged in claims:
-        verdict, style = (
-            judged.verdict + (f": {judged.reason}" if judged.reason else ""),
-            STYLES[judged.verdict],
-        )
-        table.add_row(judged.claim.says, judged.claim.paper, judged.ours, verdict, style=style)
+        claim, verdict = judged.claim, judged.verdict + (f": {judged.reason}" if judged.reason else "")
+        table.add_row(claim.says, claim.paper, judged.ours, verdict, style=STYLES[judged.verdict])
     print_table(console, table)
     counts = Counter(judged.verdict for judged in claims)
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]) + ".")
@@ -101,9 +95,7 @@ def _exact_row(name: str, out: Path) -> tuple[str, ...]:
 
 def print_list(experiments: Iterable[dict[str, str]]) -> None:
     """Print all experiments with their cost and progress."""
-    table = plain_table()
-    for heading in COLUMNS:
-        table.add_column(heading)
+    table = plain_table(*COLUMNS, text=COLUMNS)
     for row in experiments:
         table.add_row(*row.values())
     print_table(console, table)
@@ -164,9 +156,10 @@ def _summary(settings: Sequence[str], rows: Rows) -> PlainTable:
     """Table of the settings that share one dataset."""
     any_run = rows[0][1][0]
     title = f"{any_run.dataset} ({any_run.kind}) for {', '.join(settings)}"
-    table = plain_table(title=title, title_justify="left", title_style="", collapse_padding=True)
-    for heading in ("E", "procedure", "seeds", "error", *BIAS_RULES, "seconds"):
-        table.add_column(heading, justify="left" if heading == "procedure" else "right")
+    table = plain_table(
+        "E", "procedure", "seeds", "error", *BIAS_RULES, "seconds", text=("procedure",), title=title,
+        title_justify="left", title_style="", collapse_padding=True,
+    )  # fmt: skip
     for (_, epochs, procedure), runs in rows:
         numbers = [[run.target_error[-1], *run.test_mse[-1], run.seconds] for run in runs]
         medians = (f"{value:.2g}" for value in np.median(numbers, axis=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def describe_prediction(prediction: SumPrediction) -> dict[str, Any]:
         "clients": list(prediction.clients),
         "rows": prediction.count,
         "active": prediction.active,
-        "penalty": {"features": prediction.penalty.features, "head": prediction.penalty.head},
+        "penalty": asdict(prediction.penalty),
         "pooled_mean": pooled.mean.tolist(),
         "pooled_within": pooled.within.tolist(),
         "pooled_between": pooled.between.tolist(),

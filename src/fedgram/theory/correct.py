@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_finite_array, as_float, common_batch
+from fedgram._util.arrays import Array, as_finite_array, as_float, common_batch, outer
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram.theory.activity import Activity
@@ -252,7 +252,7 @@ def contributions(moments: Moments, origin: Array | float = 0.0) -> Array:
             field="client_weights",
         )
     mean = moments.mean - origin
-    second = moments.covariance + mean[..., :, None] * mean[..., None, :]
+    second = moments.covariance + outer(mean, mean)
     flat = second.reshape(*second.shape[:-2], -1)
     ones = np.ones((*mean.shape[:-1], 1))
     return moments.count[..., None] * np.concatenate([ones, mean, flat], axis=-1)
@@ -274,7 +274,7 @@ def pooled_from_sum(total: Array, origin: Array | float = 0.0) -> tuple[Array, A
         )
     scaled = total[..., 1:] / total[..., :1]
     mean, second = scaled[..., :size], scaled[..., size:].reshape(*total.shape[:-1], size, size)
-    covariance = psd.symmetric(second - mean[..., :, None] * mean[..., None, :])
+    covariance = psd.symmetric(second - outer(mean, mean))
     variance, square = (np.einsum("...ii->...i", matrix) for matrix in (covariance, second))
     if (variance < LEAST_VARIANCE_RATIO * square).any():
         raise InputError(

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
 
 
@@ -30,10 +29,10 @@ def fit_hessian(head: Array, covariance: Array, penalty: Penalty) -> Array:
     curved = inverse @ covariance @ inverse
     solved, bent = inverse @ head, curved @ head
     return penalty.features * (
-        two_sided(inverse, transpose(head) @ bent)
-        + two_sided_transposed(solved, transpose(bent))
-        + two_sided(curved, transpose(head) @ solved - np.eye(head.shape[-1]))
-        + two_sided_transposed(bent, transpose(solved))
+        two_sided(inverse, head.mT @ bent)
+        + two_sided_transposed(solved, bent.mT)
+        + two_sided(curved, head.mT @ solved - np.eye(head.shape[-1]))
+        + two_sided_transposed(bent, solved.mT)
     )
 
 

@@ -22,7 +22,6 @@ from fedgram._util.arrays import Array
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import check_type
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.predict import Prediction
 from fedgram.theory.validation import check_scale
 
@@ -154,7 +153,7 @@ def _client_slopes(prediction: Prediction) -> Array:
     shared = prediction.barycenter.factor[..., None, :, :]
     selected = psd.closest_factor(shared, prediction.grams)
     regularized = prediction.grams + prediction.penalty.features * np.eye(shared.shape[-1])
-    return transpose(np.linalg.solve(regularized, selected @ transpose(shared)))  # A_m is symmetric
+    return np.linalg.solve(regularized, selected @ shared.mT).mT  # A_m is symmetric
 
 
 def _centralized_slope(prediction: Prediction) -> Array:

@@ -12,7 +12,6 @@ from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import check_type
 from fedgram._util.text import percent_range
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.pooled import Pooled
@@ -209,7 +208,7 @@ def explain(prediction: Prediction) -> Gap:
         "averaging": arithmetic - limit.gram,
     }
     displacement = psd.closest_factor(limit.factor[..., None, :, :], grams) - limit.factor[..., None, :, :]
-    scatter = average(client_weights, displacement @ transpose(displacement))  # eq. (16) at the limit
+    scatter = average(client_weights, displacement @ displacement.mT)  # eq. (16) at the limit
     scale = psd.frobenius(prediction.centralized)
     return Gap(
         **terms,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float
+from fedgram._util.arrays import Array, as_float, is_whole_number
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError, check_type
 from fedgram._util.text import percent, percent_range
@@ -260,12 +260,12 @@ def _share_intervals(gap: Gap, by_client: Array, level: float) -> Array:
 
 
 def _check_numbers(resamples: int, level: float, seed: int) -> None:
-    if not (as_float(resamples) >= LEAST_RESAMPLES and as_float(resamples).is_integer()):
+    if not is_whole_number(resamples, LEAST_RESAMPLES):
         raise InputError(
             f"resamples must be a whole number, {LEAST_RESAMPLES} or more, not {resamples}.",
             field="resamples",
         )
     if not 0 < as_float(level) < 1:
         raise InputError(f"level must be between 0 and 1, not {level}.", field="level")
-    if not (as_float(seed) >= 0 and as_float(seed).is_integer()):
+    if not is_whole_number(seed):
         raise InputError(f"seed must be a whole number, 0 or more, not {seed}.", field="seed")

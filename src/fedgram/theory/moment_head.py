@@ -19,7 +19,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array, as_finite_array, as_float, outer
 from fedgram._util.errors import InputError
-from fedgram.theory.geometry.psd import symmetric, transpose
+from fedgram.theory.geometry.psd import symmetric
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class LinearHead:
 
     def predict(self, features: Array) -> Array:
         """Predict targets (..., N, C) of features (..., N, D)."""
-        return features @ transpose(self.weight) + self.bias[..., None, :]
+        return features @ self.weight.mT + self.bias[..., None, :]
 
     def __getitem__(self, site: Any) -> LinearHead:
         """Select the head of a site, if there are leading axes."""
@@ -131,8 +131,8 @@ class FeatureSums:
         return np.block(
             [
                 [n, u, y],
-                [transpose(u), self.features_features, uy],
-                [transpose(y), transpose(uy), self.targets_targets],
+                [u.mT, self.features_features, uy],
+                [y.mT, uy.mT, self.targets_targets],
             ]
         )
 
@@ -180,8 +180,8 @@ class FeatureSums:
             raise InputError("The moment head needs at least one row.", field="count")
         shape = (*self.targets.shape, self.features.shape[-1])
         scatter, toward = self.resolved_scatter(), np.broadcast_to(toward, shape)
-        missing = self.cross_scatter - self.feature_scatter @ transpose(toward)
-        weight = toward + transpose(solve_scaled(scatter, missing, strength))
+        missing = self.cross_scatter - self.feature_scatter @ toward.mT
+        weight = toward + solve_scaled(scatter, missing, strength).mT
         return LinearHead(weight, self.fit_bias(weight))
 
     def moment_head(self, noise_ratio: float, toward: Array | float = 0.0) -> LinearHead:
@@ -215,9 +215,7 @@ class FeatureSums:
         """Σ(y - W u - b)² of each target, (..., C), from the sums alone."""
         cross = head.weight @ self.cross_scatter
         scatter = symmetric(self.targets_targets - outer(self.targets, self.target_mean))
-        around = (
-            scatter - cross - transpose(cross) + head.weight @ self.feature_scatter @ transpose(head.weight)
-        )
+        around = scatter - cross - cross.mT + head.weight @ self.feature_scatter @ head.weight.mT
         mean = self.residual_mean(head)
         return np.maximum(np.einsum("...ii->...i", around), 0.0) + self.count[..., None] * mean**2
 
@@ -237,5 +235,5 @@ def solve_scaled(scatter: Array, cross: Array, strength: float | Array) -> Array
     values, basis = np.linalg.eigh(symmetric(correlation))
     floor = scatter.shape[-1] * np.finfo(float).eps * values[..., -1:]
     gains = np.divide(1.0, values + strength, out=np.zeros_like(values), where=values > floor)
-    solution = basis @ (gains[..., None] * (transpose(basis) @ (inverse[..., None] * cross)))
+    solution = basis @ (gains[..., None] * (basis.mT @ (inverse[..., None] * cross)))
     return inverse[..., None] * solution

@@ -175,17 +175,10 @@ class Moments(DisplayMethods):
             validation.check_variation(array, client, names)
         count = np.array([len(array) for array in arrays], dtype=np.float64)
         validation.check_counts(count, clients, arrays[0].shape[1])  # before the means: no rows have none
-        pairs = [mean_and_covariance(array) for array in arrays]
-        validation.check_range(np.array([np.abs(covariance).sum() for _, covariance in pairs]), names)
-        validation.check_squares(np.array([covariance for _, covariance in pairs]), names)
-        return cls(
-            count=count,
-            mean=np.array([mean for mean, _ in pairs]),
-            covariance=np.array([covariance for _, covariance in pairs]),
-            clients=clients,
-            targets=names,
-            client_weights=client_weights,
-        )
+        mean, covariance = map(np.array, zip(*map(mean_and_covariance, arrays), strict=True))
+        validation.check_range(np.abs(covariance).sum(axis=(1, 2)), names)
+        validation.check_squares(covariance, names)
+        return cls(count, mean, covariance, clients, names, client_weights)
 
     @classmethod
     def load(cls, path: str | Path) -> Moments:
@@ -203,20 +196,14 @@ class Moments(DisplayMethods):
         """
         validation.check_one_problem(self.mean.shape[:-2], "saved")
         own = self if (self.scale == 1).all() else self.scaled(1 / self.scale)
-        clients = [
-            {"name": name, "count": int(count), "mean": mean.tolist(), "covariance": covariance.tolist()}
-            | ({} if self.is_weighted_by_rows else {"weight": float(weight)})
-            | ({} if privacy is None else {"privacy": privacy.document()})
-            for name, count, mean, covariance, weight, privacy in zip(
-                own.clients,
-                own.count,
-                own.mean,
-                own.covariance,
-                own.client_weights,
-                own.privacy,
-                strict=True,
-            )
-        ]
+        has_weights = not self.is_weighted_by_rows
+        clients = []
+        for m, (name, privacy) in enumerate(zip(own.clients, own.privacy, strict=True)):
+            mean, covariance = own.mean[m].tolist(), own.covariance[m].tolist()
+            client = {"name": name, "count": int(own.count[m]), "mean": mean, "covariance": covariance}
+            client |= {"weight": float(own.client_weights[m])} if has_weights else {}
+            client |= {"privacy": privacy.document()} if privacy else {}
+            clients.append(client)
         return {"format": moments_file.FORMAT, "targets": list(self.targets), "clients": clients}
 
     @cached_property

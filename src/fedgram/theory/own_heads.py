@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.moment_head import FeatureSums, LinearHead
 
 # Searched ratios of the variances of noise and signal, a decade apart.
@@ -54,7 +53,7 @@ def solve_for_ratios(sums: FeatureSums) -> LinearHead:
     variance = values.sum(axis=-1) / sums.count
     penalized = values + (np.array(NOISE_RATIOS)[:, None] * variance)[..., None]
     gains = np.divide(1.0, penalized, out=np.zeros_like(penalized), where=penalized > 0)
-    weight = transpose(basis @ (gains[..., None] * (transpose(basis) @ sums.cross_scatter)))
+    weight = (basis @ (gains[..., None] * (basis.mT @ sums.cross_scatter))).mT
     return LinearHead(weight, sums.fit_bias(weight))
 
 

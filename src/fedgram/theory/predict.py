@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import EPS, Array, as_float
+from fedgram._util.arrays import EPS, Array, is_whole_number
 from fedgram._util.display_methods import DisplayMethods
 from fedgram._util.errors import InputError
 from fedgram._util.text import percent_range
@@ -15,7 +15,6 @@ from fedgram.theory.activity import Activity, describe_direction
 from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.barycenter import Barycenter, barycenter, trajectory
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.moments import Moments, check_federation
 from fedgram.theory.penalty import Penalty
@@ -81,7 +80,7 @@ def conditional_solution(head: Array, targets: Array, penalty: Penalty) -> tuple
     """
     bias = targets.mean(axis=-1)
     centered = targets - bias[..., None]
-    return bias, transpose(head) @ np.linalg.solve(regularized_gram(head, penalty), centered)
+    return bias, head.mT @ np.linalg.solve(regularized_gram(head, penalty), centered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +176,7 @@ class Prediction(DisplayMethods):
         >>> prediction.trajectory([[4.0]], rounds=2).round(3).ravel().tolist()
         [4.0, 1.593, 1.593]
         """
-        if not (as_float(rounds) >= 0 and as_float(rounds).is_integer()):
+        if not is_whole_number(rounds):
             raise InputError(f"rounds must be a whole number, 0 or more, not {rounds}.", field="rounds")
         head = initial_head(initial, len(self.moments.targets))
         if not proximal:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array, as_float, as_float_array
+from fedgram._util.arrays import Array, as_float, as_float_array, outer
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
 
@@ -83,17 +83,12 @@ class Privacy:
 
     def document(self) -> dict[str, Any]:
         """Convert to the JSON object of a moments file."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "bounds": self.bounds.tolist(),
-            "noise": self.noise,
-        }
+        return vars(self) | {"bounds": self.bounds.tolist()}
 
     def to_moments(self, mean: Array, second: Array, count: float) -> tuple[Array, Array]:
         """Compute mean (..., C) and covariance (..., C, C) from noisy Σy/N and Σyyᵀ/N of mapped targets."""
         variance = (self.noise / MEAN_WEIGHT / count) ** 2
-        covariance = second - mean[..., :, None] * mean[..., None, :] + variance * np.eye(mean.shape[-1])
+        covariance = second - outer(mean, mean) + variance * np.eye(mean.shape[-1])
         projected = psd.spectral(lambda values: np.maximum(values, 0.0), psd.symmetric(covariance))
         unit = self.half_width
         return self.center + unit * mean, unit[:, None] * projected * unit

@@ -16,7 +16,7 @@ from fedgram._util.arrays import Array, as_float
 from fedgram._util.errors import AccuracyError, InputError
 from fedgram.theory.derivatives import fit_gradient, fit_hessian, regularized_gram
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import closest_factor, transpose
+from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.geometry.weights import average
 from fedgram.theory.penalty import Penalty
 
@@ -48,7 +48,7 @@ def proximal_heads(broadcast: Array, covariance: Array, penalty: Penalty, weight
     for _ in range(STEPS):
         slope = fit_gradient(heads, covariance, penalty) + penalty.head * heads + weight * (heads - target)
         curvature, basis = np.linalg.eigh(fit_hessian(heads, covariance, penalty) + ridge)
-        along = transpose(basis) @ slope.reshape(*slope.shape[:-2], -1, 1)
+        along = basis.mT @ slope.reshape(*slope.shape[:-2], -1, 1)
         step = (basis @ (along / np.abs(curvature)[..., None])).reshape(heads.shape)
         length = np.ones_like(value)
         for _ in range(HALVINGS):

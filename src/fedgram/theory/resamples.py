@@ -83,7 +83,7 @@ def _local_optima(root: Array, penalty: Penalty) -> tuple[Array, Array]:
 def _squared_distances(star: Array, factors: Array) -> Array:
     """d²(G_⋆, G_m) = tr G_⋆ + tr G_m - 2 ‖B_mᵀA‖_*, (K, M): star A (K, C, C), factors B_m (K, M, C, C)."""
     # Single precision: a distance counts relative to the size of a Gram.
-    single = (psd.transpose(factors) @ star[:, None]).astype(np.float32)
+    single = (factors.mT @ star[:, None]).astype(np.float32)
     overlap = _batched_svd(single)[1].sum(axis=-1)
     sizes = psd.frobenius(star)[:, None] ** 2 + psd.frobenius(factors) ** 2
     return np.maximum(sizes - 2 * overlap, 0.0)

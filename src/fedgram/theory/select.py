@@ -17,7 +17,7 @@ from fedgram._util.errors import InputError
 from fedgram._util.text import pluralize
 from fedgram.theory.derivatives import regularized_gram
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import closest_factor, transpose
+from fedgram.theory.geometry.psd import closest_factor
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi
 
@@ -72,7 +72,7 @@ class Alignment(DisplayMethods):
         weight (..., P, D), bias (..., P) -> the same shapes.
         """
         turned = np.einsum("...qp,...q->...p", self.rotation, bias)
-        return transpose(self.rotation) @ weight, turned
+        return self.rotation.mT @ weight, turned
 
 
 def align(head: Array, broadcast: Array) -> Alignment:
@@ -116,11 +116,11 @@ def align(head: Array, broadcast: Array) -> Alignment:
     rows = head.shape[-2]
     psd.check_head(head, rows)
     common_batch(head=head.shape[:-2], broadcast=broadcast.shape[:-2])
-    ours, ours_r = np.linalg.qr(transpose(head), mode="complete")
-    theirs, theirs_r = np.linalg.qr(transpose(broadcast), mode="complete")
-    left, _, right = np.linalg.svd(ours_r[..., :rows, :] @ transpose(theirs_r[..., :rows, :]))
-    rotation = ours[..., :rows] @ (left @ right) @ transpose(theirs[..., :rows])
-    rotation = rotation + ours[..., rows:] @ transpose(theirs[..., rows:])
+    ours, ours_r = np.linalg.qr(head.mT, mode="complete")
+    theirs, theirs_r = np.linalg.qr(broadcast.mT, mode="complete")
+    left, _, right = np.linalg.svd(ours_r[..., :rows, :] @ theirs_r[..., :rows, :].mT)
+    rotation = ours[..., :rows] @ (left @ right) @ theirs[..., :rows].mT
+    rotation = rotation + ours[..., rows:] @ theirs[..., rows:].mT
     return Alignment(rotation, head @ rotation)
 
 

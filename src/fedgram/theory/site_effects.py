@@ -80,7 +80,7 @@ def fit_site_effects(
     if free.any():
         system = symmetric(normal[..., free, :][..., :, free] + np.diag(penalty[free]))
         solution[..., free, :] = np.linalg.solve(system, right[..., free, :])
-    intercept, deviation = solution[..., 0, :], solution[..., 1:, :].swapaxes(-1, -2)
+    intercept, deviation = solution[..., 0, :], solution[..., 1:, :].mT
     return LinearHead(head.weight + deviation, head.bias + intercept - deviation @ mean)
 
 
@@ -293,8 +293,8 @@ def _residual_sums(sites: FeatureSums, head: LinearHead, mean: Array) -> Feature
     cross = (
         sites.features_targets
         - sites.features_features @ head.weight.T
-        - sites.features[..., :, None] * head.bias
-        - mean[:, None] * residuals[..., None, :]
+        - outer(sites.features, head.bias)
+        - outer(mean, residuals)
     )
     return FeatureSums(sites.count, features, residuals, products, cross, sites.targets_targets)
 

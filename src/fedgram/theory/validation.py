@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram._util.arrays import ONE_TARGET, SMALLEST_SQUARE, Array, as_float_array
 from fedgram._util.errors import InputError
-from fedgram._util.text import pluralize, quote_list, tiny_column_message
+from fedgram._util.text import pluralize, quote_first, quote_list, tiny_column_message
 from fedgram.theory.geometry import psd
 
 MAX_COUNT = 2**53
@@ -121,11 +121,10 @@ def check_counts(count: Array, clients: tuple[str, ...], targets: int) -> None:
     if small:
         needed = f"needs at least {targets + 1}, one more than targets. Add rows, use fewer targets, or drop"
         rows = pluralize(int(count[clients.index(small[0])]), "row")
-        more = f" and {len(small) - 5} more" if len(small) > 5 else ""
         raise InputError(
             f"Client '{small[0]}' has {rows}, but it {needed} the client."
             if len(small) == 1
-            else f"Clients {quote_list(small[:5])}{more} have too few rows: each {needed} them.",
+            else f"Clients {quote_first(small)} have too few rows: each {needed} them.",
             client=small[0],
             field="count",
         )

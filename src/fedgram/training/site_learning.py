@@ -154,7 +154,7 @@ class Learned:
 
     def predict_fedavg(self, procedure: str) -> list[Array]:
         """Predict the test rows of every site with FedAvg, whose networks a run with moment heads trains."""
-        return self.federation.predict_trained(self._run(procedure), "test")
+        return self.federation.predict_trained(self._run(procedure))
 
     def validation_error(self, procedure: str) -> float:
         """Mean squared error over all validation rows, each site in its best round."""

@@ -217,10 +217,9 @@ class StackTraining:
         predicted = self.federation.predict(run, models, "test")
         account = replace(self.records[run].account, tested=self._test_errors(predicted).document())
         if models.chosen:
-            clients = self.federation.clients
-            errors, alone_method = {"test_mse": mean_squares(predicted, clients, "test")}, {}
+            targets = self.federation.clients.data.target_arrays("test")
+            errors, alone_method = {"test_mse": mean_squares(predicted, targets)}, {}
             if models.local:
-                targets = [y.cpu().numpy() for _, y in clients.data.test]
                 alone = self.federation.predict_alone(run)
                 alone_method["alone"] = method = choose_alone(alone, targets)
                 errors |= measure_joining(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedgram._util.arrays import Array
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
 
 
@@ -27,7 +26,7 @@ def slope_derivative(gram: Array, covariance: Array, direction: Array, penalty: 
     """DΛ_T(G)[X], self-adjoint in X: gram, covariance and symmetric direction (..., C, C) -> (..., C, C)."""
     inverse = _inverse(gram, penalty)
     half = inverse @ direction @ (inverse @ covariance @ inverse)
-    return 0.5 * penalty.features * (half + transpose(half))
+    return 0.5 * penalty.features * (half + half.mT)
 
 
 def commuting_displacement(eigenvalues: Array, client_weights: Array, penalty: Penalty) -> Array:

@@ -15,7 +15,6 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average, normalize_weights
 from fedgram.theory.penalty import Penalty
 from fedgram.theory.predict import phi
@@ -27,7 +26,7 @@ def profiled_step(head: Array, covariance: Array, rate: Array, penalty: Penalty)
 
     head (..., C, P), covariance (..., C, C), rate (..., 1, 1) -> (..., C, P).
     """
-    return head - 2.0 * rate * (slope(head @ transpose(head), covariance, penalty) @ head)
+    return head - 2.0 * rate * (slope(head @ head.mT, covariance, penalty) @ head)
 
 
 def lift(head: Array, direction: Array) -> Array:
@@ -106,9 +105,9 @@ class ProfiledUpdate:
         covariance, rate = self.covariance[..., None, :, :], 2.0 * self.rate[..., None, None, None, None]
         heads, moves = head[..., None, None, :, :], tangents[..., None, :, :, :]
         for _ in range(self.steps):
-            grams, half = heads @ transpose(heads), moves @ transpose(heads)
+            grams, half = heads @ heads.mT, moves @ heads.mT
             local = slope(grams, covariance, self.penalty)
-            bend = slope_derivative(grams, covariance, half + transpose(half), self.penalty)
+            bend = slope_derivative(grams, covariance, half + half.mT, self.penalty)
             moves = moves - rate * (bend @ heads + local @ moves)
             heads = heads - rate * (local @ heads)
         pushed = np.einsum("...m,...mdij->...dij", self.client_weights, moves)
@@ -122,8 +121,8 @@ class ProfiledUpdate:
         """
         basis = symmetric_basis(head.shape[-2])
         moved, tangents = self.push_forward(head, lift(head[..., None, :, :], basis))
-        half = tangents @ transpose(moved)[..., None, :, :]
-        jacobian = np.einsum("aij,...bij->...ab", basis, half + transpose(half))
+        half = tangents @ moved.mT[..., None, :, :]
+        jacobian = np.einsum("aij,...bij->...ab", basis, half + half.mT)
         return psd.gram(moved), jacobian
 
     def take(self, index: Array) -> ProfiledUpdate:
@@ -175,6 +174,8 @@ def _check_active(covariance: Array, penalty: Penalty) -> None:
 
 # Absolute change of the server Gram in a round below which a fixed point counts as found.
 RESIDUAL = 1e-13
+# Linear solves after which Newton's method stops.
+MAX_SOLVES = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +221,7 @@ def iterate(update: ProfiledUpdate, head: Array, max_rounds: int = 100_000) -> F
     return FixedPoint(psd.gram(heads), heads, residual.reshape(batch), rounds.reshape(batch))
 
 
-def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
+def newton(update: ProfiledUpdate) -> FixedPoint:
     """Solve Φ^G(G) = G from G_within until no residual falls; heads are (..., C, C).
 
     It does not stop at a residual of 1e-13: at ηE = 1e-4 the Gram may still be 1e-9 away. A problem whose
@@ -229,7 +230,7 @@ def newton(update: ProfiledUpdate, max_solves: int = 50) -> FixedPoint:
     head = best = psd.sqrt(phi(update.within, update.penalty))
     residual = np.full(update.rate.shape, np.inf)
     solves = np.zeros(update.rate.shape, dtype=int)
-    for _ in range(max_solves):
+    for _ in range(MAX_SOLVES):
         moved, jacobian = update.linearize(head)
         change = moved - psd.gram(head)
         fell = psd.frobenius(change) < residual

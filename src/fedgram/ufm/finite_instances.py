@@ -13,7 +13,6 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.geometry.weights import average
 from fedgram.ufm.instances import WEAK, assemble, random_covariances, random_orthogonal
 
@@ -62,7 +61,7 @@ def draw_repeated(rng: np.random.Generator, instances: int) -> RandomClients:
     # L L_within⁻¹ maps L_within L_withinᵀ = Σ_within to the wanted Σ_within, L Lᵀ.
     wanted = random_orthogonal(rng, (instances,), TARGETS) * np.sqrt(spectrum)[:, None, :]
     move = (wanted @ np.linalg.inv(np.linalg.cholesky(within)))[:, None]
-    return RandomClients(psd.symmetric(move @ clients.covariance @ transpose(move)), clients.client_weights)
+    return RandomClients(psd.symmetric(move @ clients.covariance @ move.mT), clients.client_weights)
 
 
 def draw_near_threshold(rng: np.random.Generator, instances: int) -> RandomClients:

@@ -13,7 +13,6 @@ import numpy as np
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.moments import Moments
 from fedgram.theory.penalty import Penalty
 
@@ -66,9 +65,7 @@ def fixed_instance() -> FederatedInstance:
     return FederatedInstance(moments, targets, psd.sqrt(_rotate(100, (2.5, 0.09))), WEAK)
 
 
-def selection_instances(
-    rng: np.random.Generator, targets: int, width: int, instances: int = 128
-) -> ClientInstance:
+def selection_instances(rng: np.random.Generator, targets: int, width: int, instances: int) -> ClientInstance:
     """Draw clients of Appendix D.2: C = targets, P = width, N = 64; leading axis (instances,).
 
     Covariance eigenvalues uniform in [2, 5], singular values of the broadcast uniform in [0.7, 1.5].
@@ -152,7 +149,7 @@ def targets_with_moments(rng: np.random.Generator, mean: Array, covariance: Arra
         raise InputError(f"{count} samples cannot have a covariance of rank {size}.", field="count")
     draw = rng.standard_normal((*mean.shape[:-1], count, size))
     white, _ = np.linalg.qr(draw - draw.mean(axis=-2, keepdims=True))
-    return mean[..., :, None] + np.sqrt(count) * psd.factor(covariance) @ transpose(white)
+    return mean[..., :, None] + np.sqrt(count) * psd.factor(covariance) @ white.mT
 
 
 def random_orthogonal(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
@@ -173,7 +170,7 @@ def random_covariances(
 
 def assemble(basis: Array, eigenvalues: Array) -> Array:
     """U diag(λ) Uᵀ: basis (..., C, C), eigenvalues (..., C) -> (..., C, C)."""
-    return psd.symmetric((basis * eigenvalues[..., None, :]) @ transpose(basis))
+    return psd.symmetric((basis * eigenvalues[..., None, :]) @ basis.mT)
 
 
 def least_commutator(covariance: Array) -> Array:

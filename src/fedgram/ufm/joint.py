@@ -10,7 +10,6 @@ import numpy as np
 from fedgram._util.arrays import Array, outer
 from fedgram.theory.derivatives import regularized_gram, two_sided, two_sided_transposed
 from fedgram.theory.geometry import psd
-from fedgram.theory.geometry.psd import transpose
 from fedgram.theory.penalty import Penalty
 from fedgram.ufm.profiled import Profiled
 
@@ -46,7 +45,7 @@ class Joint:
         """
         mean = self.sample.mean
         solved = np.linalg.solve(regularized_gram(head, self.penalty), self.sample.centered)
-        return self.join(np.broadcast_to(head, (*mean.shape, head.shape[-1])), mean, transpose(head) @ solved)
+        return self.join(np.broadcast_to(head, (*mean.shape, head.shape[-1])), mean, head.mT @ solved)
 
     def head(self, point: Array) -> Array:
         """W (..., C, P) of a point (..., n)."""
@@ -76,7 +75,7 @@ class Joint:
         inverse = np.linalg.inv(regularized_gram(head, self.penalty))
         shift = bias - self.sample.mean
         offset = np.einsum("...i,...ij,...j->...", shift, inverse, shift)
-        off = features - transpose(head) @ inverse @ self._remaining(bias)
+        off = features - head.mT @ inverse @ self._remaining(bias)
         spread = psd.frobenius(head @ off) ** 2 + self.penalty.features * psd.frobenius(off) ** 2
         profile = self.profile.excess(self.profile.start(head))
         return profile + 0.5 * (self.penalty.features * offset + spread / self.sample.count)
@@ -88,9 +87,9 @@ class Joint:
         pull = self.penalty.head * head + self.proximal * (head - self.broadcast)
         shrink = (self.penalty.features / self.sample.count) * features
         return self.join(
-            residual @ transpose(features) + pull,
+            residual @ features.mT + pull,
             (residual @ self.sample.ones[..., None])[..., 0],
-            transpose(head) @ residual + shrink,
+            head.mT @ residual + shrink,
         )
 
     def hessian(self, point: Array) -> Array:
@@ -101,17 +100,17 @@ class Joint:
         ridge = (self.penalty.head + self.proximal) * eye_p
         hessian = np.zeros((*point.shape, point.shape[-1]))
         w, b, h = self._blocks
-        hessian[..., w, w] = two_sided(eye_c, features @ transpose(features) / count + ridge)
+        hessian[..., w, w] = two_sided(eye_c, features @ features.mT / count + ridge)
         hessian[..., w, b] = two_sided(eye_c, features @ ones[..., None] / count)
         hessian[..., b, b] = eye_c
         residual = self._residual(head, bias, features) / count
         hessian[..., w, h] = two_sided(head / count, features) + two_sided_transposed(residual, eye_p)
         hessian[..., b, h] = two_sided(head / count, ones[..., None, :])
-        metric = transpose(head) @ head + self.penalty.features * eye_p
+        metric = head.mT @ head + self.penalty.features * eye_p
         hessian[..., h, h] = two_sided(metric / count, eye_k)
-        hessian[..., b, w] = transpose(hessian[..., w, b])
-        hessian[..., h, w] = transpose(hessian[..., w, h])
-        hessian[..., h, b] = transpose(hessian[..., b, h])
+        hessian[..., b, w] = hessian[..., w, b].mT
+        hessian[..., h, w] = hessian[..., w, h].mT
+        hessian[..., h, b] = hessian[..., b, h].mT
         return hessian
 
     @cached_property
@@ -160,7 +159,7 @@ class Sample:
     @cached_property
     def covariance(self) -> Array:
         """Σ = (Y - μ 1ᵀ)(Y - μ 1ᵀ)ᵀ / N, (..., C, C)."""
-        return psd.symmetric(self.centered @ transpose(self.centered)) / self.count
+        return psd.symmetric(self.centered @ self.centered.mT) / self.count
 
     def compress(self) -> Sample:
         """Express the sample in the C + 1 directions that 1 and the targets span.
@@ -169,6 +168,6 @@ class Sample:
         other directions have no targets: their optimal features, gradient and mixed second derivatives are
         zero, so no gradient or Newton step leaves zero.
         """
-        span = np.concatenate([self.ones[..., :, None], transpose(self.centered)], axis=-1)
+        span = np.concatenate([self.ones[..., :, None], self.centered.mT], axis=-1)
         basis, _ = np.linalg.qr(span)
         return Sample(self.targets @ basis, (self.ones[..., None, :] @ basis)[..., 0, :], self.count)

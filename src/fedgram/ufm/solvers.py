@@ -25,15 +25,17 @@ Loss = Profiled | Joint
 class Solution:
     """Result of local training.
 
-    head (..., C, P); point (..., n), all variables; gradient_norm (...) of the loss at the point; iterations;
-    stopped, the reason as text.
+    head (..., C, P); point (..., n), all variables; gradient_norm (...) of the loss at the point.
     """
 
     head: Array
     point: Array
     gradient_norm: Array
-    iterations: int
-    stopped: str
+
+    @classmethod
+    def from_point(cls, loss: Loss, point: Array) -> Solution:
+        """Evaluate the head and the gradient at a point (..., n)."""
+        return cls(loss.head(point), point, np.linalg.norm(loss.gradient(point), axis=-1))
 
 
 def trust_exact(loss: Loss, start: Array, tolerance: float = TOLERANCE) -> Solution:
@@ -62,7 +64,7 @@ def lbfgs(loss: Loss, start: Array) -> Solution:
 def adam(loss: Loss, start: Array, steps: int, rate: float = 0.02) -> Solution:
     """Full-batch Adam from points (..., n), each leading index trained by itself."""
     point = next(islice(adam_path(loss, start, rate), steps, None))
-    return _solution(loss, point, steps, "all steps taken")
+    return Solution.from_point(loss, point)
 
 
 def adam_path(loss: Loss, start: Array, rate: float = 0.02) -> Iterator[Array]:
@@ -79,9 +81,4 @@ def adam_path(loss: Loss, start: Array, rate: float = 0.02) -> Iterator[Array]:
 
 def _scipy(loss: Loss, start: Array, method: str, **keywords: Any) -> Solution:
     found = minimize(loss.excess, start, jac=loss.gradient, method=method, **keywords)
-    return _solution(loss, found.x, found.nit, found.message)
-
-
-def _solution(loss: Loss, point: Array, iterations: int, stopped: str) -> Solution:
-    norm = np.linalg.norm(loss.gradient(point), axis=-1)
-    return Solution(loss.head(point), point, norm, iterations, stopped)
+    return Solution.from_point(loss, found.x)

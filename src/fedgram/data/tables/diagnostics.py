@@ -8,15 +8,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import TextIO
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import find_closest, pluralize, quote_list
 from fedgram.data.tables.files import (
     MISSING_TEXT,
-    expand_paths,
     is_text,
-    source_paths,
     sql_name,
     sql_text,
 )
@@ -48,7 +46,7 @@ def _explain(table: SourceTable, error: Exception) -> InputError:
     """Find the file and the value that DuckDB cannot read."""
     import duckdb
 
-    for file in expand_paths(source_paths(table.source)):
+    for file in table.files:
         try:
             (rows,) = table.reader.select_strictly([file]) or [table.reader.select([file], {})]
             table.connection.execute(f"SELECT count(COLUMNS(*)) FROM ({rows})")
@@ -154,7 +152,7 @@ def _shorten(value: str | None) -> str:
 def missing_column(table: SourceTable, name: str, columns: list[str]) -> InputError:
     """Return the error for an unknown column, with the nearest name."""
     if len(columns) == 1 and any(delimiter in columns[0] for delimiter in ",;|\t"):
-        for file in expand_paths(source_paths(table.source)):
+        for file in table.files:
             if reason := _find_bad_line(file):  # DuckDB read each line as one value
                 return _cannot_read(file, reason)
     near = find_closest(name, columns)
@@ -162,9 +160,9 @@ def missing_column(table: SourceTable, name: str, columns: list[str]) -> InputEr
     return InputError(f"No column '{name}' in {table}{hint}. Columns: {quote_list(columns)}.", field=name)
 
 
-def missing_client_hint(source: Any) -> str:
+def missing_client_hint(table: SourceTable) -> str:
     """Explain that a client's name in a text file may read as a missing value."""
-    if not any(map(is_text, expand_paths(source_paths(source)))):
+    if not table.has_text_files:
         return ""
     missing = "NA, N/A, nan, null, None and '.'"
     return f" {missing} mean missing in a CSV or TSV file, so rename a client of such a name."

@@ -24,14 +24,6 @@ def source_paths(source: Any) -> list[str]:
     return [os.fspath(item) for item in items] if are_paths else []
 
 
-def find_tables(paths: Sequence[str]) -> list[str]:
-    """Expand paths to table files, each once, and check their names and sizes."""
-    files = expand_paths(paths)
-    for file in files:
-        _check_file(file)
-    return files
-
-
 def expand_paths(paths: Sequence[str]) -> list[str]:
     """Expand folders and globs to files, each once."""
     return drop_duplicate_paths(file for path in paths for file in _expand(path))
@@ -95,7 +87,8 @@ def is_tab_separated(file: str) -> bool:
     return _suffix(file) == ".tsv"
 
 
-def _check_file(file: str) -> None:
+def check_file(file: str) -> None:
+    """Reject a file that is no table by its name, or empty."""
     if not is_table(file):
         raise InputError(
             f"'{file}' does not have the suffix of a CSV, TSV or Parquet file. Convert it, or pass a data "

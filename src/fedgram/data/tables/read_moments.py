@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram._util.arrays import Array
+from fedgram._util.arrays import Array, outer
 from fedgram._util.errors import InputError
 from fedgram._util.text import as_names, dropped_rows_message, quote_list, same_but_for_case
 from fedgram.data.tables.diagnostics import missing_client_hint
@@ -221,7 +221,7 @@ def _unpack(clients: list[str | None], values: Array, targets: int) -> Sums:
     second[:, row, column] = second[:, column, row] = upper
     with np.errstate(all="ignore"):  # _check_finite explains what is not finite
         offset = first / count
-        covariance = second / count[:, :, None] - offset[:, :, None] * offset[:, None, :]
+        covariance = second / count[:, :, None] - outer(offset, offset)
         is_near = offset**2 < MAX_SHIFT**2 * np.diagonal(covariance, axis1=1, axis2=2)
     names = tuple(name for name in clients if name is not None)
     return Sums(
@@ -256,7 +256,7 @@ def _check_complete(table: SourceTable) -> None:
     shown = [f"client '{name}': {count:,}" if name else f"no client: {count:,}" for name, count in worst]
     places = ", ".join(shown[:3]) + (", ..." if len(worst) > 3 else "")
     have = "has" if missing.sum() == 1 else "have"
-    hint = missing_client_hint(table.source) if is_unnamed.any() else ""
+    hint = missing_client_hint(table) if is_unnamed.any() else ""
     raise InputError(
         f"{missing.sum():,.0f} of {values[:, 0].sum():,.0f} rows {have} a missing value in "
         f"{quote_list(columns)} ({places}). Drop them (--drop-missing, drop_missing=True), or fill "

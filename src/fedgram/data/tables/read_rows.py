@@ -319,7 +319,7 @@ def _check_clients(names: list[str | None], spec: TableSpec, table: SourceTable)
         flag = " (--drop-missing)" if spec.targets else ""
         raise InputError(
             f"Some rows have no client in '{spec.client}'. Name it, or drop the rows{flag}."
-            f"{missing_client_hint(table.source)}",
+            f"{missing_client_hint(table)}",
             field=spec.client,
         )
 

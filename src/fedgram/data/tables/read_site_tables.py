@@ -14,7 +14,7 @@ from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_co
 from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
 from fedgram.data.stray_text import find_numbers_as_text
 from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TEXT, TIME, TIME_TYPES, convert_level
-from fedgram.data.tables.files import expand_paths, is_text, source_paths, sql_name
+from fedgram.data.tables.files import sql_name
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import (
     check_in_every_file,
@@ -188,7 +188,7 @@ def _to_array(values: Array) -> Array:
 
 def _convert_for_condition(table: SourceTable, kinds: Mapping[str, ColumnKind]) -> None:
     """Give text columns of numbers or times their type: as text, '3.7' > 3 would compare 4 with 3."""
-    if not _has_text_files(table):
+    if not table.has_text_files:
         return
     names = [sql_name(name) for name in dict.fromkeys(table.others) if kinds.get(name) != "category"]
     fitting = _find_conversions(table, "source", names, [NUMBER, TIME])
@@ -196,10 +196,6 @@ def _convert_for_condition(table: SourceTable, kinds: Mapping[str, ColumnKind]) 
         typed = ", ".join(f"{conversion.format(name)} AS {name}" for name, conversion in fitting.items())
         table.connection.execute("ALTER VIEW source RENAME TO source_text")
         table.connection.execute(f"CREATE TEMP VIEW source AS SELECT * REPLACE ({typed}) FROM source_text")
-
-
-def _has_text_files(table: SourceTable) -> bool:
-    return any(map(is_text, expand_paths(source_paths(table.source))))
 
 
 def _find_conversions(
@@ -225,7 +221,7 @@ def _choose_conversions(
     inputs = {f"x{number}": name for number, name in enumerate(spec.inputs)}
     # A known category stays text: what its values look like depends on the rows.
     unknown = [key for key, name in inputs.items() if kinds.get(name) != "category"]
-    texts = [key for key in unknown if types[key] == "VARCHAR"] if _has_text_files(table) else []
+    texts = [key for key in unknown if types[key] == "VARCHAR"] if table.has_text_files else []
     fitting = _find_conversions(table, "data", texts, [NUMBER, _BOOLEAN, TIME])
     chosen = {f"y{number}": "{0}" for number in range(len(spec.targets))}
     for key, name in inputs.items():

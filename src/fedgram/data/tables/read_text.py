@@ -6,8 +6,7 @@ import re
 
 from fedgram.data.tables.diagnostics import translate_errors
 from fedgram.data.tables.file_reader import split_by_kind
-from fedgram.data.tables.files import find_tables
-from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
+from fedgram.data.tables.source import SourceTable, connect_duckdb
 
 PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 """Name that pandas gives an index without a name in a Parquet file."""
@@ -21,10 +20,9 @@ def read_as_text(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
     with connect_duckdb() as connection:
         table = SourceTable(connection, path, "", (), None, is_single=True)
         with translate_errors(table):
-            files = find_tables([path])
-            limit_file_access(connection, files)
-            texts, parquet = split_by_kind(files)
-            parts = table.reader.select_strictly(files)
+            table.open_files()
+            texts, parquet = split_by_kind(table.files)
+            parts = table.reader.select_strictly(table.files)
             parts += [table.reader.select(parquet, {}, folders=False)] if parquet else []
             rows = " UNION ALL BY NAME ".join(f"SELECT COLUMNS(*)::VARCHAR FROM ({part})" for part in parts)
             found = connection.execute(f"SELECT coalesce(COLUMNS(*), '') FROM ({rows})")

@@ -11,19 +11,17 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram._util.errors import InputError
-from fedgram._util.text import quote_list
+from fedgram._util.text import quote_first, quote_list
 from fedgram.data.tables.conversions import NUMERIC_TYPE, convert_client
 from fedgram.data.tables.diagnostics import bad_where, missing_column, not_numeric, translate_errors
 from fedgram.data.tables.file_reader import split_by_kind
 from fedgram.data.tables.files import (
-    find_tables,
     folder_keys,
     is_text,
-    source_paths,
     sql_name,
     sql_text,
 )
-from fedgram.data.tables.source import SourceTable, connect_duckdb, limit_file_access
+from fedgram.data.tables.source import SourceTable, connect_duckdb
 
 # DuckDB infers from the bounds of a Parquet column that it has no NaN, but these bounds ignore NaN.
 FIND_NAN = "SET disabled_optimizers = 'statistics_propagation'"
@@ -53,16 +51,15 @@ def open_table(
 
 def open_source(table: SourceTable) -> None:
     """Create the view `source`, and check that its columns exist and its targets are numeric."""
-    files = find_tables(source_paths(table.source))
-    limit_file_access(table.connection, files)
+    table.open_files()
     columns = _create_view(table, {})
-    _check_ambiguous_columns(table, files, columns)
-    _check_folder_columns(table, files)
+    _check_ambiguous_columns(table, columns)
+    _check_folder_columns(table)
     for name in table.columns:
         if name not in columns:
             raise missing_column(table, name, list(columns))
-    _check_client_types(table, files)
-    for rows in table.reader.select_strictly(files):
+    _check_client_types(table)
+    for rows in table.reader.select_strictly(table.files):
         table.connection.execute(f"SELECT count(*) FROM ({rows})")
     # By default the first rows of a CSV file set the types, and 1.5 after many whole numbers is an error.
     numbers = {
@@ -87,8 +84,8 @@ def _is_boolean(table: SourceTable, name: str, kind: str) -> bool:
 def _create_view(table: SourceTable, types: dict[str, str]) -> dict[str, str]:
     """Create the view `source` with these types of CSV columns; return the type of every column."""
     source = table.source
-    if paths := source_paths(source):
-        rows = table.reader.select(find_tables(paths), types)
+    if table.files:
+        rows = table.reader.select(table.files, types)
         table.connection.execute(f"CREATE OR REPLACE TEMP VIEW source AS {rows}")
     elif hasattr(source, "__len__") and not isinstance(source, (list, tuple, Mapping)):
         table.connection.register("source", _with_positive_strides(source))
@@ -113,12 +110,12 @@ def column_types(table: SourceTable, rows: str) -> dict[str, str]:
     return {name: kind for name, kind, *_ in table.connection.execute(f"DESCRIBE {rows}").fetchall()}
 
 
-def _check_ambiguous_columns(table: SourceTable, files: list[str], columns: Iterable[str]) -> None:
+def _check_ambiguous_columns(table: SourceTable, columns: Iterable[str]) -> None:
     """Reject a name that several columns share: DuckDB would read the first, and rename the others."""
     known = {name.lower() for name in columns}
     if not any((renamed := _RENAMED.fullmatch(name)) and renamed[1] in known for name in known):
         return
-    for place, names, renamed_names in _column_names(table, files, list(columns)):
+    for place, names, renamed_names in _column_names(table, list(columns)):
         for name in table.columns:
             meant = {
                 own.lower()
@@ -134,22 +131,20 @@ def _check_ambiguous_columns(table: SourceTable, files: list[str], columns: Iter
                 )
 
 
-def _column_names(
-    table: SourceTable, files: list[str], columns: list[str]
-) -> Iterator[tuple[str, list[str], list[str]]]:
+def _column_names(table: SourceTable, columns: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each file or table, its own column names, and DuckDB's names for them."""
-    for file in files:
+    for file in table.files:
         renamed = column_types(table, table.reader.select([file], {}))
         yield f"'{file}'", table.reader.read_header(file), list(renamed)
-    if not files:
+    if not table.files:
         # In pyarrow `columns` are arrays, not names.
         names = "column_names" if hasattr(type(table.source), "column_names") else "columns"
         yield str(table), [str(name) for name in getattr(table.source, names, [])], columns
 
 
-def _check_folder_columns(table: SourceTable, files: list[str]) -> None:
+def _check_folder_columns(table: SourceTable) -> None:
     """Reject a column that is in files and in folder names: DuckDB would read the folder names."""
-    for same in split_by_kind(files):
+    for same in split_by_kind(table.files):
         keys = [key for key in folder_keys(same) if _is_used(key, table)] if same else []
         rows = table.reader.select(same, {}, folders=False)
         own = {name.lower() for name in column_types(table, rows)} if keys else set()
@@ -167,8 +162,9 @@ def _is_used(name: str, table: SourceTable) -> bool:
     return in_condition is not None or name.lower() in map(str.lower, table.columns)
 
 
-def _check_client_types(table: SourceTable, files: list[str]) -> None:
+def _check_client_types(table: SourceTable) -> None:
     """Reject files that name a client 7.0, true or 0.1000000015 where others name it 7, True or 0.1."""
+    files = table.files
     if table.is_single or all(map(is_text, files)) or table.client in folder_keys(files):
         return  # in text files and folder names, all clients are text
     kinds: dict[str, str] = {}
@@ -198,7 +194,7 @@ def _has_rounded_clients(table: SourceTable) -> bool:
 
 def check_in_every_file(table: SourceTable, columns: Iterable[str]) -> None:
     """Reject a file that lacks a column of the others: DuckDB would read its rows as missing values."""
-    for file in find_tables(source_paths(table.source)):
+    for file in table.files:
         own = {name.lower() for name in column_types(table, table.reader.select([file], {}))}
         for name in columns:
             if name.lower() not in own:
@@ -256,9 +252,7 @@ def leave_out_small_clients(table: SourceTable, min_rows: int, on_warning: Calla
         raise InputError(
             f"No client of {table} has {min_rows:,} complete rows. Lower --min-rows.", field="min_rows"
         )
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    listed = quote_list([str(name) for name in names[:5]]) + more
-    on_warning(f"Left out because of fewer than {min_rows:,} rows: {listed}.")
+    on_warning(f"Left out because of fewer than {min_rows:,} rows: {quote_first([*map(str, names)])}.")
 
 
 def _nan_as_missing(table: SourceTable) -> str:
@@ -272,8 +266,8 @@ def _nan_as_missing(table: SourceTable) -> str:
 def _client_column(table: SourceTable) -> str:
     """Return SQL for the names of clients, which are the same in text files and Parquet files."""
     detected = kind = column_types(table, "source")[table.client]
-    if kind == "VARCHAR" and (files := find_tables(source_paths(table.source))):
-        detected = column_types(table, table.reader.select(files, {}))[table.client]
+    if kind == "VARCHAR" and table.files:
+        detected = column_types(table, table.reader.select(table.files, {}))[table.client]
     return convert_client(kind, detected).format(sql_name(table.client))
 
 

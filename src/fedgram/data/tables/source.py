@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedgram._util.arrays import Array
 from fedgram.data.tables.file_reader import FileReader
-from fedgram.data.tables.files import source_paths, sql_text
+from fedgram.data.tables.files import check_file, expand_paths, is_text, source_paths, sql_text
 from fedgram.data.validation import client_name
 from fedgram.theory.validation import check_names
 
@@ -39,13 +39,6 @@ def connect_duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def limit_file_access(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> None:
-    """Let a connection read these files and nothing else: a condition could otherwise read any file."""
-    paths = [name for file in files for name in (file, glob.escape(file))]
-    connection.execute(f"SET allowed_paths = [{', '.join(map(sql_text, paths))}]")
-    connection.execute("SET enable_external_access = false")
-
-
 @dataclass(frozen=True)
 class SourceTable:
     """A source with the columns and rows to read.
@@ -63,6 +56,24 @@ class SourceTable:
     where: str | None
     is_single: bool = False
     others: tuple[str, ...] = ()
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The source's files; a table in memory has none."""
+        return expand_paths(source_paths(self.source))
+
+    @property
+    def has_text_files(self) -> bool:
+        """Whether some of the files are text."""
+        return any(map(is_text, self.files))
+
+    def open_files(self) -> None:
+        """Check the files, and let DuckDB read nothing else: a condition could otherwise read any file."""
+        for file in self.files:
+            check_file(file)
+        paths = [name for file in self.files for name in (file, glob.escape(file))]
+        self.connection.execute(f"SET allowed_paths = [{', '.join(map(sql_text, paths))}]")
+        self.connection.execute("SET enable_external_access = false")
 
     @cached_property
     def reader(self) -> FileReader:

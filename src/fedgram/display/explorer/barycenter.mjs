@@ -107,15 +107,9 @@ export function barycenter(roots, weights, size, start = null) {
   const unit = Math.sqrt(scaled.reduce((sum, root) => sum + dot(root, root), 0)) || 1;
   const problem = new Rounds(scaled.map((root) => root.map((value) => value / unit)), size);
   const head = start ? start.map((value) => value / unit) : sumOfSquareRoots(roots, weights, unit, size);
-  const { point, rounds } = minimize(problem, head);
+  const point = minimize(problem, head);
   const factor = point.head.map((value) => unit * value);
-  return {
-    gram: symmetric(gram(factor, size), size),
-    factor,
-    residual: point.residual,
-    rounds,
-    converged: point.residual <= CONVERGED,
-  };
+  return { gram: symmetric(gram(factor, size), size), factor, converged: point.residual <= CONVERGED };
 }
 
 /** Σ p_m G_m^(1/2), one round from the identity. */
@@ -135,18 +129,16 @@ function minimize(problem, head) {
   let step = base.gap;
   let lower = true;
   let [older, old] = [Infinity, Infinity];
-  let rounds = 1;
   const settled = () => best.residual <= FLOOR || (best.residual <= CONVERGED && best.residual === older);
-  while (rounds < LIMIT && !settled()) {
+  for (let rounds = 1; rounds < LIMIT && !settled(); rounds++) {
     [older, old] = [old, best.residual];
     step = lower ? problem.step() : step.map((value) => value / 4);
     const point = problem.play(combine(1, base.head, 1, step));
-    rounds += 1;
     if (point.residual < best.residual) best = point;
     lower = point.residual < base.residual || objective(point) < objective(base);
     if (lower) base = point;
   }
-  return { point: best, rounds };
+  return best;
 }
 
 /** Heads of rounds 0..T from an initial Gram (C x C), eq. (9). */

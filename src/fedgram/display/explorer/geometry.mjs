@@ -127,15 +127,12 @@ function explain(result, moments, penalty) {
     terms,
     total,
     traces,
-    trace: sum,
-    scale,
     relative: norm(total) / scale,
     isNegligible: norm(total) <= rounding,
     isOneSided,
     shares: traces.map(share),
     byClient,
     clientShares: byClient.map((parts) => share(parts[0] + parts[1] + parts[2])),
-    targetShares: Array.from({ length: size }, (_, i) => share(total[i * size + i])),
   };
 }
 

@@ -9,7 +9,7 @@ import {
 import { planeMap } from "./state.mjs";
 
 const BAND_ANGLES = 72;
-export const KINDS = ["within", "centralized", "barycenter"];
+const KINDS = ["within", "centralized", "barycenter"];
 
 export class GramPanel extends Panel {
   constructor(app, id) {

@@ -4,7 +4,7 @@ import { dot } from "./matrices.mjs";
 
 export const SVG = "http://www.w3.org/2000/svg";
 // Okabe and Ito's colors without black and blue, which show pooled results and the barycenter.
-export const CLIENT_COLORS = ["#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#999999"];
+const CLIENT_COLORS = ["#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#999999"];
 // Further clients repeat the colors with another dash. Long ones: every dash costs time in each frame.
 const DASHES = ["", "14 5", "4 5"];
 
@@ -70,7 +70,7 @@ export function percent(fraction) {
 }
 
 /** Semi-axes and angle of the ellipse {Σ^(1/2) u : |u| = 1} of [[a, b], [b, c]]. */
-export function ellipseOf(a, b, c) {
+function ellipseOf(a, b, c) {
   const mid = (a + c) / 2;
   const half = Math.hypot((a - c) / 2, b);
   return {
@@ -96,7 +96,6 @@ export class Panel {
     this.id = id;
     this.margin = { left: 46, right: 10, top: 10, bottom: 38 };
     this.axes = shape("g", { class: "axes" });
-    this.layers = {};
     const clip = shape("clipPath", { id: `${id}-clip` }, (this.clip = shape("rect")));
     const lines = shape("path", { d: "M0 6 L6 0 M-1 1 L1 -1 M5 7 L7 5", class: "hatch-line" });
     const box = { width: 6, height: 6, patternUnits: "userSpaceOnUse" };

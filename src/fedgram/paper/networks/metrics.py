@@ -43,10 +43,6 @@ class Findings:
         """Median of a quantity over the runs of a condition."""
         return self.over((condition,), Median(metric))
 
-    def fair_median(self, condition: Condition | str, metric: Metric) -> Measurement | None:
-        """Median over runs that are comparable with those of the other conditions."""
-        return self.fair(condition, Median(metric))
-
     def fair(self, condition: Condition | str, value: Value) -> Measurement | None:
         """Value over all runs of a condition; if some are missing, over those that all conditions share.
 

@@ -54,7 +54,7 @@ def _directions(rng: np.random.Generator, within: Array) -> Array:
     The error along v vᵀ falls slowest. All have unit norm.
     """
     weak = np.linalg.eigh(within)[1][..., :1]
-    slowest = (weak @ psd.transpose(weak))[:, None]
+    slowest = (weak @ weak.mT)[:, None]
     drawn = psd.symmetric(rng.standard_normal((len(within), 8, *within.shape[-2:])))
     drawn /= psd.frobenius(drawn)[..., None, None]
     return np.concatenate([drawn, slowest, -slowest], axis=1)

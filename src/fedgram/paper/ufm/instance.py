@@ -60,7 +60,7 @@ def _fixed() -> tuple[FederatedInstance, Prediction]:
 def sample_moments() -> Table:
     """Difference between the moments of the drawn targets and the prescribed ones: one row."""
     instance, _ = _fixed()
-    prescribed, drawn = instance.moments, Moments.from_arrays(list(psd.transpose(instance.targets)))
+    prescribed, drawn = instance.moments, Moments.from_arrays(list(instance.targets.mT))
     together = np.concatenate(list(instance.targets), axis=-1)
     pooled = np.cov(together, bias=True)
     return Table.broadcast(

@@ -11,7 +11,6 @@ import numpy as np
 from fedgram._util.arrays import EPS, Array
 from fedgram.theory.geometry import psd
 from fedgram.theory.geometry.newton import Point, minimize, pairs
-from fedgram.theory.geometry.psd import transpose
 
 # Largest size at which a dense Hessian is faster than conjugate gradients (measured).
 DENSE_SIZE = 6
@@ -29,7 +28,7 @@ def solve(grams: Array, client_weights: Array) -> tuple[Array, float, int]:
     roots = client_weights[:, None, None] * factors
     unit = sqrt(np.vdot(roots, roots)) or 1.0
     roots /= unit
-    start = np.add.reduce(roots @ transpose(basis))  # Σ p_m G_m^(1/2), one round from the identity
+    start = np.add.reduce(roots @ basis.mT)  # Σ p_m G_m^(1/2), one round from the identity
     point, rounds = minimize(SingleProblem(roots), start)
     return unit * point.head, float(point.residual), rounds
 
@@ -42,7 +41,7 @@ class SingleProblem:
         self.sign = signs(len(roots))
         self.benign = len(roots[0]) > SVD_SIZE
         if self.benign:
-            self.squares = self.roots @ transpose(self.roots)
+            self.squares = self.roots @ self.roots.mT
 
     def play(self, head: Array) -> Point:
         """Evaluate one round from head (C, C)."""
@@ -63,9 +62,9 @@ class SingleProblem:
             self.benign = bool((values[:, 0] > BENIGN * values[:, -1]).all())
         if self.benign:
             self.singular = np.sqrt(values)
-            self.moved, self.right = image @ (vectors / self.singular[:, None, :]), transpose(vectors)
+            self.moved, self.right = image @ (vectors / self.singular[:, None, :]), vectors.mT
         else:
-            left, self.singular, self.right = np.linalg.svd(transpose(self.roots) @ head)
+            left, self.singular, self.right = np.linalg.svd(self.roots.mT @ head)
             self.moved = self.roots @ left
 
     def step(self) -> Array:
@@ -75,7 +74,7 @@ class SingleProblem:
     def dense_step(self) -> Array:
         """Newton step from the Hessian as a C² x C² matrix."""
         size, (i, j) = self.gap.size, pairs(len(self.gap))
-        left_i, left_j = (transpose(self.moved).take(index, axis=1)[..., None] for index in (i, j))
+        left_i, left_j = (self.moved.mT.take(index, axis=1)[..., None] for index in (i, j))
         right_i, right_j = (self.right.take(index, axis=1)[:, :, None] for index in (i, j))
         turns = (left_i * right_j - left_j * right_i).reshape(-1, size)
         weights = self.sign / (self.singular.take(i, axis=1) + self.singular.take(j, axis=1) + EPS)
@@ -108,8 +107,8 @@ class SingleProblem:
 
     def hessian(self, direction: Array, wide: Array, weights: Array) -> Array:
         """Apply the Hessian to a direction (C, C)."""
-        turned = (wide.T @ direction).reshape(self.moved.shape) @ transpose(self.right)
-        turned = (weights * (turned - transpose(turned))) @ self.right
+        turned = (wide.T @ direction).reshape(self.moved.shape) @ self.right.mT
+        turned = (weights * (turned - turned.mT)) @ self.right
         return direction - wide @ turned.reshape(wide.T.shape)
 
 

@@ -22,19 +22,14 @@ ROUNDING = 1e-10
 BENIGN = 1e-4
 
 
-def transpose(matrix: Array) -> Array:
-    """Swap the last two axes: (..., C, P) -> (..., P, C)."""
-    return matrix.swapaxes(-1, -2)
-
-
 def symmetric(matrix: Array) -> Array:
     """Symmetric part of (..., C, C)."""
-    return 0.5 * (matrix + transpose(matrix))
+    return 0.5 * (matrix + matrix.mT)
 
 
 def gram(head: Array) -> Array:
     """G = W Wᵀ: head (..., C, P) -> (..., C, C)."""
-    return symmetric(head @ transpose(head))
+    return symmetric(head @ head.mT)
 
 
 def frobenius(matrix: Array) -> Array:
@@ -56,7 +51,7 @@ def trace(matrix: Array) -> Array:
 def spectral(function: Callable[[Array], Array], matrix: Array) -> Array:
     """Apply a scalar function to the eigenvalues of symmetric matrices (..., C, C)."""
     eigenvalues, basis = np.linalg.eigh(matrix)
-    return symmetric((basis * function(eigenvalues)[..., None, :]) @ transpose(basis))
+    return symmetric((basis * function(eigenvalues)[..., None, :]) @ basis.mT)
 
 
 def sqrt(matrix: Array) -> Array:
@@ -69,10 +64,10 @@ def check_symmetric(matrix: Any, name: str) -> Array:
     array = as_finite_array(matrix, name)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 0:
         raise InputError(f"{name} must be square, but its shape is {array.shape}.", field=name)
-    if (array == transpose(array)).all():
+    if (array == array.mT).all():
         return array
     scale = np.abs(array).max(axis=(-1, -2), keepdims=True)
-    if (np.abs(array - transpose(array)) > ROUNDING * scale).any():
+    if (np.abs(array - array.mT) > ROUNDING * scale).any():
         raise InputError(f"{name} is not symmetric. Pass a covariance or Gram matrix.", field=name)
     return symmetric(array)
 
@@ -132,8 +127,8 @@ def remainder(matrix: Array, root: Array) -> Array:
     shift = 2.0**31 * np.abs(root).max(axis=-1, keepdims=True)
     lead = (root + shift) - shift
     rest = root - lead
-    cross = lead @ transpose(rest)
-    return (matrix - lead @ transpose(lead)) - (cross + transpose(cross)) - rest @ transpose(rest)
+    cross = lead @ rest.mT
+    return (matrix - lead @ lead.mT) - (cross + cross.mT) - rest @ rest.mT
 
 
 def polar(matrix: Array) -> Array:
@@ -168,7 +163,7 @@ def closest_factor(head: Array, gram: Array) -> Array:
     """
     check_head(head, gram.shape[-1])
     root = factor(gram)
-    return root @ polar(transpose(root) @ head)
+    return root @ polar(root.mT @ head)
 
 
 def distance(first: Array, second: Array) -> Array:
@@ -181,4 +176,4 @@ def factor_distance(first: Array, second: Array) -> Array:
 
     The Procrustes form ‖A O - B‖_F loses no digits when both are close; the trace formula loses half.
     """
-    return frobenius(first @ polar(transpose(first) @ second) - second)
+    return frobenius(first @ polar(first.mT @ second) - second)

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.data.datasets.dataset import Dataset, Options, make_provenance
+from fedgram.data.datasets.loaders.beijing import INPUTS, TARGETS
 from fedgram.data.problem import Problem
 from fedgram.data.split import Split
 
 FILE = "beijing_stations.csv.gz"
-INPUTS = ("PM10", "TEMP", "PRES", "DEWP", "RAIN", "WSPM", "month", "hour")
-TARGETS = ("PM2.5", "NO2")
 TEST_START = "2016-03-01"
 
 

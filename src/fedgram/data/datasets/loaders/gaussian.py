@@ -40,7 +40,7 @@ def prescribe_moments() -> Moments:
     return Moments(
         count=np.array([1200, 1000, 800]),
         mean=0.5 * np.stack([np.cos(around), np.sin(around)], axis=1),
-        covariance=turned @ np.diag([1.0, 0.1]) @ psd.transpose(turned),
+        covariance=turned @ np.diag([1.0, 0.1]) @ turned.mT,
     )
 
 

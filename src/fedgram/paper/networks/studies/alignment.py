@@ -33,8 +33,8 @@ def measure_alignment(shown: ComparableRuns) -> Found:
             metrics.smaller(metric), "aligned", "ordinary"
         )
     for number in (2, 3):
-        there = corrected.fair_median("proximal+corrected", metrics.error("centralized", number))
-        measured[f"alignment-proximal-corrected-{number}"] = there
+        median = metrics.Median(metrics.error("centralized", number))
+        measured[f"alignment-proximal-corrected-{number}"] = corrected.fair("proximal+corrected", median)
     return measured | {
         "alignment-below-proximal-trajectory": found.always(
             metrics.smaller(metrics.trajectory), "aligned", "proximal"

@@ -1,9 +1,4 @@
-"""Fit ridge maps that generalize: strength by leave-one-out, shrunk toward a trained map.
-
-With centered inputs X (N, D), centered targets Y, trained map B₀ (D, C) and residual R = Y - X B₀, the map
-of strength κ is B = B₀ + (XᵀX + κ I)⁻¹ Xᵀ R. Its error on a row that was left out of the fit is
-r_i / (1 - h_i), with residual r = Y - X B and leverage h_i = x_iᵀ (XᵀX + κ I)⁻¹ x_i + 1/N.
-"""
+"""Ridge map of one model in NumPy, which `federation.ridge.fit_ridges` must agree with."""
 
 from __future__ import annotations
 
@@ -12,26 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram._util.arrays import Array
-
-# κ as fractions of the mean eigenvalue of XᵀX. Below the first, rounding decides; above the last, the map is
-# the trained one.
-STRENGTHS = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-
-# Leverages at this strength add up to the number of directions of the inputs that a map can use.
-DIRECTIONS = 1e-4
-
-# Least 1 - h_i of an admissible strength: the map interpolates a row beyond it.
-INADMISSIBLE = 1e-6
-
-# A map replaces the trained one if its error is less by this many standard errors. At 81 schools with 13 rows
-# each, test errors of `solved` were 0.7 and 3.9 % larger without this margin (two seeds).
-STANDARD_ERRORS = 2.0
-
-# Fewer rows than these say nothing about other rows: two rows have the same error.
-FEWEST_ROWS = 8
-
-# Rows are free of noise if the least error is below this fraction of the targets' variance.
-NOISE_FREE = 1e-3
+from fedgram.federation.ridge import (
+    DIRECTIONS,
+    FEWEST_ROWS,
+    INADMISSIBLE,
+    NOISE_FREE,
+    STANDARD_ERRORS,
+    STRENGTHS,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,34 +34,7 @@ class RidgeMap:
 def fit_ridge(inputs: Array, targets: Array, start: Array) -> RidgeMap:
     """Choose the strength with the least leave-one-out error.
 
-    The trained map has seen every row, so its own error is optimistic. That is in its favor: a map must be
-    better by STANDARD_ERRORS to replace it.
-
-    The share is the positive-part James-Stein factor 1 - noise / signal: with error E of N rows and d used
-    directions, noise = E / (N - d) and signal = (‖Y‖² - E) / d.
-
-    Parameters
-    ----------
-    inputs
-        Centered inputs X, (N, D).
-    targets
-        Centered targets Y, (N, C).
-    start
-        Trained map B₀, (D, C).
-
-    Returns
-    -------
-    RidgeMap
-        Map (D, C) with its strength, share and whether the rows are free of noise.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedgram.theory.ridge import fit_ridge
-    >>> inputs = np.linspace(-1, 1, 9)[:, None]
-    >>> found = fit_ridge(inputs, 3 * inputs, np.zeros((1, 1)))
-    >>> found.weight.round(4).tolist(), found.is_exact
-    ([[3.0]], True)
+    Shapes: centered inputs (N, D), centered targets (N, C), trained map (D, C).
     """
     rows = len(inputs)
     gram, residual = inputs.T @ inputs, targets - inputs @ start

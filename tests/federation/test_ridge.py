@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram.theory import ridge
-from fedgram.theory.ridge import STRENGTHS, fit_ridge
+from fedgram.federation.ridge import STRENGTHS
+from tests.helpers import numpy_ridge
+from tests.helpers.numpy_ridge import fit_ridge
 
 SEEDS = st.integers(0, 10_000)
 
@@ -38,8 +39,8 @@ def test_errors_are_those_of_refits_without_each_row(seed, fraction):
     x, y, start = client(seed)
     strength = fraction * np.trace(x.T @ x) / x.shape[1]
     residual = y - x @ start
-    change, leverage = ridge._solve(x, x.T @ x, residual, strength)
-    ours = ridge._row_errors(residual - x @ change, leverage + 1 / len(x))
+    change, leverage = numpy_ridge._solve(x, x.T @ x, residual, strength)
+    ours = numpy_ridge._row_errors(residual - x @ change, leverage + 1 / len(x))
     np.testing.assert_allclose(ours, refit_errors(x, y, start, strength), rtol=1e-9)
 
 
