@@ -33,7 +33,7 @@ from tests.helpers.plain_loop import (
 # Rows and batches are such that clients take 3, 2 and 2 steps per epoch, the last of a few rows only; one
 # row where there is no BatchNorm, which cannot train on one. Some of the gradients are clipped.
 SETTINGS = TrainConfig(
-    rounds=2, epochs=4, batch=16, features=5, penalty=Penalty(0.02, 0.05),
+    rounds=2, epochs=2, batch=16, features=5, penalty=Penalty(0.02, 0.05),
     learning_rate=3e-3, final_learning_rate=1e-4, clip=1.0, precision="fp64",
 )  # fmt: skip
 ON_PICTURES = replace(SETTINGS, epochs=1, batch=7, clip=3.0)

@@ -194,29 +194,30 @@ def test_sites_without_validation_rows_average_models(rows, few_rounds):
 def test_names_of_sites_are_text_or_numbers(rows, few_rounds):
     X, y, _ = rows
     large = 2**60 + np.arange(3).repeat(40)
-    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=large)
+    model = FederatedRegressor("full-model", SMALL).fit(X, y, sites=large)
     assert model.sites_ == tuple(str(2**60 + m) for m in range(3))
     large = np.array([2**53 + 1, 2**53 + 2, 2**53], dtype=object).repeat(40)
-    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=pd.Series(large))
+    model = FederatedRegressor("full-model", SMALL).fit(X, y, sites=pd.Series(large))
     assert model.sites_ == tuple(str(2**53 + m) for m in range(3))
-    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=[1.0, "b", 2**60] * 40)
+    model = FederatedRegressor("full-model", SMALL).fit(X, y, sites=[1.0, "b", 2**60] * 40)
     assert model.sites_ == ("1", str(2**60), "b")
-    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.array([0.1, 2, 3], np.float32).repeat(40))
+    model = FederatedRegressor("full-model", SMALL).fit(
+        X, y, sites=np.array([0.1, 2, 3], np.float32).repeat(40)
+    )
     assert model.sites_ == ("0.1", "2", "3")
     model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=np.arange(3).repeat(40))
     np.testing.assert_array_equal(model.predict(X[:1], sites=[0]), model.predict(X[:1], sites=[0.0]))
 
 
-@pytest.mark.parametrize("with_sites", [False, True])
 @pytest.mark.parametrize(
     "convert", [np.asarray, pd.DataFrame, lambda X: pd.DataFrame(X, columns=["a", "b", "c"])]
 )
-def test_no_rows_have_empty_predictions(rows, few_rounds, convert, with_sites):
+def test_no_rows_have_empty_predictions(rows, few_rounds, convert):
     X, y, sites = convert(rows[0]), rows[1], rows[2]
-    given = {"sites": sites[:0]} if with_sites else {}
-    model = FederatedRegressor(backbone=SMALL)
-    assert model.fit(X, y, sites=sites).predict(X[:0], **given).shape == (0,)
-    assert model.fit(X, np.stack([y, -y], axis=1), sites=sites).predict(X[:0], **given).shape == (0, 2)
+    for targets, shape in ((y, (0,)), (np.stack([y, -y], axis=1), (0, 2))):
+        model = FederatedRegressor(backbone=SMALL).fit(X, targets, sites=sites)
+        assert model.predict(X[:0]).shape == shape
+        assert model.predict(X[:0], sites=sites[:0]).shape == shape
 
 
 # Frames
@@ -226,9 +227,9 @@ def test_text_that_has_only_numbers_gets_a_warning(rows, few_rounds):
     X, y, sites = rows
     frame = pd.DataFrame({"a": X[:, 0], "dose": np.where(X[:, 1] > 0, "1.5", "2")})
     with pytest.warns(UserWarning, match="Column 'dose' has numbers as text, such as") as caught:
-        model = FederatedRegressor(backbone=SMALL).fit(frame, y, sites=sites)
+        model = FederatedRegressor("full-model", SMALL).fit(frame, y, sites=sites)
     assert [warning.filename for warning in caught] == [__file__]
-    declared = FederatedRegressor(backbone=SMALL).fit(frame.astype({"dose": "category"}), y, sites=sites)
+    declared = FederatedRegressor("full-model", SMALL).fit(frame.astype({"dose": "category"}), y, sites=sites)
     np.testing.assert_array_equal(model.predict(frame), declared.predict(frame))
 
 
@@ -256,12 +257,14 @@ def test_a_target_may_have_the_name_of_an_input(rows, few_rounds):
     X, y, sites = rows
     frame = pd.DataFrame(X, columns=["price", "b", "c"])
     price = pd.Series(y, name="price")
-    series = FederatedRegressor(backbone=SMALL).fit(frame, price, sites=sites).predict(frame, sites=sites)
+    series = (
+        FederatedRegressor("full-model", SMALL).fit(frame, price, sites=sites).predict(frame, sites=sites)
+    )
     assert series.name == "price"
-    plain = FederatedRegressor(backbone=SMALL).fit(frame, y, sites=sites)
+    plain = FederatedRegressor("full-model", SMALL).fit(frame, y, sites=sites)
     np.testing.assert_array_equal(series, plain.predict(frame, sites=sites))
     both = pd.DataFrame({"other": -y, "price": y})
-    frames = FederatedRegressor(backbone=SMALL).fit(frame, both, sites=sites).predict(frame, sites=sites)
+    frames = FederatedRegressor("full-model", SMALL).fit(frame, both, sites=sites).predict(frame, sites=sites)
     assert list(frames.columns) == ["other", "price"]
 
 
@@ -351,7 +354,8 @@ def test_the_latest_rows_are_for_validation(rows, few_rounds, monkeypatch, kind)
         return site_learning.learn(problem, *others)
 
     monkeypatch.setattr(regressor, "learn", keep)
-    FederatedRegressor(backbone=SMALL).fit(pd.DataFrame({"day": days}), y, sites=sites, time=time)
+    model = FederatedRegressor("full-model", SMALL)
+    model.fit(pd.DataFrame({"day": days}), y, sites=sites, time=time)
     (problem,) = problems
     for part in problem.clients:
         train, validation = (each[part].inputs[:, 0] for each in (problem.train, problem.validation))

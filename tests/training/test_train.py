@@ -39,6 +39,14 @@ def without_progress(said):
     return [sentence for sentence in said if "progress of local training in round 1" not in sentence]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of all runs, trained in one stack without a stop. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("whole")
+    trained(folder)
+    return folder
+
+
 def test_what_is_stored_is_what_the_federation_recorded(tmp_path):
     runs = trained(tmp_path)
     given = [Run(Procedure.parse(name), seed) for name in PROCEDURES for seed in (0, 1)]
@@ -75,8 +83,9 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     runs = trained(tmp_path, on_warning=said.append)
     assert without_progress(said) == ["Finished runs: 2 of 4."]
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
+    after = contents(tmp_path)
     for place, array in before.items():
-        np.testing.assert_array_equal(contents(tmp_path)[place], array)
+        np.testing.assert_array_equal(after[place], array)
     monkeypatch.setattr("fedgram.training.trainer.StackTraining", None)  # would fail if it were used
     assert len(trained(tmp_path)) == 4
 
@@ -155,7 +164,7 @@ def test_centralized_runs_and_procedures_given_twice(tmp_path):
     assert all(run.account.stack == 1 for run in runs)
 
 
-def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
+def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(memory, "max_runs_at_once", lambda problem, backbone, runs, settings, device: 3)
     said = []
     runs = trained(tmp_path / "split", seeds=[0, 1], on_warning=said.append)
@@ -164,9 +173,9 @@ def test_stacks_are_split_where_memory_is_short(tmp_path, monkeypatch):
     ]
     assert [run.account.stack for run in runs] == [2, 2, 2, 2]
     monkeypatch.undo()
-    trained(tmp_path / "whole")
-    for place, array in contents(tmp_path / "whole").items():
-        np.testing.assert_allclose(contents(tmp_path / "split")[place], array, rtol=1e-9, atol=1e-12)
+    split = contents(tmp_path / "split")
+    for place, array in contents(whole).items():
+        np.testing.assert_allclose(split[place], array, rtol=1e-9, atol=1e-12)
 
 
 def test_too_little_memory_is_said_before_anything_is_written(tmp_path, monkeypatch):
@@ -309,15 +318,14 @@ def test_runs_that_go_on_are_held_and_finished_ones_are_not(tmp_path):
     assert not list(tmp_path.rglob("stack-*"))
 
 
-def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path):
+def test_a_run_folder_that_was_deleted_under_a_checkpoint(tmp_path, whole):
     import shutil
 
     with pytest.raises(Interrupted):
         trained(tmp_path / "a", on_epoch=stopping(2))
     shutil.rmtree(tmp_path / "a" / "small" / "net" / "ordinary" / "seed-0")
     trained(tmp_path / "a")
-    trained(tmp_path / "b")
-    assert_same_contents(tmp_path / "b", tmp_path / "a")
+    assert_same_contents(whole, tmp_path / "a")
 
 
 def test_progress_says_how_far_it_is(tmp_path):
