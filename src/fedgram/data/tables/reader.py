@@ -51,6 +51,14 @@ def open_table(
             yield table
 
 
+def read_column_names(path: str) -> list[str]:
+    """Read the column names of a table's first file."""
+    with connect_duckdb() as connection:
+        table = SourceTable(connection, path, "", (), None)
+        with translate_errors(table):
+            return table.reader.read_header(find_tables([path])[0])
+
+
 def open_source(table: SourceTable) -> None:
     """Create the view `source`, and check that its columns exist and its targets are numeric."""
     files = find_tables(source_paths(table.source))
