@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -84,8 +84,11 @@ def predict_rows(
     dtype = torch.tensor(arrays["head.weight"][:0]).dtype
     models: dict[torch.Size, Model] = {}
     predicted = {}
+    numbers = {client: _index_of(run, client) for client in by_client}
+    if strangers := [client for client, m in numbers.items() if m is None]:
+        warnings.warn(_describe_strangers(strangers, numbers, run.setup.data.clients), stacklevel=2)
     for client, rows in by_client.items():
-        m = _index_of(run, client)
+        m = numbers[client]
         values = to_native_array(to_numeric_array(rows, client, "inputs"))
         check_finite(values, client, "inputs")
         input_type = provenance.get("input_type", str(values.dtype))
@@ -146,14 +149,25 @@ def _index_of(run: StoredRun, client: str) -> int | None:
     if client.strip() in names:
         return names.index(client.strip())
     if run.setup.procedure.has_shared_network:
-        message = f"Client '{client}' did not take part in training; the shared network predicts for it."
-        warnings.warn(message, stacklevel=3)
         return None
     raise InputError(
         f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
         client=client,
         field="inputs",
     )
+
+
+def _describe_strangers(strangers: Sequence[str], given: Collection[str], known: Sequence[str]) -> str:
+    """Say which of the given clients did not take part in training; if none did, name those that did."""
+    if len(strangers) == 1:
+        found = f"Client '{strangers[0]}' did not take part in training; the shared network predicts for it."
+    else:
+        count = f"{len(strangers):,} of {len(given):,}"
+        found = (
+            f"{count} clients did not take part in training; the shared network predicts for them: "
+            f"{quote_list(strangers)}."
+        )
+    return found if len(strangers) < len(given) else f"{found} Clients of the training: {quote_list(known)}."
 
 
 def _build_model(
