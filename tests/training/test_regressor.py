@@ -367,7 +367,8 @@ def test_bad_input_is_refused(rows, few_rounds):
     holes = X.copy()
     holes[3, 1] = np.nan
     with pytest.raises(
-        InputError, match=r"Column 'x1' has 1 missing value in 120 rows\. Pass impute='median'"
+        InputError,
+        match=r"Column 'x1' has 1 missing value in 120 rows, first in row 4\. Pass impute='median'",
     ):
         model.fit(holes, y, sites=sites)
     with pytest.raises(InputError, match="one name for each of 120 rows, not shape"):

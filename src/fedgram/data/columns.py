@@ -181,10 +181,15 @@ def indicate_levels(values: Array, levels: Sequence[str]) -> Array:
 
 
 def check_present(values: Array, name: str, site: str, remedy: str) -> None:
-    """Reject missing values, with their count; `remedy` is the sentence that says what to do."""
-    if count := int(is_missing(values).sum()):
+    """Reject missing values, with their count; `remedy` is the sentence that says what to do.
+
+    Without a site, values are in the order of the user's table, and the message names the first row.
+    """
+    lacking = is_missing(values)
+    if count := int(lacking.sum()):
         missing = f"{pluralize(count, 'missing value')} in {pluralize(len(values), 'row')}"
-        raise _bad_column(name, site, f"has {missing}. {remedy}")
+        first = "" if site else f", first in row {int(lacking.argmax()) + 1:,}"
+        raise _bad_column(name, site, f"has {missing}{first}. {remedy}")
 
 
 def check_commas(values: Array, name: str, site: str) -> None:
