@@ -52,7 +52,10 @@ def list_checks(*names):
             yield pytest.param(estimator, check, id=name)
 
 
-QUICK = ("check_n_features_in_after_fitting", "check_fit2d_1feature", "check_requires_y_none")
+QUICK = (
+    "check_n_features_in_after_fitting", "check_fit2d_1feature", "check_requires_y_none",
+    "check_estimators_nan_inf",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(list_checks(*QUICK)))
@@ -368,7 +371,7 @@ def test_bad_input_is_refused(rows, few_rounds):
     holes[3, 1] = np.nan
     with pytest.raises(
         InputError,
-        match=r"Column 'x1' has 1 missing value in 120 rows, first in row 4\. Pass impute='median'",
+        match=r"Column 'x1' has 1 missing value in 120 rows, first in row 4\. Fill NaN with impute",
     ):
         model.fit(holes, y, sites=sites)
     with pytest.raises(InputError, match="one name for each of 120 rows, not shape"):
@@ -460,6 +463,9 @@ def test_median_fills_missing_values_of_an_array(few_rounds, rows):
     X[::5, 2] = np.nan
     model = FederatedRegressor(backbone=SMALL, impute="median").fit(X, y, sites=sites)
     assert np.isfinite(model.predict(X, sites=sites)).all()
+    X[3, 2] = np.inf
+    with pytest.raises(InputError, match="Column 'x2' has 1 value too large"):
+        model.predict(X, sites=sites)
 
 
 def test_unknown_imputation_is_refused(few_rounds, rows):

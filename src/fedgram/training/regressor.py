@@ -231,7 +231,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         for sentence in find_numbers_as_text(undeclared) if reset else ():
             warnings.warn(sentence, stacklevel=3)  # at the line that calls fit
         for name, each in parsed.items() if self.impute is None else ():
-            check_present(each, name, "", "Pass impute='median' to FederatedRegressor, or drop the rows.")
+            check_present(each, name, "", "Fill NaN with impute='median', or drop the rows.")
         return parsed
 
     def _read_targets(self, y: Any) -> dict[str, Array]:
