@@ -119,6 +119,8 @@ def test_the_printed_command_trains_a_model_that_predicts(table, tmp_path, monke
 def test_time_holds_out_the_latest_rows(table):
     result = run("advise", table, *COLUMNS, *TINY, "--time", "day", "--json")
     assert result.returncode == 0, result.stderr
+    warning, *_ = result.stderr.splitlines()  # before training
+    assert warning.endswith("Pass --test-fraction 0.4 or more, or hold out random rows, without --time.")
     assert json.loads(result.stdout)["sites"][0]["test_rows"] > 0
 
 

@@ -72,6 +72,21 @@ def test_rows_are_predicted_in_their_order_each_by_its_client(predict, folder):
     assert out == (folder / "predicted.csv").read_text()
 
 
+def test_targets_of_the_table_are_compared_with_the_predictions(predict, folder):
+    table = ROWS.loc[NEW.index].assign(site=NEW["site"])
+    values = table["y"].astype(str)
+    values.iloc[0] = ""
+    table.assign(y=values).to_csv(folder / "known.csv", index=False)
+    code, _, err = predict("runs", "known.csv", "--client", "site", "-o", "compared.csv")
+    written = pd.read_csv(folder / "compared.csv")[1:]
+    squares = (written["y"] - written["y predicted"]) ** 2
+    r2 = 1 - squares.mean() / written["y"].var(ddof=0)
+    found = f"Error on 6 rows with 'y': RMSE {squares.mean() ** 0.5:.3g}, R² {r2:.2f}.\n"
+    assert (code, err) == (0, f"Wrote compared.csv: 7 rows.\n{found}")
+    table[:5].to_csv(folder / "few.csv", index=False)
+    assert "R²" not in predict("runs", "few.csv", "--client", "site")[2]
+
+
 @pytest.mark.parametrize(("suffix", "index"), [("csv", ""), ("tsv", ""), ("parquet", "row")])
 def test_columns_and_index_stay_as_they_are(predict, folder, suffix, index):
     table = NEW.assign(y=1.5, note=["007", "NA", "", 'say "a, b"', "1e3", "true", "ü"])

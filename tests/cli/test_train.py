@@ -435,7 +435,8 @@ def test_clients_of_any_type_keep_their_rows(own, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--client", "site", "--inputs", "a"], "Training on a table needs --targets."),
+        (["--client", "site", "--inputs", "a"], "Training on a table needs --targets. Columns of '"),
+        ([], "Training on a table needs --client, --inputs and --targets. Columns of '"),
         (["--client", "site", "--inputs", "a", "--targets", "q"], "No column 'q'"),
         (["--client", "site", "--inputs", "twice", "--targets", "y"], "'twice' matches several columns"),
         ([*COLUMNS, "--variant", "new"], "--variant applies to named datasets, but '"),
@@ -502,7 +503,7 @@ def test_values_that_cannot_be_used_are_found_in_the_file(
     [
         (["swimer-mini"], "There is no file, folder or dataset 'swimer-mini'; did you mean"),
         (["nofolder", "--client", "site"], "There is no file, folder or dataset 'nofolder'."),
-        (["sub/*", "--client", "site"], "Training on a table needs --inputs."),
+        (["sub/*", "--client", "site"], "No file matches 'sub/*'. Check the pattern."),
         (["swimmer-mini", "--seeds", "100000000000"], "Pass at most 10,000."),
         (
             ["nowhere.csv", "--client", "a", "--inputs", "b", "--targets", "c"],

@@ -346,19 +346,32 @@ def test_times_that_do_not_parse_are_refused(days, words):
         (frame(), replace(SPEC, where="dose > 99"), "No rows of 'rows.csv' match"),
         (frame().assign(effect=lambda table: table["effect"].where(table["site"] != "a")),
          replace(SPEC, drop_missing=True), "No row of site 'a' has all values of 'effect', 'day', of 8 rows. "
-         "Fill them, or drop the site (--where)."),
+         "Fill them, or drop the site (--where): site NOT IN ('a')."),
         (frame().assign(effect=lambda table: table["effect"].where(table["site"] != "a")),
          replace(SPEC, drop_missing=True, impute="median"),
          "No row of site 'a' has all values of 'effect', 'day', of 8 rows. Fill them, or drop the site"),
         (frame().assign(dose=lambda table: table["dose"].where(table["site"] != "a")),
          replace(SPEC, drop_missing=True), "No row of site 'a' has all values, of 8 rows. "
-         "Fill inputs (--impute median), or drop the site (--where)."),
+         "Fill inputs (--impute median), or drop the site (--where): site NOT IN ('a')."),
         (frame().assign(site=lambda table: table["site"].where(table.index != 4, "a ")), SPEC,
          "The client names 'a', 'a ' in the column 'site' of 'rows.csv' differ only in blanks."),
     ],
 )  # fmt: skip
 def test_what_is_refused(table, spec, words):
     assert words in str(refusal(write(table), spec))
+
+
+def test_one_message_names_all_sites_without_a_complete_row():
+    table = frame().assign(site=lambda rows: rows["site"].replace({"a": "o'hare"}))
+    table = table.rename(columns={"site": "the site"})
+    rows = pd.concat([table, table.assign(**{"the site": "c"}), table.assign(**{"the site": "d"})])
+    rows.loc[rows["the site"].isin(["c", "o'hare"]), "effect"] = np.nan
+    spec = replace(SPEC, client="the site", drop_missing=True)
+    message = str(refusal(write(rows), spec))
+    assert message.startswith("No row of 2 sites ('c', 'o'hare') has all values of 'effect', 'day', of ")
+    condition = message.partition("drop the sites (--where): ")[2].removesuffix(".")
+    assert condition == "\"the site\" NOT IN ('c', 'o''hare')"
+    assert set(read_site_tables(write(rows), replace(spec, where=condition))) == {"b", "d"}
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])

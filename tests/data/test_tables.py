@@ -695,7 +695,7 @@ def test_decimal_commas_are_told_what_to_write(text):
     error = refusal("data.csv", targets=["PM2.5"])
     assert error.message == (
         f"Column 'PM2.5' of 'data.csv' is not numeric: 2 values of text, first '{text}' in row 1. Write "
-        "decimals with a point."
+        "decimals with a point, and thousands without a comma."
     )
 
 

@@ -27,7 +27,7 @@ from fedgram import (
 from fedgram._util.display_methods import DisplayMethods
 from fedgram.data.resampling import row_sampler
 from fedgram.data.split import Split
-from fedgram.display.advice import describe_advice, print_advice
+from fedgram.display.advice import describe_advice, print_advice, warn_of_few_rows
 from fedgram.display.results import MAX_HTML_ROWS, VIEWS
 from fedgram.runs.advice import ALONE, AUTO, FEDAVG, HEAD, LABELS, POOLED, Advice, Errors, SiteAdvice
 from fedgram.runs.compare import METRICS, compare_runs
@@ -482,6 +482,29 @@ def test_too_few_test_rows_in_total_get_no_interval():
     few = tuple(replace(site, test_rows=min(site.test_rows, 2)) for site in advice().sites)
     first = replace(advice(), sites=few, total_change=(0.05, np.nan, np.nan)).summary().splitlines()[0]
     assert first.endswith(f"too few to tell whether joining pays: {needed}.{JOIN}")
+
+
+@pytest.mark.parametrize(
+    ("tested", "is_timed", "end"),
+    [
+        ((15, 8), True, "takes 16 at a site. Pass --test-fraction 0.27 or more, or hold out random rows, "
+         "without --time."),
+        ((16, 8), True, None),
+        ((3, 2), False, "takes 6 in all, or 16 at a site with --time. Hold out more with --test-fraction."),
+        ((3, 3), False, None),
+        ((0, 0), False, None),
+    ],
+)  # fmt: skip
+def test_too_few_test_rows_are_known_before_training(tested, is_timed, end):
+    rng = np.random.default_rng(0)
+    draw = {name: rng.standard_normal((rows, 2)) for name, rows in (("a", 45), ("b", 40))}
+    problem = fedgram.Problem.from_arrays(draw, draw)
+    test = {
+        name: Split(draw[name][:rows], draw[name][:rows]) for name, rows in zip("ab", tested, strict=True)
+    }
+    problem = replace(problem, test=test, provenance={"time": "day"} if is_timed else {})
+    found = warn_of_few_rows(problem)
+    assert found is None if end is None else found.endswith(end)
 
 
 @pytest.mark.parametrize(

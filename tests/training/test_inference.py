@@ -188,6 +188,16 @@ def test_networks_of_any_making_predict_as_they_were_trained(tmp_path):
         np.testing.assert_allclose(mse, run.rounds()[-1].train_mse[:, BIAS_RULES.index("private")], rtol=1e-6)
 
 
+def test_one_warning_names_all_unknown_clients(tmp_path):
+    (run,) = train(small_problem(), Odd, ["full-model"], [0], SETTINGS, folder=tmp_path)
+    known, rows = run.setup.data.clients[0], np.ones((2, 4))
+    with pytest.warns(UserWarning, match=r"^2 of 3 clients .* for them: 'east', 'west'\.$") as caught:
+        predict_rows(run, {known: rows, "east": rows, "west": rows}, Odd)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=rf"^Client 'east' .* Clients of the training: '{known}', "):
+        predict_rows(run, {"east": rows}, Odd)
+
+
 def test_an_unknown_client_gets_the_mean_of_all_running_statistics(tmp_path, monkeypatch):
     (run,) = train(small_problem(), Odd, ["full-model"], [0], SETTINGS, folder=tmp_path)
     rows, arrays = np.ones((2, 4)), run.model()

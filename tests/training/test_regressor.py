@@ -52,7 +52,10 @@ def list_checks(*names):
             yield pytest.param(estimator, check, id=name)
 
 
-QUICK = ("check_n_features_in_after_fitting", "check_fit2d_1feature", "check_requires_y_none")
+QUICK = (
+    "check_n_features_in_after_fitting", "check_fit2d_1feature", "check_requires_y_none",
+    "check_estimators_nan_inf",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(list_checks(*QUICK)))
@@ -370,7 +373,10 @@ def test_bad_input_is_refused(rows, few_rounds):
     model = FederatedRegressor(backbone=SMALL)
     holes = X.copy()
     holes[3, 1] = np.nan
-    with pytest.raises(InputError, match=r"Column 'x1' has 1 missing value in 120 rows\. Fill NaN"):
+    with pytest.raises(
+        InputError,
+        match=r"Column 'x1' has 1 missing value in 120 rows, first in row 4\. Fill NaN with impute",
+    ):
         model.fit(holes, y, sites=sites)
     with pytest.raises(InputError, match="one name for each of 120 rows, not shape"):
         model.fit(X, y, sites=sites[:5])
@@ -434,3 +440,46 @@ def test_predictions_that_are_not_finite_are_refused(rows, few_rounds):
     model._predictor.own["head.bias"][1] = np.nan
     with pytest.raises(InputError, match="The prediction for row 41 is not finite"):
         model.predict(X, sites=sites)
+
+
+def test_median_fills_missing_inputs_in_fit_and_predict(few_rounds, rows):
+    X, y, sites = rows
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    frame["season"] = np.where(X[:, 1] > 0, "dry", "wet")
+    gaps = frame.copy()
+    gaps.loc[::7, "b"] = np.nan
+    gaps.loc[::9, "season"] = None
+    model = FederatedRegressor(backbone=SMALL, impute="median").fit(gaps, y, sites=sites)
+    medians = gaps.groupby(sites)["b"].median()
+    counts = gaps.groupby(sites)["b"].count()
+    order = medians.sort_values().index  # the row-weighted median of the sites' medians
+    middle = medians[order][counts[order].cumsum() >= counts.sum() / 2].iloc[0]
+    filled = gaps.fillna({"b": middle})
+    np.testing.assert_allclose(model.predict(gaps, sites=sites), model.predict(filled, sites=sites))
+    assert np.isfinite(model.predict(gaps[:3])).all()
+    assert clone(model).impute == "median"
+    assert sklearn.utils.get_tags(model).input_tags.allow_nan
+
+
+def test_median_fills_missing_values_of_an_array(few_rounds, rows):
+    X, y, sites = rows
+    X = X.copy()
+    X[::5, 2] = np.nan
+    model = FederatedRegressor(backbone=SMALL, impute="median").fit(X, y, sites=sites)
+    assert np.isfinite(model.predict(X, sites=sites)).all()
+    X[3, 2] = np.inf
+    with pytest.raises(InputError, match="Column 'x2' has 1 value too large"):
+        model.predict(X, sites=sites)
+
+
+def test_unknown_imputation_is_refused(few_rounds, rows):
+    X, y, sites = rows
+    with pytest.raises(InputError, match="Unknown imputation: 'mean'"):
+        FederatedRegressor(backbone=SMALL, impute="mean").fit(X, y, sites=sites)
+
+
+def test_one_name_for_all_rows_is_refused_with_a_remedy(few_rounds, rows):
+    X, y, sites = rows
+    model = FederatedRegressor(backbone=SMALL).fit(X, y, sites=sites)
+    with pytest.raises(InputError, match=r"not 'site 0' for all.* \['site 0'\] \* len\(X\)"):
+        model.predict(X, sites="site 0")

@@ -62,12 +62,12 @@ def test_joining_is_recommended_unless_it_clearly_gains_too_little(change, over_
 
 
 def test_a_loss_at_all_sites_is_clear_over_sites_and_one_at_a_few_is_not():
-    alone = [np.ones((n, 1)) for n in (5, 20, 0, 10, 40, 25)]
+    alone = [np.ones((n, 1)) for n in (5, 20, 0, 10, 40, 25, 30)]
     everywhere = [each * (1.3 + 0.02 * m) for m, each in enumerate(alone)]
     at_one = [each * (7.0 if m == 3 else 1.0) for m, each in enumerate(alone)]
     assert 0.25 < lowest_over_sites(alone, everywhere) < 0.35
-    assert lowest_over_sites(alone, at_one) < 0 < total_change(problem_of(6), alone, at_one)[1]
-    assert lowest_over_sites(alone[1:3], at_one[1:3]) == np.inf  # one tested site
+    assert lowest_over_sites(alone, at_one) < 0 < total_change(problem_of(7), alone, at_one)[1]
+    assert lowest_over_sites(alone[1:], at_one[1:]) == np.inf  # five tested sites
 
 
 def test_the_interval_over_equal_sites_is_students():

@@ -11,7 +11,7 @@ import typer
 from fedgram._util.cluster import check_engine
 from fedgram._util.text import join_names
 from fedgram.cli import options
-from fedgram.cli.app import app, print_json
+from fedgram.cli.app import app, print_json, print_warning
 from fedgram.cli.parsing import parse_seeds, parse_units
 from fedgram.runs.advice import ALONE, ALONE_LABELS, Advice
 from fedgram.runs.train_config import TrainConfig
@@ -54,7 +54,7 @@ def advise(
     from fedgram.cli.checks import check_figure
     from fedgram.cli.load_problem import load_site_problem, parse_table_spec
     from fedgram.cli.progress import progress_bar
-    from fedgram.display.advice import draw_advice, print_advice
+    from fedgram.display.advice import draw_advice, print_advice, warn_of_few_rows
     from fedgram.display.console import make_console
 
     spec = parse_table_spec(
@@ -66,6 +66,9 @@ def advise(
     TrainConfig(rounds=1 if rounds is None else rounds, epochs=1 if epochs is None else epochs)  # checks them
     problem = load_site_problem(data, data_dir, spec, data_seed)
     target_units = parse_units(units, problem.target_names or problem.moments.targets)
+
+    if warning := warn_of_few_rows(problem):  # training may take minutes
+        print_warning(warning)
 
     # after the table is read: importing torch takes seconds
     from fedgram.training.advise import advise as compare

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedgram._util.errors import InputError
-from fedgram._util.text import split_names
+from fedgram._util.text import quote_list, split_names
 from fedgram.cli.app import print_warning
 from fedgram.cli.checks import check_exists, field_of, reject_flags
 from fedgram.data.datasets import registry
@@ -15,6 +15,7 @@ from fedgram.data.holdout import VALIDATION_FRACTION, check_test_fraction
 from fedgram.data.problem import Problem
 from fedgram.data.tables.read_rows import TableSpec, read_table
 from fedgram.data.tables.read_site_problem import read_site_problem
+from fedgram.data.tables.reader import read_column_names
 
 
 def load_problem(
@@ -37,7 +38,7 @@ def load_problem(
             if validation is None:  # all rows but those for testing are for training
                 return _read_site_table(dataset, table, options.seed).with_validation_in_training()
             return _read_site_table(dataset, table, options.seed, validation)
-        _require_flags(table)
+        _require_flags(dataset, table)
         problem = read_table(dataset, table, options.seed)
     return problem if validation is None else problem.hold_out_validation(validation, options.seed)
 
@@ -92,7 +93,7 @@ def _read_site_table(
     dataset: str, spec: TableSpec, seed: int, validation: float = VALIDATION_FRACTION
 ) -> Problem:
     """Read a table with standardized numbers and one-hot categories."""
-    _require_flags(spec)
+    _require_flags(dataset, spec)
     return read_site_problem(
         dataset, client=str(spec.client), inputs=spec.inputs, targets=spec.targets, time=spec.time,
         impute=spec.impute, categories=spec.categories, test_fraction=spec.held_out,
@@ -101,7 +102,13 @@ def _read_site_table(
     )  # fmt: skip
 
 
-def _require_flags(spec: TableSpec) -> None:
-    for flag, value in spec.required_flags.items():
-        if not value:
-            raise InputError(f"Training on a table needs {flag}.", field=field_of(flag))
+def _require_flags(path: str, spec: TableSpec) -> None:
+    """Reject a table without the names of its columns; name those that it has."""
+    absent = [flag for flag, value in spec.required_flags.items() if not value]
+    if not absent:
+        return
+    names = " and ".join(filter(None, [", ".join(absent[:-1]), absent[-1]]))
+    known = quote_list(read_column_names(path))
+    raise InputError(
+        f"Training on a table needs {names}. Columns of '{path}': {known}.", field=field_of(absent[0])
+    )

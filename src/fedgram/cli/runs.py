@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,10 +154,11 @@ def predict(
 
     Each row is predicted by its client's network. A centralized run has one network for all rows and needs
     neither --client nor --site. The output has the rows and columns of the table, and one column per target,
-    named 'TARGET predicted' if the table has the target. The private folder of a Flower site has that
-    site's model, which predicts all rows.
+    named 'TARGET predicted' if the table has the target; the log then has its error. The private folder of a
+    Flower site has that site's model, which predicts all rows.
     """
     from fedgram.cli.checks import check_not_overwritten, reject_flags
+    from fedgram.display.sentences import format_digits
     from fedgram.training.inference import predict_table
 
     check_not_overwritten(output, [data])
@@ -180,6 +182,10 @@ def predict(
     if output is not None:
         rows.save(output)
         typer.echo(f"Wrote {output}: {pluralize(len(rows.clients), 'row')}.", err=True)
+    for error in rows.errors():
+        r2 = "" if isnan(error.r2) else f", R² {error.r2:.2f}"
+        on = f"on {pluralize(error.rows, 'row')} with '{error.target}'"
+        print_line(f"Error {on}: RMSE {format_digits(error.rmse)}{r2}.", err=True)
 
 
 def _is_private_folder(path: Path) -> bool:

@@ -22,6 +22,7 @@ Columns = Mapping[str, Any]
 # Networks compute in single precision, where a larger value is infinite.
 LARGEST = float(np.finfo(np.float32).max)
 
+COMMAS_REMEDY = "Write decimals with a point, and thousands without a comma."
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)*(\.\d+)?")
 # Only numbers without leading zeros: '07.0' may be a code.
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
@@ -180,10 +181,15 @@ def indicate_levels(values: Array, levels: Sequence[str]) -> Array:
 
 
 def check_present(values: Array, name: str, site: str, remedy: str) -> None:
-    """Reject missing values, with their count; `remedy` is the sentence that says what to do."""
-    if count := int(is_missing(values).sum()):
+    """Reject missing values, with their count; `remedy` is the sentence that says what to do.
+
+    Without a site, values are in the order of the user's table, and the message names the first row.
+    """
+    lacking = is_missing(values)
+    if count := int(lacking.sum()):
         missing = f"{pluralize(count, 'missing value')} in {pluralize(len(values), 'row')}"
-        raise _bad_column(name, site, f"has {missing}. {remedy}")
+        first = "" if site else f", first in row {int(lacking.argmax()) + 1:,}"
+        raise _bad_column(name, site, f"has {missing}{first}. {remedy}")
 
 
 def check_commas(values: Array, name: str, site: str) -> None:
@@ -192,9 +198,7 @@ def check_commas(values: Array, name: str, site: str) -> None:
     if any("," in text for text in texts) and all(map(_NUMBER_WITH_COMMAS.fullmatch, texts)):
         example = next(text for text in values.tolist() if "," in text)
         problem = f"has numbers with commas, first '{example[:40]}'."
-        raise _bad_column(
-            name, site, f"{problem} Write decimals with a point, and thousands without a comma."
-        )
+        raise _bad_column(name, site, f"{problem} {COMMAS_REMEDY}")
 
 
 def check_lengths(columns: Mapping[str, Array], site: str) -> None:

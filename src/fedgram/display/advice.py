@@ -13,11 +13,12 @@ from scipy.special import bdtrc
 
 from fedgram._util.files import write_bytes
 from fedgram._util.text import pluralize
+from fedgram.data.problem import Problem
 from fedgram.display.console import PlainTable, plain_table, print_table, print_wrapped
 from fedgram.display.plotting import GREEN, INK, escape_label, figure_suffix, new_axes, pyplot, render
 from fedgram.display.sentences import format_digits
 from fedgram.runs.advice import ALONE, AUTO, LABELS, LEAST_GAIN, POOLED, Advice, SiteAdvice, Verdict
-from fedgram.runs.paired_bootstrap import FEWEST_CONSECUTIVE_ROWS, FEWEST_ROWS
+from fedgram.runs.paired_bootstrap import FEWEST_CONSECUTIVE_ROWS, FEWEST_ROWS, is_decisive
 
 MAX_SITES = 10  # shown unless all are asked for
 LOSS_BY_CHANCE = 0.025
@@ -68,21 +69,37 @@ def _answer(advice: Advice) -> str:
 
 
 def _describe_few_rows(advice: Advice) -> str:
-    """Say how many rows a verdict takes, and how to get them."""
-    lead = f"{_describe_rows(advice.sites)} are too few to tell whether joining pays"
-    if sum(site.test_rows for site in advice.sites) < FEWEST_ROWS:
-        needed = f": it takes {FEWEST_ROWS} in all, or {FEWEST_CONSECUTIVE_ROWS} at a site with --time."
-        return f"{lead}{needed} Hold out more with --test-fraction.{_describe_recommendation(advice)}"
-    needed = f": in order of time it takes {FEWEST_CONSECUTIVE_ROWS} at a site."
-    return f"{lead}{needed} {_describe_remedy(advice.sites)}{_describe_recommendation(advice)}"
+    """Say that the test rows do not tell, and how to get more."""
+    sites = advice.sites
+    needed = _describe_needed([site.test_rows for site in sites], [site.rows for site in sites])
+    rows = _describe_rows(sites)
+    return f"{rows} are too few to tell whether joining pays: {needed}{_describe_recommendation(advice)}"
 
 
-def _describe_remedy(sites: Sequence[SiteAdvice]) -> str:
-    """Say which fraction holds out enough consecutive rows at the largest site, up to half of them."""
-    percent = -(-100 * FEWEST_CONSECUTIVE_ROWS // max(site.rows + site.test_rows for site in sites))
+def warn_of_few_rows(problem: Problem) -> str | None:
+    """Say before training that the test rows will be too few for an answer; None if they are enough."""
+    tested = [len(split) for split in problem.test.values()]
+    in_time_order, most = problem.is_in_time_order, max(tested) if problem.is_in_time_order else sum(tested)
+    if not any(tested) or is_decisive(most, in_time_order=in_time_order):  # none are an error of their own
+        return None
+    parts = problem.train, problem.validation
+    others = [sum(len(part.get(site, ())) for part in parts) for site in problem.clients]
+    needed = _describe_needed(tested, others)
+    return f"The test rows will be too few to tell whether joining pays: {needed}"
+
+
+def _describe_needed(tested: Sequence[int], others: Sequence[int]) -> str:
+    """Say how many test rows a verdict takes, and how to get them; both have one number per site."""
+    least = FEWEST_CONSECUTIVE_ROWS
+    if sum(tested) < FEWEST_ROWS:
+        needed = f"it takes {FEWEST_ROWS} in all, or {least} at a site with --time."
+        return f"{needed} Hold out more with --test-fraction."
+    needed = f"in order of time it takes {least} at a site."
+    percent = -(-100 * least // max(test + other for test, other in zip(tested, others, strict=True)))
     if percent > 50:
-        return "No site has enough rows for that: hold out random rows, without --time."
-    return f"Pass --test-fraction {percent / 100:g} or more, or hold out random rows, without --time."
+        return f"{needed} No site has enough rows for that: hold out random rows, without --time."
+    enough = f"Pass --test-fraction {percent / 100:g} or more"
+    return f"{needed} {enough}, or hold out random rows, without --time."
 
 
 def _describe_interval(low: float, high: float) -> str:

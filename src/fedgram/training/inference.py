@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedgram._util.files import write_bytes
 from fedgram._util.frames import align_columns
 from fedgram._util.text import quote_list
 from fedgram.data.encoding import Encoding
+from fedgram.data.site_summary import is_number
 from fedgram.data.tables.read_rows import TableSpec, read_inputs
 from fedgram.data.tables.read_site_tables import read_columns
 from fedgram.data.tables.read_text import read_as_text
@@ -33,6 +34,7 @@ from fedgram.nets.backbones import BACKBONES
 from fedgram.nets.model import Backbone, Model, draw, fingerprint, to_model_input
 from fedgram.nets.stored_model import check_predictions, fits, predict_stored, select_model
 from fedgram.runs import Runs, StoredRun
+from fedgram.runs.held_out import HeldOutErrors
 from fedgram.runs.manifest import NOT_RECORDED
 from fedgram.theory.blend import UNLIMITED, mix
 from fedgram.theory.validation import key_by_client
@@ -84,8 +86,11 @@ def predict_rows(
     dtype = torch.tensor(arrays["head.weight"][:0]).dtype
     models: dict[torch.Size, Model] = {}
     predicted = {}
+    numbers = {client: _index_of(run, client) for client in by_client}
+    if strangers := [client for client, m in numbers.items() if m is None]:
+        warnings.warn(_describe_strangers(strangers, numbers, run.setup.data.clients), stacklevel=2)
     for client, rows in by_client.items():
-        m = _index_of(run, client)
+        m = numbers[client]
         values = to_native_array(to_numeric_array(rows, client, "inputs"))
         check_finite(values, client, "inputs")
         input_type = provenance.get("input_type", str(values.dtype))
@@ -146,14 +151,25 @@ def _index_of(run: StoredRun, client: str) -> int | None:
     if client.strip() in names:
         return names.index(client.strip())
     if run.setup.procedure.has_shared_network:
-        message = f"Client '{client}' did not take part in training; the shared network predicts for it."
-        warnings.warn(message, stacklevel=3)
         return None
     raise InputError(
         f"The run has no client '{client}'. Its clients are {quote_list(clients)}.",
         client=client,
         field="inputs",
     )
+
+
+def _describe_strangers(strangers: Sequence[str], given: Collection[str], known: Sequence[str]) -> str:
+    """Say which of the given clients did not take part in training; if none did, name those that did."""
+    if len(strangers) == 1:
+        found = f"Client '{strangers[0]}' did not take part in training; the shared network predicts for it."
+    else:
+        count = f"{len(strangers):,} of {len(given):,}"
+        found = (
+            f"{count} clients did not take part in training; the shared network predicts for them: "
+            f"{quote_list(strangers)}."
+        )
+    return found if len(strangers) < len(given) else f"{found} Clients of the training: {quote_list(known)}."
 
 
 def _build_model(
@@ -191,6 +207,15 @@ def _is_backbone_of(run: StoredRun, model: Model, inputs: Tensor, backbone: Back
     return run.setup.network == fingerprint(model, torch.ones(2, *inputs.shape[1:]))
 
 
+class TargetError(NamedTuple):
+    """Error of predictions on the rows that have the target; r2 as in `HeldOutErrors`."""
+
+    target: str
+    rows: int
+    rmse: float
+    r2: float
+
+
 @dataclass(frozen=True, eq=False)
 class PredictedTable:
     """Predictions (N, C) for the rows of a table in order, and the client (N,) of each.
@@ -220,6 +245,19 @@ class PredictedTable:
         """Return the first of 'y', 'y predicted', 'y predicted 2', ... that is no column of the table."""
         names = chain([target, f"{target} predicted"], (f"{target} predicted {n}" for n in count(2)))
         return next(name for name in names if name not in self.names)
+
+    def errors(self) -> Iterator[TargetError]:
+        """Compare predictions with each target that the table has; rows without a number do not count."""
+        for c, target in enumerate(self.targets):
+            if target not in self.names:
+                continue
+            texts = [row[self.names.index(target)] for row in self.rows]
+            known = [n for n, text in enumerate(texts) if is_number(text)]
+            if not known:
+                continue
+            truth = np.array([[float(texts[n])] for n in known])
+            found = HeldOutErrors.from_predictions([self.values[known, c : c + 1]], [truth])
+            yield TargetError(target, len(known), found.mse.item() ** 0.5, found.r2.item())
 
     def save(self, output: Path) -> None:
         """Write the CSV file."""

@@ -25,7 +25,7 @@ from fedgram.data.columns import (
 )
 from fedgram.data.holdout import MIN_ROWS_OF_SMALL_SITES, MIN_SITE_ROWS, least_divided
 from fedgram.data.site_problem import build_site_problem
-from fedgram.data.site_summary import is_number
+from fedgram.data.site_summary import Impute, is_number
 from fedgram.data.stray_text import find_numbers_as_text
 from fedgram.nets.model import Backbone, default_name
 from fedgram.runs.advice import AUTO, FEDAVG, POOLED
@@ -62,6 +62,9 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         default validation rows choose its size.
     random_state : int, RandomState or None
         Seed of initial weights, row order and validation rows. Equal integers give equal results.
+    impute : {"median", None}
+        "median" fills missing inputs, as `--impute median` of `fedgram advise` does: a number becomes the
+        row-weighted median of the sites' medians, a category has no level. None refuses missing inputs.
 
     Attributes
     ----------
@@ -91,11 +94,16 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
     """
 
     def __init__(
-        self, procedure: str = "auto", backbone: Backbone | None = None, random_state: Any = 0
+        self,
+        procedure: str = "auto",
+        backbone: Backbone | None = None,
+        random_state: Any = 0,
+        impute: Impute = None,
     ) -> None:
         self.procedure = procedure
         self.backbone = backbone
         self.random_state = random_state
+        self.impute = impute
 
     def fit(self, X: Any, y: Any, sites: Any = None, time: Any = None) -> FederatedRegressor:
         """Train the models of all sites.
@@ -120,8 +128,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         Raises
         ------
         InputError
-            If values are missing, a row has no site or time, a target is text or constant, indexes differ, or
-            the procedure is unknown.
+            If targets, or inputs without `impute`, are missing, a row has no site or time, a target is text
+            or constant, indexes differ, or the procedure is unknown.
         """
         if y is None:
             raise InputError("fit() requires y to be passed, but the target y is None.", field="y")
@@ -142,6 +150,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
             {site: {name: each[rows] for name, each in columns.items()} for site, rows in by_site.items()},
             inputs=list(inputs),
             targets=list(targets),
+            impute=self.impute,
             time=clock,
             test_fraction=0.0,
             seed=seed,
@@ -179,7 +188,7 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         Raises
         ------
         InputError
-            If values are missing, or the procedure has no shared model for the sites.
+            If values are missing without `impute`, or the procedure has no shared model for the sites.
         """
         check_is_fitted(self)
         inputs = self._read_inputs(X, reset=False)
@@ -202,10 +211,11 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.input_tags.allow_nan = self.impute is not None
         return tags
 
     def _read_inputs(self, X: Any, *, reset: bool) -> dict[str, Array]:
-        """Return columns (N,) by name and reject missing values."""
+        """Return columns (N,) by name; without `impute`, reject missing values."""
         if len(names := getattr(X, "columns", ())) and all(isinstance(name, str) for name in names):
             validate_data(self, X, reset=reset, skip_check_array=True)
             columns = {name: _to_array(X[name]) for name in names}
@@ -220,8 +230,8 @@ class FederatedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  
         undeclared = {name: each for name, each in texts.items() if not _is_category(X[name])}
         for sentence in find_numbers_as_text(undeclared) if reset else ():
             warnings.warn(sentence, stacklevel=3)  # at the line that calls fit
-        for name, each in parsed.items():
-            check_present(each, name, "", "Fill NaN with sklearn.impute.SimpleImputer, or drop the rows.")
+        for name, each in parsed.items() if self.impute is None else ():
+            check_present(each, name, "", "Fill NaN with impute='median', or drop the rows.")
         return parsed
 
     def _read_targets(self, y: Any) -> dict[str, Array]:
@@ -308,6 +318,12 @@ def _check_same_index(X: Any, **given: Any) -> None:
 
 def _group_rows(sites: Any, rows: int) -> dict[str, Array]:
     """Return the rows of each site, by name in alphabetic order."""
+    if isinstance(sites, str):
+        raise InputError(
+            f"sites must have one name for each of {pluralize(rows, 'row')}, not '{sites}' for all. Pass a "
+            f"column, such as X['{sites}'], or repeat the name: ['{sites}'] * len(X).",
+            field="sites",
+        )
     values = as_column(sites)
     if values.shape != (rows,):
         raise InputError(

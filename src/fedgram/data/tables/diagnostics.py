@@ -12,6 +12,7 @@ from typing import TextIO
 
 from fedgram._util.errors import InputError
 from fedgram._util.text import find_closest, pluralize, quote_list
+from fedgram.data.columns import COMMAS_REMEDY
 from fedgram.data.tables.files import (
     MISSING_TEXT,
     is_text,
@@ -139,7 +140,7 @@ def not_numeric(table: SourceTable, name: str, kind: str) -> InputError:
 def _not_numeric(name: str, place: str, reason: str, value: str | None) -> InputError:
     problem = f"Column '{name}' of {place} is not numeric: {reason}."
     if re.fullmatch(r"[+-]?\d+,\d+", value or ""):
-        return InputError(f"{problem} Write decimals with a point.", field=name)
+        return InputError(f"{problem} {COMMAS_REMEDY}", field=name)
     return TextColumnError(problem, name)
 
 

@@ -14,7 +14,7 @@ from fedgram.data.columns import ColumnKind, check_present, is_missing, parse_co
 from fedgram.data.site_summary import FILL_TARGETS, check_columns_named
 from fedgram.data.stray_text import find_numbers_as_text
 from fedgram.data.tables.conversions import NUMBER, NUMERIC_TYPE, TEXT, TIME, TIME_TYPES, convert_level
-from fedgram.data.tables.files import sql_name
+from fedgram.data.tables.files import sql_name, sql_text
 from fedgram.data.tables.read_rows import TableSpec, check_several_clients, fetch_rows
 from fedgram.data.tables.reader import (
     check_in_every_file,
@@ -83,7 +83,7 @@ def read_site_tables(
         for name, number in sites.items()
     }
     if spec.drop_missing:
-        tables = {name: _drop_incomplete(table, name, spec) for name, table in tables.items()}
+        tables = _drop_incomplete(tables, spec)
         kept = sum(len(next(iter(table.values()))) for table in tables.values())
         if dropped := len(site) - kept:
             on_warning(dropped_rows_message(dropped))
@@ -127,22 +127,36 @@ def read_columns(
     return [names[number] for number in site], columns
 
 
-def _drop_incomplete(table: dict[str, Array], site: str, spec: TableSpec) -> dict[str, Array]:
+def _drop_incomplete(tables: dict[str, dict[str, Array]], spec: TableSpec) -> dict[str, dict[str, Array]]:
     """Drop rows that lack a value which is not imputed."""
     never_imputed = [*spec.targets, *([spec.time] if spec.time else [])]
-    needed = never_imputed if spec.impute else list(table)
-    is_complete = _find_complete(table, needed, site, spec)
-    if not is_complete.any():
-        can_impute = _find_complete(table, never_imputed, site, spec).any()
+    found = {
+        site: _find_complete(table, never_imputed if spec.impute else list(table), site, spec)
+        for site, table in tables.items()
+    }
+    if empty := [site for site, is_complete in found.items() if not is_complete.any()]:
+        can_impute = all(_find_complete(tables[site], never_imputed, site, spec).any() for site in empty)
         columns = "" if can_impute else f" of {quote_list(never_imputed)}"
         remedy = "Fill inputs (--impute median)" if can_impute else "Fill them"
+        one, rows = len(empty) == 1, pluralize(sum(len(found[site]) for site in empty), "row")
+        which = f"site '{empty[0]}'" if one else f"{len(empty)} sites ({quote_list(empty)})"
         raise InputError(
-            f"No row of site '{site}' has all values{columns}, of {pluralize(len(is_complete), 'row')}. "
-            f"{remedy}, or drop the site (--where).",
-            client=site,
+            f"No row of {which} has all values{columns}, of {rows}. {remedy}, or drop the "
+            f"site{'' if one else 's'} (--where){_condition_without(empty, spec)}.",
+            client=empty[0],
             field="source",
         )
-    return {name: values[is_complete] for name, values in table.items()}
+    return {
+        site: {name: values[found[site]] for name, values in table.items()} for site, table in tables.items()
+    }
+
+
+def _condition_without(sites: Sequence[str], spec: TableSpec) -> str:
+    """Return the condition that drops sites, if it is the only one."""
+    if spec.where or not spec.client:
+        return ""
+    column = spec.client if spec.client.isidentifier() else sql_name(spec.client)
+    return f": {column} NOT IN ({', '.join(map(sql_text, sites))})"
 
 
 def _find_complete(table: dict[str, Array], names: Sequence[str], site: str, spec: TableSpec) -> Array:

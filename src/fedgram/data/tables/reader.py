@@ -49,6 +49,15 @@ def open_table(
             yield table
 
 
+def read_column_names(path: str) -> list[str]:
+    """Read the column names of a table's first file."""
+    with connect_duckdb() as connection:
+        table = SourceTable(connection, path, "", (), None)
+        with translate_errors(table):
+            table.open_files()
+            return table.reader.read_header(table.files[0])
+
+
 def open_source(table: SourceTable) -> None:
     """Create the view `source`, and check that its columns exist and its targets are numeric."""
     table.open_files()
