@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := build/run
-# One worker for each core, and one thread for each worker.
+# One worker for each core, and one thread for each worker. Quick tests have at most four workers, because
+# imports take 8 CPU seconds in each.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: run test test-slow benchmark docs clean
@@ -31,7 +32,7 @@ test: $(VENV)/.has-dev  ## linters, types, import contract, quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST)
+	$(PYTEST) --maxprocesses 4
 
 test-slow: $(VENV)/.has-dev $(VENV)/.has-cluster  ## every test, the slow ones and those with Ray too
 	$(PYTEST) -m ""

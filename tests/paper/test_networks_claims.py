@@ -40,6 +40,23 @@ def prediction_of(setting):
     return predict(random_moments(np.random.default_rng(len(setting)), clients=4, size=2), Penalty())
 
 
+@cache
+def gap_terms_of(setting):
+    return explain(prediction_of(setting)).traces
+
+
+@cache
+def expectation_of(setting, procedure):
+    return expectation(prediction_of(setting), procedure)
+
+
+@cache
+def exact_grams(setting, procedure, seed, rounds):
+    """The exact recursion, which is the same for every number of epochs."""
+    expected, head = expectation_of(setting, procedure), np.random.default_rng(seed).standard_normal((2, 4))
+    return trajectory(head, expected.grams, expected.client_weights, rounds)
+
+
 def level_of(procedure):
     return 1.1e-4 if procedure.returned != "trained" else LEVELS[procedure.proximal]
 
@@ -47,9 +64,8 @@ def level_of(procedure):
 def exact(key, scale="paper"):
     """A run that follows the exact recursion, up to a factor that its procedure leaves."""
     prediction, procedure = prediction_of(key.setting), key.procedure
-    expected = expectation(prediction, procedure)
-    head = np.random.default_rng(key.seed).standard_normal((2, 4))
-    course = trajectory(head, expected.grams, expected.client_weights, key.rounds)
+    expected = expectation_of(key.setting, procedure)
+    course = exact_grams(key.setting, procedure, key.seed, key.rounds)
     level, slow = level_of(procedure), np.ones(key.rounds + 1)
     if procedure.corrected and procedure.returned == "trained":
         slow[1:3] = 100, 10
@@ -59,7 +75,7 @@ def exact(key, scale="paper"):
         setting=key.setting, dataset=key.dataset, kind="REAL", backbone=key.backbone, procedure=procedure,
         seed=key.seed, epochs=key.epochs, precision="tf32", scale=scale, larger=key.larger,
         target=expected.target, **known,
-        gap_terms=explain(prediction).traces, grams=grams,
+        gap_terms=gap_terms_of(key.setting), grams=grams,
         returned_grams=np.stack([expected.grams] * key.rounds), client_grams=prediction.grams,
         error={name: psd.relative_error(grams, gram) for name, gram in known.items()},
         direction_error={
