@@ -17,7 +17,10 @@ from site_results import geometric_mean
 
 STORED = Path(__file__).with_name("advice_results.json")
 
-SEEDS = {"5": "a draw on which no rule was set"}
+SEEDS = {
+    "5": "in view when the rule for working alone was last set",
+    "6": "a draw on which no rule was set",
+}
 """Seeds of the rows, their split and the networks; `sites.py` has 0 to 2."""
 
 Results = Mapping[str, Mapping[str, Any]]
