@@ -172,10 +172,11 @@ class Comparison(DisplayMethods):
         )
 
     def _note_missing_limits(self) -> list[str]:
+        """Say which groups have no limit, where others have one to compare with."""
         return [
             f"'{group.name}' is not compared with the limit of averaged heads: {group.without_limit}."
             for group in self.groups
-            if group.without_limit
+            if group.without_limit and self.limited
         ]
 
     def _warn_unfinished(self) -> list[str]:
