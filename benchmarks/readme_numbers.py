@@ -52,11 +52,11 @@ def _sites() -> str:
 def _advice() -> str:
     """Count how often joining was recommended, and rightly so."""
     rows = [("`advise`, tested on rows that it has not seen", "joining recommended", "error then fell")]
-    for seed, results in read_results(advice_results.STORED).items():
-        joined = list(filter(advice_results.recommends_joining, results.values()))
-        fell = sum(each["unseen_change"][0] < 0 for each in joined)
-        label = f"seed {seed}: {advice_results.SEEDS[seed]}"
-        rows.append((label, f"on {len(joined)} of {len(results)} problems", f"on {fell}"))
+    seed, results = list(read_results(advice_results.STORED).items())[-1]  # the one that set no rule
+    joined = list(filter(advice_results.recommends_joining, results.values()))
+    fell = sum(each["unseen_change"][0] < 0 for each in joined)
+    label = f"seed {seed}: {advice_results.SEEDS[seed]}"
+    rows.append((label, f"on {len(joined)} of {len(results)} problems", f"on {fell}"))
     return markdown_table(rows[0], rows[1:])
 
 
