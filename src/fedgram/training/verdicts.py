@@ -40,8 +40,8 @@ def lowest_over_sites(alone: Sequence[Array], joined: Sequence[Array]) -> float:
     """Return the lower end of the interval of the total change with sites as the sample, not their rows.
 
     Site m with n_m of N test rows adds c_m to the change c = Σ c_m. Student's interval has the variance
-    M / (M - 1) Σ (c_m - c n_m / N)². It is infinite with fewer tested sites than FEWEST_ROWS, where only rows
-    can decide.
+    M / (M - 1) Σ (c_m - c n_m / N)². With fewer tested sites than FEWEST_ROWS the end is infinite: rows alone
+    then decide.
 
     Examples
     --------
