@@ -172,11 +172,11 @@ class Comparison(DisplayMethods):
         )
 
     def _note_missing_limits(self) -> list[str]:
-        """Say which groups have no limit, where others have one to compare with."""
+        """Say which groups have no limit, if others have one or the procedure itself would have one."""
         return [
             f"'{group.name}' is not compared with the limit of averaged heads: {group.without_limit}."
             for group in self.groups
-            if group.without_limit and self.limited
+            if group.without_limit and (self.limited or not group.runs[0].setup.procedure.without_limit)
         ]
 
     def _warn_unfinished(self) -> list[str]:
