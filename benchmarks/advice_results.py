@@ -19,7 +19,7 @@ STORED = Path(__file__).with_name("advice_results.json")
 
 SEEDS = {
     "5": "in view when the rule for working alone was last set",
-    "6": "new to all rules, 54 tables",
+    "6": "a draw that set no rule, 54 tables",
 }
 """Seeds of the rows, their split and the networks; `sites.py` has 0 to 2."""
 

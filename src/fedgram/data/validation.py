@@ -46,10 +46,8 @@ def to_numeric_array(values: Any, client: str, what: str) -> Array:
     if np.ma.is_masked(values):
         message = f"The {what} of client '{client}' have masked values. Drop the rows, or fill the values."
         raise InputError(message, client=client, field=what)
-    types = (
-        values.dtypes if hasattr(values, "columns") and hasattr(values, "dtypes") else ()
-    )  # of a data frame
-    kinds = {getattr(each, "kind", "O") for each in types}
+    is_frame = hasattr(values, "columns") and hasattr(values, "dtypes")  # a series has one dtype
+    kinds = {getattr(each, "kind", "O") for each in (values.dtypes if is_frame else ())}
     try:
         array = np.asarray(values, np.float64 if len(kinds) > 1 and kinds <= set("biuf") else None)
     except ValueError:  # rows of different lengths
